@@ -2,14 +2,16 @@
 
 `protocol/native/` is compiled when Lowtide is installed or its wheel is built. Without a C compiler (`CC`, or the one that built this
 Python) or Python's headers a warning says so, and the plain Python form is used: it does the same, more slowly
-(docs/adr/0009-compiled-walk.md). The module uses the stable interface, so a wheel serves the Python that built it and every later version.
-It is not compiled for Windows, for a Python without its lock, or for anything but CPython. `LOWTIDE_PURE=1` leaves the module out; with
+(docs/adr/0009-compiled-walk.md). The module uses the stable interface, so a wheel serves the Python that built it and
+every later version. It is not compiled for Windows, for a Python without its lock, or for anything but CPython.
+`LOWTIDE_PURE=1` leaves the module out; with
 `LOWTIDE_PURE=0` a failed compilation fails the build.
 
-A build never writes into the source tree, because environments of several Pythons may have that tree installed as editable. The module is
-compiled into a temporary folder, and pip copies it into the environment that it installs into.
+A build never writes into the source tree, because environments of several Pythons may have that tree installed as
+editable. The module is compiled into a temporary folder, and pip copies it into the environment that it installs into.
 
-The version comes from git: `v1.2.3` on the commit gives 1.2.3. Three commits after that tag it is 1.2.4.dev3+g1a2b3c4, and without any tag
+The version comes from git: `v1.2.3` on the commit gives 1.2.3. Three commits after that tag it is 1.2.4.dev3+g1a2b3c4,
+and without any tag
 `NEXT_VERSION`.dev3+g1a2b3c4. A source distribution carries its version in PKG-INFO. A folder without either is `NEXT_VERSION`.dev0.
 """
 
@@ -54,7 +56,16 @@ SOURCES = (
 MODULE = "_lowtide_walk.abi3.so"
 """Where a wheel has the module, and so an environment. An editable installation is a wheel too, of the module and a line with the path."""
 
-FLAGS = ("-std=c11", "-O2", "-fPIC", "-pthread", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror=implicit-function-declaration")
+FLAGS = (
+    "-std=c11",
+    "-O2",
+    "-fPIC",
+    "-pthread",
+    "-fvisibility=hidden",
+    "-Wall",
+    "-Wextra",
+    "-Werror=implicit-function-declaration",
+)
 COMPILER_TIMEOUT_S = 300
 
 NEXT_VERSION = "0.1.0"
@@ -79,7 +90,9 @@ class CompiledWalkHook(BuildHookInterface):
         if error is not None:
             if wish == "0":
                 raise SystemExit(f"LOWTIDE_PURE=0, and protocol/native does not compile: {error}")
-            self.app.display_warning(f"protocol/native does not compile, so record batches are walked in Python, more slowly: {error}")
+            self.app.display_warning(
+                f"protocol/native does not compile, so record batches are walked in Python, more slowly: {error}"
+            )
             return
         build_data["force_include_editable" if version == "editable" else "force_include"][str(module)] = MODULE
         build_data["pure_python"] = False
@@ -92,12 +105,17 @@ class CompiledWalkHook(BuildHookInterface):
 
 
 def wheel_tag() -> str:
-    """The tag of a wheel that this Python builds: for itself and later versions. Only older headers than the interpreter's are tested."""
+    """The tag of a wheel that this Python builds: for itself and later versions.
+
+    Only older headers than the interpreter's are tested.
+    """
     major, minor = sys.version_info[:2]
     return f"cp{major}{minor}-abi3-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
 
 
-def compile_module(module: Path, root: Path, include: str = sysconfig.get_path("include"), flags: tuple[str, ...] = FLAGS) -> str | None:
+def compile_module(
+    module: Path, root: Path, include: str = sysconfig.get_path("include"), flags: tuple[str, ...] = FLAGS
+) -> str | None:
     """Compile the module with the headers in `include`. Returns the reason if that fails, else None."""
     if sys.implementation.name != "cpython" or os.name == "nt" or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return "this Python is not supported"
@@ -138,7 +156,10 @@ def version(root: Path | None = None) -> str:
 
 
 def version_after(tag: str, distance: int, commit: str) -> str:
-    """The version `distance` commits after a tag (`v1.2.3`, `v1.2.3rc1`). Errors: ValueError for a tag of another form."""
+    """The version `distance` commits after a tag (`v1.2.3`, `v1.2.3rc1`).
+
+    Errors: ValueError for a tag of another form.
+    """
     matched = re.fullmatch(r"v(\d+\.\d+\.)(\d+)((?:a|b|rc)\d+)?", tag)
     if matched is None:
         raise ValueError(f"tag {tag} is not vMAJOR.MINOR.PATCH, optionally with a1, b1 or rc1")

@@ -13,15 +13,18 @@
     resolve_delete_targets({partition: ...}) -> {partition: offset | DeleteRecordsError}          nothing is deleted
     list_offsets({partition: OffsetSpec | Timestamp}, read_committed=) -> {partition: ListedOffset | AdminError}
     list_group_offsets(groups, or {group: partitions or None}) -> {group: {partition: CommittedOffset} | AdminError}
-    alter_group_offsets(group, {partition: offset}), delete_group_offsets(group, partitions) -> {partition: None | AdminError}
+    alter_group_offsets(group, {partition: offset}), delete_group_offsets(group, partitions) -> {partition: None |
+    AdminError}
     fetch_records(partition, offset, max_bytes=, wait_ms=) -> FetchedRecords                      raises: one thing only
-    create_topics([NewTopic]), delete_topics(names), create_partitions({name: count}) -> {name: CreatedTopic or None | AdminError}
+    create_topics([NewTopic]), delete_topics(names), create_partitions({name: count}) -> {name: CreatedTopic or None |
+    AdminError}
     list_topics() -> {name: TopicDescription}     describe_topics(names) -> {name: TopicDescription | AdminError}
     describe_configs([ConfigResource(ResourceType.TOPIC, name)], keys=) -> {resource: {key: ConfigEntry} | AdminError}
     alter_configs({resource: [ConfigChange(key, value)]}, validate_only=) -> {resource: None | AdminError}
     describe_quotas() -> {entity: {key: limit}}     alter_quotas({QuotaEntity(user=): {key: limit or None}}) -> {entity: None | AdminError}
     describe_cluster(include_fenced=) -> ClusterDescription     describe_features() -> {name: Feature}
-    elect_leaders(partitions, unclean=), alter_reassignments({partition: [broker ids] | None}) -> {partition: None | AdminError}
+    elect_leaders(partitions, unclean=), alter_reassignments({partition: [broker ids] | None}) -> {partition: None |
+    AdminError}
     list_reassignments() -> {partition: Reassignment}     unregister_broker(broker id)
     alter_replica_log_dirs({(broker id, partition): path}) -> {(broker id, partition): AdminError | None}
     describe_log_dirs(brokers=, partitions=) -> {broker id: {path: LogDir} | AdminError}
@@ -34,8 +37,9 @@
     list_share_group_offsets(groups) -> {group: {partition: ShareOffset} | AdminError}
     alter_share_group_offsets(group, {partition: offset}) -> {partition: None | AdminError}
 
-Settings: `ClientSettings.of({"bootstrap.servers": ...})`, `ClientSettings.read("client.properties", overrides)`; `SettingsError`.
-For sockets that aren't asyncio's: `blocking_connection`, or `lowtide.protocol.client`, which both kinds of connections share.
+Settings: `ClientSettings.of({"bootstrap.servers": ...})`, `ClientSettings.read("client.properties", overrides)`;
+`SettingsError`. For sockets that aren't asyncio's: `blocking_connection`, or `lowtide.protocol.client`, which both
+kinds of connections share.
 
 It reaches clusters over TCP only, and knows nothing of a broker's inside.
 """
@@ -51,7 +55,14 @@ if TYPE_CHECKING:
     from lowtide.admin.client import AdminClient
     from lowtide.admin.cluster_description import ClusterDescription
     from lowtide.admin.cluster_view import Broker, PartitionDescription, TopicDescription
-    from lowtide.admin.configs import ConfigChange, ConfigEntry, ConfigOperation, ConfigResource, ConfigSource, ResourceType
+    from lowtide.admin.configs import (
+        ConfigChange,
+        ConfigEntry,
+        ConfigOperation,
+        ConfigResource,
+        ConfigSource,
+        ResourceType,
+    )
     from lowtide.admin.delegation_tokens import DelegationToken
     from lowtide.admin.deletion import (
         TO_HIGH_WATERMARK,
@@ -153,7 +164,14 @@ _MODULES: Final = {
     "lowtide.admin.client": ("AdminClient",),
     "lowtide.admin.cluster_description": ("ClusterDescription",),
     "lowtide.admin.cluster_view": ("Broker", "PartitionDescription", "TopicDescription"),
-    "lowtide.admin.configs": ("ConfigChange", "ConfigEntry", "ConfigOperation", "ConfigResource", "ConfigSource", "ResourceType"),
+    "lowtide.admin.configs": (
+        "ConfigChange",
+        "ConfigEntry",
+        "ConfigOperation",
+        "ConfigResource",
+        "ConfigSource",
+        "ResourceType",
+    ),
     "lowtide.admin.deletion": (
         "TO_HIGH_WATERMARK",
         "Committed",

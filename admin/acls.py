@@ -89,7 +89,9 @@ async def create_acls(cluster: Cluster, acls: Iterable[Acl], deadline: Deadline)
     return attempts.results(str)
 
 
-async def delete_acls(cluster: Cluster, filters: Iterable[AclFilter], deadline: Deadline) -> dict[AclFilter, list[Acl] | AdminError]:
+async def delete_acls(
+    cluster: Cluster, filters: Iterable[AclFilter], deadline: Deadline
+) -> dict[AclFilter, list[Acl] | AdminError]:
     """See `AdminClient.delete_acls`."""
 
     async def send(broker_id: BrokerId, asked: list[AclFilter], _: int) -> Mapping[AclFilter, Outcome[list[Acl]]]:
@@ -118,7 +120,9 @@ async def describe_acls(cluster: Cluster, wanted: AclFilter, deadline: Deadline)
         response = await handle.ask(_filter(DescribeAclsRequest, wanted))
         raise_for_error(handle, response, "the rules")
         return sorted(
-            _acl(each.resource_type, each.resource_name, each.pattern_type, row) for each in response.resources for row in each.acls
+            _acl(each.resource_type, each.resource_name, each.pattern_type, row)
+            for each in response.resources
+            for row in each.acls
         )
 
     acls: list[Acl] = await cluster.ask_any(ask, deadline)

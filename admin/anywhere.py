@@ -21,7 +21,9 @@ ANSWER_MS: Final = 500
 """How much earlier than we the broker stops waiting, at most, so that its answer comes in time; a tenth where the time is short."""
 
 
-def to_the_controller(cluster: Cluster, deadline: Deadline) -> Callable[[Collection[Any], int], Awaitable[Located[Any]]]:
+def to_the_controller(
+    cluster: Cluster, deadline: Deadline
+) -> Callable[[Collection[Any], int], Awaitable[Located[Any]]]:
     """Everything to the controller; brokers of Lowtide, and of Kafka without ZooKeeper, pass on what reaches another one."""
 
     async def locate(items: Collection[K], _: int) -> Located[K]:
@@ -43,7 +45,9 @@ def to_a_broker(
             wanted = own(item)
             broker_id = some if wanted is None else wanted
             if broker_id is None or broker_id not in brokers:
-                located.others[item] = Retry(f"broker {broker_id} can't be reached by clients" if brokers else "there is no broker")
+                located.others[item] = Retry(
+                    f"broker {broker_id} can't be reached by clients" if brokers else "there is no broker"
+                )
             else:
                 located.put(broker_id, item)
         return located
@@ -57,7 +61,9 @@ def wait_ms(cluster: Cluster, deadline: Deadline) -> int:
     return max(0, remaining_ms - min(ANSWER_MS, remaining_ms // 10))
 
 
-def outcome_of_error(what: object, code: int, broker_message: str | None, *, final: Collection[int] = ()) -> Retry | AdminError:
+def outcome_of_error(
+    what: object, code: int, broker_message: str | None, *, final: Collection[int] = ()
+) -> Retry | AdminError:
     """What an error in an answer means: codes in `final` aren't tried again, though Kafka calls them retriable."""
     if is_retriable(code) and code not in final:
         return Retry(f"{code_name(code)}{f' ({broker_message})' if broker_message else ''}")

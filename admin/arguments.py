@@ -12,7 +12,10 @@ T = TypeVar("T")
 
 
 def named(names: str | Iterable[str]) -> list[str]:
-    """The names. One that stands alone is one name, and not as many as it has letters. Errors: ValueError for what isn't text."""
+    """The names.
+
+    One that stands alone is one name, and not as many as it has letters. Errors: ValueError for what isn't text.
+    """
     found: list[Any] = [names] if isinstance(names, str) else list(names)
     for name in found:
         if not isinstance(name, str):
@@ -22,7 +25,10 @@ def named(names: str | Iterable[str]) -> list[str]:
 
 
 def each_of(kind: type[T], things: T | Iterable[T], example: str) -> list[T]:
-    """The things, or the one thing. `example` says how they are written. Errors: ValueError for one that isn't of this kind."""
+    """The things, or the one thing.
+
+    `example` says how they are written. Errors: ValueError for one that isn't of this kind.
+    """
     several = isinstance(things, Iterable) and not isinstance(things, kind)
     found: list[Any] = list(cast("Iterable[T]", things)) if several else [things]
     for thing in found:

@@ -1,7 +1,7 @@
 """Many items (partitions, groups) of one call, each tried until it is done, has failed for good, or the time is over.
 
-Items are sent together to the broker that each belongs to: one request for a broker and attempt. Brokers don't wait for each other: what
-one answered as retriable is located and tried again while another is still silent.
+Items are sent together to the broker that each belongs to: one request for a broker and attempt. Brokers don't wait for
+each other: what one answered as retriable is located and tried again while another is still silent.
 """
 
 from __future__ import annotations
@@ -66,7 +66,11 @@ Send: TypeAlias = Callable[[BrokerId, list[K], int], Awaitable[Mapping[K, Outcom
 
 
 class Attempts(Generic[K, V]):
-    """One call. `done` and `failed` grow while `run` runs; what is in neither when it returns is in `unfinished`, with the last reason."""
+    """One call.
+
+    `done` and `failed` grow while `run` runs; what is in neither when it returns is in `unfinished`, with the last
+    reason.
+    """
 
     def __init__(self, cluster: Cluster, deadline: Deadline, locate: Locate[K], send: Send[K, V]) -> None:
         self.done: dict[K, V] = {}
@@ -85,7 +89,8 @@ class Attempts(Generic[K, V]):
     async def run(self, items: Collection[K]) -> None:
         """Try until the deadline.
 
-        Errors: AuthenticationFailedError, and what `locate` raises: DeadlineExceededError too, if nothing could be located at all.
+        Errors: AuthenticationFailedError, and what `locate` raises: DeadlineExceededError too, if nothing could be
+        located at all.
         """
         if not items:
             return
@@ -108,7 +113,9 @@ class Attempts(Generic[K, V]):
         for item in self._items:
             if item in self.unfinished:
                 reason = self.unfinished[item]
-                found[item] = DeadlineExceededError(f"{what(item)}: not done within {self._deadline.timeout_ms} ms: {reason}")
+                found[item] = DeadlineExceededError(
+                    f"{what(item)}: not done within {self._deadline.timeout_ms} ms: {reason}"
+                )
             else:
                 found[item] = self.done[item] if item in self.done else self.failed[item]
         return found

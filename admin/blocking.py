@@ -43,12 +43,14 @@ class BlockingAdminClient:
         with BlockingAdminClient("localhost:9092") as admin:
             results = admin.delete_records({TopicPartition("flights", 0): 42})
 
-    Its loop runs in a thread of its own, so it works in a notebook, whose loop runs already, and several threads may use it. Ctrl-C ends a
-    call that is under way. After a fork (multiprocessing, a worker of Spark) the child needs an object of its own: the inherited one raises
-    RuntimeError. Settings can be pickled, clients can't.
+    Its loop runs in a thread of its own, so it works in a notebook, whose loop runs already, and several threads may
+    use it. Ctrl-C ends a call that is under way. After a fork (multiprocessing, a worker of Spark) the child needs an
+    object of its own: the inherited one raises RuntimeError. Settings can be pickled, clients can't.
     """
 
-    def __init__(self, bootstrap_servers: str | Iterable[str] | Mapping[str, object] | ClientSettings, ports: Ports | None = None) -> None:
+    def __init__(
+        self, bootstrap_servers: str | Iterable[str] | Mapping[str, object] | ClientSettings, ports: Ports | None = None
+    ) -> None:
         """As `AdminClient`. Errors: SettingsError."""
         self._admin = AdminClient(bootstrap_servers, ports)
         self._thread = LoopThread("lowtide-admin")
@@ -57,7 +59,9 @@ class BlockingAdminClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     @property
@@ -66,7 +70,10 @@ class BlockingAdminClient:
         return self._admin.settings
 
     def close(self) -> None:
-        """Close all connections and end the thread. Calls that other threads wait for fail. A second call does nothing."""
+        """Close all connections and end the thread.
+
+        Calls that other threads wait for fail. A second call does nothing.
+        """
         self._closed = True
         if not self._thread.is_closed:
             self._thread.run(self._admin.close())

@@ -1,10 +1,12 @@
-"""One connection to one broker over a blocking socket: what Spark's workers read and write by. No event loop, no thread.
+"""One connection to one broker over a blocking socket: what Spark's workers read and write by.
 
+No event loop, no thread.
 `protocol.client.connection` decides what bytes mean; here are the socket and the waiting. Requests may follow each other before the first
-is answered. **Records in an answer are views that the next `receive` ends**: an answer of megabytes is copied once, by the kernel.
+is answered. **Records in an answer are views that the next `receive` ends**: an answer of megabytes is copied once, by
+the kernel.
 
-Deadlines are moments of the clock's `monotonic_ms`. After a ConnectionFailedError the connection is closed; what to try again is decided
-elsewhere.
+Deadlines are moments of the clock's `monotonic_ms`. After a ConnectionFailedError the connection is closed; what to try
+again is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -49,8 +51,9 @@ class BlockingConnection:
     def open(cls, address: Address, settings: ClientSettings, deadline_ms: int, clock: Clock | None = None) -> Self:
         """Connect, with TLS and SASL where the settings say so, and ask which versions the broker speaks.
 
-        It takes `connection_setup_timeout_ms` of the settings at most, and ends at the deadline.
-        Errors: ConnectionFailedError; where trying again changes nothing: TlsError, AuthenticationFailedError, BrokerAnsweredError.
+        It takes `connection_setup_timeout_ms` of the settings at most, and ends at the deadline. Errors:
+        ConnectionFailedError; where trying again changes nothing: TlsError, AuthenticationFailedError,
+        BrokerAnsweredError.
         """
         clock = clock or SystemClock()
         sasl = _login(address, settings)
@@ -139,7 +142,10 @@ class BlockingConnection:
 
     # ------------------------------------------------------------------ bytes
     def _begin_session(self, opening: Opening, deadline_ms: int) -> None:
-        """Learn the broker's versions, and log in. Errors: ConnectionFailedError, AuthenticationFailedError, BrokerAnsweredError, ..."""
+        """Learn the broker's versions, and log in.
+
+        Errors: ConnectionFailedError, AuthenticationFailedError, BrokerAnsweredError, ...
+        """
         step = opening.begin()
         while isinstance(step, Ask):
             self._send(step.request, step.version, deadline_ms)

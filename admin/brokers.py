@@ -1,8 +1,8 @@
 """The connections of a client, by address.
 
-For each address there is one that all quick requests share, and a few more for requests that the broker lets wait: such a request has one
-to itself while it lasts. A connection is opened when it is first needed, and again when it was lost; after a failure the next attempt
-waits, longer each time, and all callers meanwhile wait for the same attempt.
+For each address there is one that all quick requests share, and a few more for requests that the broker lets wait: such
+a request has one to itself while it lasts. A connection is opened when it is first needed, and again when it was lost;
+after a failure the next attempt waits, longer each time, and all callers meanwhile wait for the same attempt.
 """
 
 from __future__ import annotations
@@ -70,7 +70,11 @@ class Brokers:
     def is_connected(self, address: Address) -> bool:
         """Whether a shared connection is there, so that asking costs no connecting."""
         place = self._places.get(address)
-        return place is not None and place.shared is not None and place.shared.is_usable(self._settings.connections_max_idle_ms)
+        return (
+            place is not None
+            and place.shared is not None
+            and place.shared.is_usable(self._settings.connections_max_idle_ms)
+        )
 
     def rests(self, address: Address) -> bool:
         """Whether the address failed just now, and isn't tried again yet."""
@@ -91,7 +95,10 @@ class Brokers:
         self._place(address).reachability.on_answer()
 
     async def shared(self, address: Address) -> Connection:
-        """The connection for quick requests. Takes as long as it takes: callers set a limit. Errors: AdminError, SettingsError."""
+        """The connection for quick requests.
+
+        Takes as long as it takes: callers set a limit. Errors: AdminError, SettingsError.
+        """
         place = self._place(address)
         if place.shared is not None:
             place.shared.close_if_overdue()
@@ -145,7 +152,8 @@ class Brokers:
         if self._loop is not loop:
             if self._loop is not None:
                 message = (
-                    "the client was first used on another event loop: make one on each loop (each asyncio.run), or take BlockingAdminClient"
+                    "the client was first used on another event loop: make one on each loop (each asyncio.run), "
+                    "or use BlockingAdminClient"
                 )
                 raise RuntimeError(message)
             self._loop = loop

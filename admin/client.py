@@ -61,25 +61,31 @@ class AdminClient(ObservingClient):
         async with AdminClient("localhost:9092") as admin:
             results = await admin.delete_records({TopicPartition("flights", 0): Timestamp.of(yesterday)})
 
-    It connects when it is first asked something, to the brokers that the question concerns, and keeps the connections. Calls may run side
-    by side on one loop; an object belongs to the loop on which it was first used. `BlockingAdminClient` has the same methods for code
-    that isn't asynchronous.
+    It connects when it is first asked something, to the brokers that the question concerns, and keeps the connections.
+    Calls may run side by side on one loop; an object belongs to the loop on which it was first used.
+    `BlockingAdminClient` has the same methods for code that isn't asynchronous.
 
     **Times and retries.** `timeout`, in seconds, bounds a call with all that it needs: connecting, looking up, attempts, pauses between
     them. Without it `default.api.timeout.ms` does, a minute. What Kafka calls retriable is tried again until then.
 
     **Errors.** A call about several partitions, topics or groups returns a result for each, which is a value or an `AdminError`; it isn't
-    raised, so that what worked isn't lost. Raised are errors of the whole call: `AuthenticationFailedError`, `DeadlineExceededError` when
-    no broker was reached at all, `UnsupportedVersionError`, `BrokerAnsweredError`, and ValueError for arguments that can't be meant.
+    raised, so that what worked isn't lost. Raised are errors of the whole call: `AuthenticationFailedError`,
+    `DeadlineExceededError` when no broker was reached at all, `UnsupportedVersionError`, `BrokerAnsweredError`, and
+    ValueError for arguments that can't be meant.
     """
 
-    def __init__(self, bootstrap_servers: str | Iterable[str] | Mapping[str, object] | ClientSettings, ports: Ports | None = None) -> None:
-        """Bootstrap servers, or properties by the names of Kafka's clients with these among them, or settings. `ports` is for tests.
+    def __init__(
+        self, bootstrap_servers: str | Iterable[str] | Mapping[str, object] | ClientSettings, ports: Ports | None = None
+    ) -> None:
+        """Bootstrap servers, or properties by the names of Kafka's clients with these among them, or settings.
 
+        `ports` is for tests.
         Errors: SettingsError.
         """
         settings = (
-            bootstrap_servers if isinstance(bootstrap_servers, Mapping | ClientSettings) else {"bootstrap.servers": bootstrap_servers}
+            bootstrap_servers
+            if isinstance(bootstrap_servers, Mapping | ClientSettings)
+            else {"bootstrap.servers": bootstrap_servers}
         )
         self.settings = settings if isinstance(settings, ClientSettings) else ClientSettings.of(settings)
         super().__init__(Cluster(self.settings, ports or Ports(SystemClock(), system_random())))
@@ -89,7 +95,9 @@ class AdminClient(ObservingClient):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -108,26 +116,29 @@ class AdminClient(ObservingClient):
     ) -> dict[TopicPartition, DeleteResult]:
         """Delete the records below an offset of each partition: `{TopicPartition("t", 0): 42}`.
 
-        A target is an offset (the first one that stays; -1 for everything that is committed now), a `Timestamp` (what is older than the
-        first record at or after that moment), or `Committed(groups)` (what all of these groups have consumed). All but offsets are
-        looked up once, before anything is deleted; where that leaves a doubt, nothing of the partition is deleted. Attempts repeat the
-        same offset, so they never delete more.
+        A target is an offset (the first one that stays; -1 for everything that is committed now), a `Timestamp` (what
+        is older than the first record at or after that moment), or `Committed(groups)` (what all of these groups have
+        consumed). All but offsets are looked up once, before anything is deleted; where that leaves a doubt, nothing of
+        the partition is deleted. Attempts repeat the same offset, so they never delete more.
 
-        A delete is done when every live replica has it. With `leader_only` it is done when the leader has it (KIP-1343); a broker that
-        doesn't know this gives `LeaderOnlyUnsupportedError`, and nothing is deleted there.
+        A delete is done when every live replica has it. With `leader_only` it is done when the leader has it
+        (KIP-1343); a broker that doesn't know this gives `LeaderOnlyUnsupportedError`, and nothing is deleted there.
 
-        With `erase` all brokers with a replica then erase the records: none of their files has them any more (docs/erasure.md). The result
-        is `ErasedRecords`, which names the brokers that have, and those of which that isn't known. A broker that can't erase gives
+        With `erase` all brokers with a replica then erase the records: none of their files has them any more
+        (docs/erasure.md). The result is `ErasedRecords`, which names the brokers that have, and those of which that
+        isn't known. A broker that can't erase gives
         `EraseUnsupportedError`, and nothing is deleted.
 
         `topic_ids` says which topics are meant: one of the same name but another id is left alone. Without it, the topics are those that
-        are there when the call begins. The id is checked just before each attempt, at the leader; what remains is a topic that is deleted,
-        created again and led by the same broker within that round trip. Brokers that return no ids (before Kafka 2.8) can't be asked to
-        check.
+        are there when the call begins. The id is checked just before each attempt, at the leader; what remains is a
+        topic that is deleted, created again and led by the same broker within that round trip. Brokers that return no
+        ids (before Kafka 2.8) can't be asked to check.
 
-        Partitions of one leader go in one request, however many. Returns a result for each partition: `DeletedRecords`, or a
+        Partitions of one leader go in one request, however many. Returns a result for each partition: `DeletedRecords`,
+        or a
         `DeleteRecordsError` with the stage that failed and, when the time ended, whether the leader had deleted.
-        Errors: ValueError for targets that can't be meant, and for `erase` with `leader_only`, before anything is sent; those of the class.
+        Errors: ValueError for targets that can't be meant, and for `erase` with `leader_only`, before anything is sent;
+        those of the class.
         """
         deadline = self._deadline(timeout)
         if erase and leader_only:
@@ -140,7 +151,10 @@ class AdminClient(ObservingClient):
     async def resolve_delete_targets(
         self, targets: Mapping[TopicPartition, DeleteTarget], *, timeout: float | None = None
     ) -> dict[TopicPartition, Offset | DeleteRecordsError]:
-        """The offsets to which `delete_records` would delete now. Nothing is deleted: for a rehearsal, or to repeat a delete exactly."""
+        """The offsets to which `delete_records` would delete now.
+
+        Nothing is deleted: for a rehearsal, or to repeat a delete exactly.
+        """
         return await resolve_targets(self.cluster, targets, self._deadline(timeout))
 
     async def list_offsets(
@@ -173,10 +187,15 @@ class AdminClient(ObservingClient):
         """Create topics, or with `validate_only` check whether they could be created."""
         deadline = self._deadline(timeout)
         return await topics.create_topics(
-            self.cluster, each_of(NewTopic, new_topics, 'NewTopic(name="flights")'), deadline, validate_only=validate_only
+            self.cluster,
+            each_of(NewTopic, new_topics, 'NewTopic(name="flights")'),
+            deadline,
+            validate_only=validate_only,
         )
 
-    async def delete_topics(self, names: Iterable[str], *, timeout: float | None = None) -> dict[str, AdminError | None]:
+    async def delete_topics(
+        self, names: Iterable[str], *, timeout: float | None = None
+    ) -> dict[str, AdminError | None]:
         """Delete topics with all their records; None means done."""
         return await topics.delete_topics(self.cluster, named(names), self._deadline(timeout))
 
@@ -190,15 +209,21 @@ class AdminClient(ObservingClient):
     ) -> dict[str, AdminError | None]:
         """Let topics have so many partitions in all; `assignments` has the brokers of each new one's replicas."""
         deadline = self._deadline(timeout)
-        return await topics.create_partitions(self.cluster, counts, deadline, assignments=assignments, validate_only=validate_only)
+        return await topics.create_partitions(
+            self.cluster, counts, deadline, assignments=assignments, validate_only=validate_only
+        )
 
-    async def list_topics(self, *, include_internal: bool = False, timeout: float | None = None) -> dict[str, TopicDescription]:
+    async def list_topics(
+        self, *, include_internal: bool = False, timeout: float | None = None
+    ) -> dict[str, TopicDescription]:
         """All topics that may be seen, with their partitions, leaders and ids."""
         found = await topics.describe_topics(self.cluster, None, self._deadline(timeout))
         described = {name: topic for name, topic in found.items() if isinstance(topic, TopicDescription)}
         return {name: topic for name, topic in described.items() if include_internal or not topic.is_internal}
 
-    async def describe_topics(self, names: Iterable[str], *, timeout: float | None = None) -> dict[str, TopicDescription | AdminError]:
+    async def describe_topics(
+        self, names: Iterable[str], *, timeout: float | None = None
+    ) -> dict[str, TopicDescription | AdminError]:
         """Topics with their partitions, leaders and ids."""
         return await topics.describe_topics(self.cluster, named(names), self._deadline(timeout))
 
@@ -216,7 +241,9 @@ class AdminClient(ObservingClient):
         deadline = self._deadline(timeout)
         found = each_of(ConfigResource, resources, 'ConfigResource(ResourceType.TOPIC, "flights")')
         wanted = None if keys is None else named(keys)
-        return await configs.describe_configs(self.cluster, found, deadline, keys=wanted, synonyms=synonyms, documentation=documentation)
+        return await configs.describe_configs(
+            self.cluster, found, deadline, keys=wanted, synonyms=synonyms, documentation=documentation
+        )
 
     async def alter_configs(
         self,
@@ -237,15 +264,26 @@ class AdminClient(ObservingClient):
         return await quotas.describe_quotas(self.cluster, self._deadline(timeout))
 
     async def alter_quotas(
-        self, changes: Mapping[QuotaEntity, Mapping[str, float | None]], *, validate_only: bool = False, timeout: float | None = None
+        self,
+        changes: Mapping[QuotaEntity, Mapping[str, float | None]],
+        *,
+        validate_only: bool = False,
+        timeout: float | None = None,
     ) -> dict[QuotaEntity, AdminError | None]:
-        """Set quotas by their keys, and remove those whose limit is None; all of an entity, or none. The others stay as they are."""
+        """Set quotas by their keys, and remove those whose limit is None; all of an entity, or none.
+
+        The others stay as they are.
+        """
         return await quotas.alter_quotas(self.cluster, changes, self._deadline(timeout), validate_only=validate_only)
 
     # ------------------------------------------------------------------ the cluster
-    async def describe_cluster(self, *, include_fenced: bool = False, timeout: float | None = None) -> ClusterDescription:
+    async def describe_cluster(
+        self, *, include_fenced: bool = False, timeout: float | None = None
+    ) -> ClusterDescription:
         """The cluster's id, its controller and its brokers; with `include_fenced` also those that may not lead (Kafka 4.0, KIP-1073)."""
-        return await cluster_description.describe_cluster(self.cluster, self._deadline(timeout), include_fenced=include_fenced)
+        return await cluster_description.describe_cluster(
+            self.cluster, self._deadline(timeout), include_fenced=include_fenced
+        )
 
     async def describe_features(self, *, timeout: float | None = None) -> dict[str, Feature]:
         """The features that a broker knows, and the level at which the cluster uses each (KIP-584)."""
@@ -275,7 +313,8 @@ class AdminClient(ObservingClient):
     ) -> dict[TopicPartition, AdminError | None]:
         """Have the first replica of each partition lead, where it is in sync (KIP-183); None means that it does.
 
-        With `unclean` a partition without a leader gets one that isn't in sync, and loses the records that this one lacks (KIP-460).
+        With `unclean` a partition without a leader gets one that isn't in sync, and loses the records that this one
+        lacks (KIP-460).
         """
         return await replicas.elect_leaders(self.cluster, partitions, self._deadline(timeout), unclean=unclean)
 
@@ -290,7 +329,10 @@ class AdminClient(ObservingClient):
         return await replicas.list_reassignments(self.cluster, self._deadline(timeout))
 
     async def unregister_broker(self, broker_id: BrokerId, *, timeout: float | None = None) -> None:
-        """Have the cluster forget a broker that won't come back (KIP-631). Errors: BrokerAnsweredError; INVALID_REQUEST for a live one."""
+        """Have the cluster forget a broker that won't come back (KIP-631).
+
+        Errors: BrokerAnsweredError; INVALID_REQUEST for a live one.
+        """
         await replicas.unregister_broker(self.cluster, broker_id, self._deadline(timeout))
 
     # ------------------------------------------------------------------ rules of access control
@@ -302,32 +344,48 @@ class AdminClient(ObservingClient):
         """Create rules; one that is there already is created too. They are in force on all brokers then."""
         return await acls.create_acls(self.cluster, each_of(Acl, rules, "Acl(...)"), self._deadline(timeout))
 
-    async def delete_acls(self, filters: Iterable[AclFilter], *, timeout: float | None = None) -> dict[AclFilter, list[Acl] | AdminError]:
+    async def delete_acls(
+        self, filters: Iterable[AclFilter], *, timeout: float | None = None
+    ) -> dict[AclFilter, list[Acl] | AdminError]:
         """Remove all rules that filters mean; for each filter the rules that were there."""
-        return await acls.delete_acls(self.cluster, each_of(AclFilter, filters, "AclFilter(...)"), self._deadline(timeout))
+        return await acls.delete_acls(
+            self.cluster, each_of(AclFilter, filters, "AclFilter(...)"), self._deadline(timeout)
+        )
 
     # ------------------------------------------------------------------ users
     async def describe_scram_users(
         self, names: Iterable[str] | None = None, *, timeout: float | None = None
     ) -> dict[str, dict[ScramMechanism, int] | AdminError]:
         """The mechanisms by which users (all, or these) log in by SCRAM, and the iterations of each credential."""
-        return await users.describe_scram_users(self.cluster, None if names is None else named(names), self._deadline(timeout))
+        return await users.describe_scram_users(
+            self.cluster, None if names is None else named(names), self._deadline(timeout)
+        )
 
     async def alter_scram_users(
         self, changes: Mapping[str, ScramUpsertion | ScramMechanism], *, timeout: float | None = None
     ) -> dict[str, AdminError | None]:
-        """Set the credentials of users, or delete those of a mechanism; None means done. Passwords are salted and hashed before."""
+        """Set the credentials of users, or delete those of a mechanism; None means done.
+
+        Passwords are salted and hashed before.
+        """
         return await users.alter_scram_users(self.cluster, changes, self._deadline(timeout))
 
     # ------------------------------------------------------------------ delegation tokens
     async def create_delegation_token(
-        self, *, owner: str | None = None, renewers: Iterable[str] = (), lifetime_ms: int = -1, timeout: float | None = None
+        self,
+        *,
+        owner: str | None = None,
+        renewers: Iterable[str] = (),
+        lifetime_ms: int = -1,
+        timeout: float | None = None,
     ) -> DelegationToken:
         """A token by which clients log in as `owner` (as `User:alice`; this client, where it is None), until it ends (KIP-48, KIP-373).
 
         `renewers` may renew and end it besides its owner. A `lifetime_ms` above 0 is how long it lasts at most, below what brokers allow.
         """
-        return await delegation_tokens.create_delegation_token(self.cluster, owner, renewers, lifetime_ms, self._deadline(timeout))
+        return await delegation_tokens.create_delegation_token(
+            self.cluster, owner, renewers, lifetime_ms, self._deadline(timeout)
+        )
 
     async def renew_delegation_token(self, hmac: bytes, *, period_ms: int = -1, timeout: float | None = None) -> int:
         """Have a token end in a period above 0, or in the longest one that brokers allow. Returns when it ends."""
@@ -344,15 +402,21 @@ class AdminClient(ObservingClient):
         return await delegation_tokens.describe_delegation_tokens(self.cluster, owners, self._deadline(timeout))
 
     # ------------------------------------------------------------------ groups
-    async def list_groups(self, *, states: Iterable[str] = (), kinds: Iterable[str] = (), timeout: float | None = None) -> ListedGroups:
+    async def list_groups(
+        self, *, states: Iterable[str] = (), kinds: Iterable[str] = (), timeout: float | None = None
+    ) -> ListedGroups:
         """All groups, or those in one of these states (`Stable`, ...) and of these kinds (`classic`, `consumer`)."""
         return await groups.list_groups(self.cluster, self._deadline(timeout), states=named(states), kinds=named(kinds))
 
-    async def describe_groups(self, group_ids: Iterable[str], *, timeout: float | None = None) -> dict[str, GroupDescription | AdminError]:
+    async def describe_groups(
+        self, group_ids: Iterable[str], *, timeout: float | None = None
+    ) -> dict[str, GroupDescription | AdminError]:
         """Groups with their members and what these read; GROUP_ID_NOT_FOUND for one that isn't there."""
         return await groups.describe_groups(self.cluster, named(group_ids), self._deadline(timeout))
 
-    async def delete_groups(self, group_ids: Iterable[str], *, timeout: float | None = None) -> dict[str, AdminError | None]:
+    async def delete_groups(
+        self, group_ids: Iterable[str], *, timeout: float | None = None
+    ) -> dict[str, AdminError | None]:
         """Delete groups without members, and what they have committed; NON_EMPTY_GROUP while there are members."""
         return await groups.delete_groups(self.cluster, named(group_ids), self._deadline(timeout))
 
@@ -364,8 +428,9 @@ class AdminClient(ObservingClient):
         require_stable: bool = False,
         timeout: float | None = None,
     ) -> dict[str, GroupOffsets | AdminError]:
-        """What groups have committed: of all partitions, or of those given for a group. A partition without a commit isn't in it.
+        """What groups have committed: of all partitions, or of those given for a group.
 
+        A partition without a commit isn't in it.
         `require_stable` waits for transactions that are about to commit offsets (KIP-447).
         """
         asked = group_ids if isinstance(group_ids, Mapping) else dict.fromkeys(named(group_ids))
@@ -375,7 +440,10 @@ class AdminClient(ObservingClient):
     async def list_share_group_offsets(
         self, group_ids: Iterable[str], *, timeout: float | None = None
     ) -> dict[str, share_groups.ShareOffsets | AdminError]:
-        """Where share groups are: the start of each share partition, and its lag. GROUP_ID_NOT_FOUND for one that is no share group."""
+        """Where share groups are: the start of each share partition, and its lag.
+
+        GROUP_ID_NOT_FOUND for one that is no share group.
+        """
         return await share_groups.list_share_group_offsets(self.cluster, named(group_ids), self._deadline(timeout))
 
     async def alter_share_group_offsets(
@@ -387,8 +455,13 @@ class AdminClient(ObservingClient):
     async def alter_group_offsets(
         self, group: str, committed: Mapping[TopicPartition, CommittedOffset | Offset], *, timeout: float | None = None
     ) -> dict[TopicPartition, AdminError | None]:
-        """Commit offsets in the name of a group that has no members; None means done. With members it is UNKNOWN_MEMBER_ID."""
-        given = {key: CommittedOffset(offset=value) if isinstance(value, int) else value for key, value in committed.items()}
+        """Commit offsets in the name of a group that has no members; None means done.
+
+        With members it is UNKNOWN_MEMBER_ID.
+        """
+        given = {
+            key: CommittedOffset(offset=value) if isinstance(value, int) else value for key, value in committed.items()
+        }
         return await group_offsets.alter_group_offsets(self.cluster, group, given, self._deadline(timeout))
 
     async def delete_group_offsets(

@@ -67,16 +67,24 @@ class BrokerHandle:
         return version
 
     async def ask(self, request: ApiMessage, *, at_least: int = 0, at_most: int | None = None) -> Any:
-        """The answer to a request, in the highest version that both speak. Errors: UnsupportedVersionError, ConnectionFailedError."""
+        """The answer to a request, in the highest version that both speak.
+
+        Errors: UnsupportedVersionError, ConnectionFailedError.
+        """
         return await self.ask_in(request, self.choose(type(request), at_least=at_least, at_most=at_most))
 
     async def ask_in(self, request: ApiMessage, version: int) -> Any:
         """The same, in a version that the caller has chosen, since the request's fields depend on it."""
-        return await self._connection.ask(request, version, max(1, min(self._request_timeout_ms, self._deadline.remaining_ms())))
+        return await self._connection.ask(
+            request, version, max(1, min(self._request_timeout_ms, self._deadline.remaining_ms()))
+        )
 
 
 class Cluster:
-    """What the client knows of a cluster, and whom it asks. Every method has to run on one loop; all may run at once."""
+    """What the client knows of a cluster, and whom it asks.
+
+    Every method has to run on one loop; all may run at once.
+    """
 
     def __init__(self, settings: ClientSettings, ports: Ports) -> None:
         self.settings = settings
@@ -97,7 +105,9 @@ class Cluster:
 
     # ------------------------------------------------------------------ one broker
     @asynccontextmanager
-    async def broker(self, broker_id: BrokerId, deadline: Deadline, *, waits: bool = False) -> AsyncIterator[BrokerHandle]:
+    async def broker(
+        self, broker_id: BrokerId, deadline: Deadline, *, waits: bool = False
+    ) -> AsyncIterator[BrokerHandle]:
         """The broker of this id, for one request; `waits` when the broker may let it wait. Errors: AdminError."""
         known = self._known.get(broker_id)
         if known is None:
@@ -107,7 +117,9 @@ class Cluster:
             yield handle
 
     @asynccontextmanager
-    async def _reached(self, address: Address, deadline: Deadline, *, waits: bool = False) -> AsyncIterator[BrokerHandle]:
+    async def _reached(
+        self, address: Address, deadline: Deadline, *, waits: bool = False
+    ) -> AsyncIterator[BrokerHandle]:
         """Errors: ConnectionFailedError also when connecting takes longer than there is time."""
         request_timeout_ms, remaining_ms = self.settings.request_timeout_ms, deadline.remaining_ms()
         if waits:
@@ -155,20 +167,30 @@ class Cluster:
         for addresses in (known, bootstrap):
             self.ports.random.shuffle(addresses)
         connected = [address for address in known + bootstrap if self._connections.is_connected(address)]
-        ready = [address for address in known + bootstrap if address not in connected and not self._connections.rests(address)]
+        ready = [
+            address
+            for address in known + bootstrap
+            if address not in connected and not self._connections.rests(address)
+        ]
         return sorted(connected + ready or known + bootstrap, key=self._connections.was_silent)
 
     async def rest(self, attempt: int, deadline: Deadline, reason: str = "") -> None:
-        """The backoff after so many attempts, or the remaining time. Logs once in a call that it continues, and the `reason`."""
+        """The backoff after so many attempts, or the remaining time.
+
+        Logs once in a call that it continues, and the `reason`.
+        """
         if reason and deadline.is_to_be_told():
             _LOG.info("tried again for up to %d s more: %s", deadline.remaining_ms() // 1000, reason)
-        pause_ms = min(self.settings.retry_backoff.rest_ms(attempt, self.ports.random.uniform(-1, 1)), deadline.remaining_ms())
+        pause_ms = min(
+            self.settings.retry_backoff.rest_ms(attempt, self.ports.random.uniform(-1, 1)), deadline.remaining_ms()
+        )
         await asyncio.sleep(pause_ms / 1000)
 
     # ------------------------------------------------------------------ metadata
     async def view(self, topics: Iterable[str] | None, deadline: Deadline) -> ClusterView:
-        """What some broker knows now of the brokers and of these topics; None asks for all topics. No topic is created by it.
+        """What some broker knows now of the brokers and of these topics; None asks for all topics.
 
+        No topic is created by it.
         Errors: DeadlineExceededError, BrokerAnsweredError, AuthenticationFailedError, UnsupportedVersionError.
         """
         names = None if topics is None else list(dict.fromkeys(topics))
@@ -178,16 +200,21 @@ class Cluster:
         return view
 
     async def controller(self, deadline: Deadline) -> BrokerId:
-        """The broker to ask for changes of the cluster: the controller, or one that will pass it on to that. Errors: as `view`.
+        """The broker to ask for changes of the cluster: the controller, or one that will pass it on to that.
 
-        A controller that does not answer at once is not waited for: the broker whose metadata named it passes the request on to it or
-        to its successor. (Apache Kafka with ZooKeeper refuses that with NOT_CONTROLLER; the call continues until it has a new controller.)
+        Errors: as `view`. A controller that does not answer at once is not waited for: the broker whose metadata named
+        it passes the request on to it or to its successor. (Apache Kafka with ZooKeeper refuses that with
+        NOT_CONTROLLER; the call continues until it has a new controller.)
         """
         attempt = 0
         while True:
             await self.view((), deadline)
             if self._controller is not None and self._controller in self._known:
-                return self._controller if await self._answers(self._controller, deadline) else self.any_of_last_view(self._controller)
+                return (
+                    self._controller
+                    if await self._answers(self._controller, deadline)
+                    else self.any_of_last_view(self._controller)
+                )
             attempt += 1
             await self.rest(attempt, deadline)
             if not deadline.remaining_ms():
@@ -214,7 +241,9 @@ class Cluster:
         probe = Deadline(self.ports.clock, min(SILENT_MS, deadline.remaining_ms()))
         try:
             async with asyncio.timeout(probe.remaining_ms() / 1000), self.broker(broker_id, deadline) as handle:
-                await handle.ask(ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION))
+                await handle.ask(
+                    ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION)
+                )
         except (TimeoutError, ConnectionFailedError):
             self._connections.note_silence(address)
             return False
@@ -222,7 +251,9 @@ class Cluster:
         return True
 
     # ------------------------------------------------------------------ coordinators
-    async def coordinators(self, groups: Collection[str], deadline: Deadline) -> Mapping[str, BrokerId | BrokerAnsweredError]:
+    async def coordinators(
+        self, groups: Collection[str], deadline: Deadline
+    ) -> Mapping[str, BrokerId | BrokerAnsweredError]:
         """Who coordinates each group, or why no broker does now. Errors: as `view`."""
 
         async def ask(handle: BrokerHandle) -> dict[str, BrokerId | BrokerAnsweredError]:
@@ -244,7 +275,9 @@ class Cluster:
     def _coordinator(self, group: str, row: Any) -> BrokerId | BrokerAnsweredError:
         """One row of an answer; a broker that isn't known yet is kept."""
         if row.error_code:
-            return BrokerAnsweredError(row.error_code, f"the coordinator of group {group} is not known", row.error_message)
+            return BrokerAnsweredError(
+                row.error_code, f"the coordinator of group {group} is not known", row.error_message
+            )
         broker = Broker(broker_id=row.node_id, address=Address(row.host, row.port))
         self._known.setdefault(row.node_id, broker)
         node: BrokerId = row.node_id
@@ -252,9 +285,14 @@ class Cluster:
 
 
 async def view_from(handle: BrokerHandle, topics: Collection[str] | None) -> ClusterView:
-    """What this broker knows of these topics. Errors: ConnectionFailedError, UnsupportedVersionError, BrokerAnsweredError."""
+    """What this broker knows of these topics.
+
+    Errors: ConnectionFailedError, UnsupportedVersionError, BrokerAnsweredError.
+    """
     asked = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
-    response = await handle.ask(MetadataRequest(topics=asked, allow_auto_topic_creation=False), at_least=NO_CREATION_SINCE)
+    response = await handle.ask(
+        MetadataRequest(topics=asked, allow_auto_topic_creation=False), at_least=NO_CREATION_SINCE
+    )
     if response.error_code and is_retriable(response.error_code):
         raise ConnectionFailedError(f"{handle.address}: {BrokerAnsweredError(response.error_code, 'no metadata')}")
     if response.error_code:

@@ -21,7 +21,10 @@ _FENCED_SINCE = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterDescription:
-    """Who there is. `controller_id` is None while there is none; Kafka without ZooKeeper tells any broker, which passes requests on."""
+    """Who there is.
+
+    `controller_id` is None while there is none; Kafka without ZooKeeper tells any broker, which passes requests on.
+    """
 
     cluster_id: str | None
     controller_id: BrokerId | None
@@ -30,14 +33,19 @@ class ClusterDescription:
 
 
 async def describe_cluster(cluster: Cluster, deadline: Deadline, *, include_fenced: bool = False) -> ClusterDescription:
-    """See `AdminClient.describe_cluster`. Brokers that don't know the question are asked for their metadata (before Kafka 2.8)."""
+    """See `AdminClient.describe_cluster`.
+
+    Brokers that don't know the question are asked for their metadata (before Kafka 2.8).
+    """
 
     async def ask(handle: BrokerHandle) -> ClusterDescription:
         if handle.versions.highest(ApiKey.DESCRIBE_CLUSTER) < 0 and not include_fenced:
             view = await view_from(handle, ())
             brokers = tuple(view.brokers[broker_id] for broker_id in sorted(view.brokers))
             return ClusterDescription(cluster_id=view.cluster_id, controller_id=view.controller_id, brokers=brokers)
-        request = DescribeClusterRequest(include_cluster_authorized_operations=False, include_fenced_brokers=include_fenced)
+        request = DescribeClusterRequest(
+            include_cluster_authorized_operations=False, include_fenced_brokers=include_fenced
+        )
         response = await handle.ask(request, at_least=_FENCED_SINCE if include_fenced else 0)
         raise_for_error(handle, response, "the cluster")
         brokers = tuple(

@@ -88,13 +88,20 @@ def view_of(response: MetadataResponse) -> ClusterView:
     errors: dict[str, int] = {}
     for topic in response.topics:
         name = topic.name or ""
-        if topic.error_code in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE) and (topic.partitions or not topic.error_code):
+        if topic.error_code in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE) and (
+            topic.partitions or not topic.error_code
+        ):
             topics[name] = _topic(name, topic)
         else:
             errors[name] = topic.error_code
-    brokers = {row.node_id: Broker(broker_id=row.node_id, address=Address(row.host, row.port), rack=row.rack) for row in response.brokers}
+    brokers = {
+        row.node_id: Broker(broker_id=row.node_id, address=Address(row.host, row.port), rack=row.rack)
+        for row in response.brokers
+    }
     controller = response.controller_id if response.controller_id >= 0 else None
-    return ClusterView(cluster_id=response.cluster_id, controller_id=controller, brokers=brokers, topics=topics, errors=errors)
+    return ClusterView(
+        cluster_id=response.cluster_id, controller_id=controller, brokers=brokers, topics=topics, errors=errors
+    )
 
 
 def _topic(name: str, topic: MetadataResponseTopic) -> TopicDescription:

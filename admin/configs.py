@@ -116,13 +116,19 @@ async def describe_configs(
     """See `AdminClient.describe_configs`."""
     wanted = None if keys is None else list(keys)
 
-    async def send(broker_id: BrokerId, asked: list[ConfigResource], _: int) -> Mapping[ConfigResource, Outcome[dict[str, ConfigEntry]]]:
+    async def send(
+        broker_id: BrokerId, asked: list[ConfigResource], _: int
+    ) -> Mapping[ConfigResource, Outcome[dict[str, ConfigEntry]]]:
         async with cluster.broker(broker_id, deadline) as handle:
             rows = [
-                DescribeConfigsResource(resource_type=resource.type, resource_name=resource.name, configuration_keys=wanted)
+                DescribeConfigsResource(
+                    resource_type=resource.type, resource_name=resource.name, configuration_keys=wanted
+                )
                 for resource in asked
             ]
-            request = DescribeConfigsRequest(resources=rows, include_synonyms=synonyms, include_documentation=documentation)
+            request = DescribeConfigsRequest(
+                resources=rows, include_synonyms=synonyms, include_documentation=documentation
+            )
             response = await handle.ask(request)
         found: dict[ConfigResource, Outcome[dict[str, ConfigEntry]]] = {}
         for row in response.results:
@@ -133,13 +139,19 @@ async def describe_configs(
                 found[resource] = Done({entry.name: _entry(entry) for entry in row.configs})
         return found
 
-    attempts = Attempts[ConfigResource, dict[str, ConfigEntry]](cluster, deadline, to_a_broker(cluster, deadline, _own_broker), send)
+    attempts = Attempts[ConfigResource, dict[str, ConfigEntry]](
+        cluster, deadline, to_a_broker(cluster, deadline, _own_broker), send
+    )
     await attempts.run(list(dict.fromkeys(resources)))
     return attempts.results(lambda resource: f"the configuration of {resource}")
 
 
 async def alter_configs(
-    cluster: Cluster, changes: Mapping[ConfigResource, Iterable[ConfigChange]], deadline: Deadline, *, validate_only: bool = False
+    cluster: Cluster,
+    changes: Mapping[ConfigResource, Iterable[ConfigChange]],
+    deadline: Deadline,
+    *,
+    validate_only: bool = False,
 ) -> dict[ConfigResource, AdminError | None]:
     """See `AdminClient.alter_configs`."""
     given = {resource: list(of_resource) for resource, of_resource in changes.items()}

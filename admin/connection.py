@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from lowtide.protocol.schema import ApiMessage
     from lowtide.runtime.clock import Clock
 
-_NEVER_ANSWERED: Final = "it closed the connection without an answer: perhaps it expects another security.protocol there"
+_NEVER_ANSWERED: Final = (
+    "it closed the connection without an answer: perhaps it expects another security.protocol there"
+)
 
 _NO_TLS: Final = "it doesn't speak TLS there: perhaps security.protocol is for another listener"
 
@@ -34,7 +36,9 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, address: Address, client_id: str, clock: Clock) -> None:
         self.address = address
         self._clock = clock
-        self._core: ClientConnection[asyncio.Future[Any]] = ClientConnection(client_id, now_ms=clock.monotonic_ms(), keeps_records=True)
+        self._core: ClientConnection[asyncio.Future[Any]] = ClientConnection(
+            client_id, now_ms=clock.monotonic_ms(), keeps_records=True
+        )
         self._transport: asyncio.Transport | None = None
 
     @property
@@ -118,10 +122,15 @@ class Connection(asyncio.BufferedProtocol):
             self.close("it did not answer in time")
 
     def close(self, reason: str, *, by_broker: bool = False) -> None:
-        """Close at once. What waits fails with a ConnectionFailedError and the reason; `by_broker`: it has ended the connection."""
+        """Close at once.
+
+        What waits fails with a ConnectionFailedError and the reason; `by_broker`: it has ended the connection.
+        """
         for future in self._core.close(reason):
             if not future.done():
-                future.set_exception(ConnectionFailedError(f"{self.address}: {reason}", was_sent=True, hung_up=by_broker))
+                future.set_exception(
+                    ConnectionFailedError(f"{self.address}: {reason}", was_sent=True, hung_up=by_broker)
+                )
                 future.exception()  # The caller may have been cancelled since; its error concerns nothing then.
         if self._transport is not None:
             self._transport.abort()

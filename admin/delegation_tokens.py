@@ -1,6 +1,7 @@
 """Delegation tokens (KIP-48, KIP-373): created, renewed, ended and described.
 
-With the id of a token as user name and its HMAC as password a client logs in by SCRAM as the token's owner, until the token ends.
+With the id of a token as user name and its HMAC as password a client logs in by SCRAM as the token's owner, until the
+token ends.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from lowtide.admin.cluster import raise_for_error
 from lowtide.admin.errors import AdminError
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_delegation_token import CreatableRenewer, CreateDelegationTokenRequest
-from lowtide.protocol.messages.describe_delegation_token import DescribeDelegationTokenOwner, DescribeDelegationTokenRequest
+from lowtide.protocol.messages.describe_delegation_token import (
+    DescribeDelegationTokenOwner,
+    DescribeDelegationTokenRequest,
+)
 from lowtide.protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from lowtide.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest
 
@@ -64,7 +68,9 @@ async def create_delegation_token(
     request = CreateDelegationTokenRequest(
         owner_principal_type=named[0],
         owner_principal_name=named[1],
-        renewers=[CreatableRenewer(principal_type=kind, principal_name=name) for kind, name in map(_principal, may_renew)],
+        renewers=[
+            CreatableRenewer(principal_type=kind, principal_name=name) for kind, name in map(_principal, may_renew)
+        ],
         max_lifetime_ms=lifetime_ms,
     )
     answer = await _change(cluster, request, "the token", deadline)
@@ -92,11 +98,16 @@ async def expire_delegation_token(cluster: Cluster, hmac: bytes, period_ms: int,
     return int((await _change(cluster, request, "the token", deadline)).expiry_timestamp_ms)
 
 
-async def describe_delegation_tokens(cluster: Cluster, owners: Iterable[str] | None, deadline: Deadline) -> list[DelegationToken]:
+async def describe_delegation_tokens(
+    cluster: Cluster, owners: Iterable[str] | None, deadline: Deadline
+) -> list[DelegationToken]:
     """See `AdminClient.describe_delegation_tokens`."""
     rows = None
     if owners is not None:
-        rows = [DescribeDelegationTokenOwner(principal_type=kind, principal_name=name) for kind, name in map(_principal, owners)]
+        rows = [
+            DescribeDelegationTokenOwner(principal_type=kind, principal_name=name)
+            for kind, name in map(_principal, owners)
+        ]
 
     async def ask(handle: BrokerHandle) -> list[DelegationToken]:
         response = await handle.ask(DescribeDelegationTokenRequest(owners=rows))
@@ -108,13 +119,19 @@ async def describe_delegation_tokens(cluster: Cluster, owners: Iterable[str] | N
 
 
 async def _change(cluster: Cluster, request: ApiMessage, what: str, deadline: Deadline) -> Any:
-    """The answer of one broker; no second one is asked meanwhile, which would create another token. Errors: AdminError."""
+    """The answer of one broker; no second one is asked meanwhile, which would create another token.
+
+    Errors: AdminError.
+    """
 
     async def send(broker_id: BrokerId, asked: list[str], _: int) -> Mapping[str, Outcome[Any]]:
         async with cluster.broker(broker_id, deadline) as handle:
             response = await handle.ask(request)
         said = _REMEDIES.get(response.error_code)
-        return {each: outcome_of_error(each, response.error_code, said) if response.error_code else Done(response) for each in asked}
+        return {
+            each: outcome_of_error(each, response.error_code, said) if response.error_code else Done(response)
+            for each in asked
+        }
 
     attempts = Attempts[str, Any](cluster, deadline, to_a_broker(cluster, deadline), send)
     await attempts.run([what])

@@ -66,15 +66,25 @@ class Plan:
 
 
 async def make_plan(
-    client: AdminClient, targets: Mapping[TopicPartition, DeleteTarget], view: ClusterView, timeout_ms: int, *, with_bytes: bool
+    client: AdminClient,
+    targets: Mapping[TopicPartition, DeleteTarget],
+    view: ClusterView,
+    timeout_ms: int,
+    *,
+    with_bytes: bool,
 ) -> Plan:
     """Looks up what is asked for. Nothing is deleted. Errors: AdminError where it concerns all."""
     resolved = await client.resolve_delete_targets(targets, timeout=timeout_ms / 1000)
     starts = await client.list_offsets(dict.fromkeys(targets, OffsetSpec.EARLIEST), timeout=timeout_ms / 1000)
     ends = await client.list_offsets(dict.fromkeys(targets, OffsetSpec.LATEST), timeout=timeout_ms / 1000)
     sizes = await leader_sizes(client, view, targets, timeout_ms) if with_bytes else {}
-    deletes = [_planned(partition, resolved[partition], starts[partition], ends[partition], sizes.get(partition)) for partition in targets]
-    topic_ids = {topic: topic_id for topic in {each.topic for each in targets} if (topic_id := view.topic_id(topic)) is not None}
+    deletes = [
+        _planned(partition, resolved[partition], starts[partition], ends[partition], sizes.get(partition))
+        for partition in targets
+    ]
+    topic_ids = {
+        topic: topic_id for topic in {each.topic for each in targets} if (topic_id := view.topic_id(topic)) is not None
+    }
     return Plan(deletes=deletes, topic_ids=topic_ids)
 
 
@@ -91,8 +101,12 @@ def _planned(
     if delete_to is not None and log_end is not None and delete_to > log_end:
         reason = f"offset {delete_to} is beyond the high watermark, {log_end}"
         delete_to = None
-    planned = PlannedDelete(partition=partition, log_start=log_start, log_end=log_end, delete_to=delete_to, reason=reason)
+    planned = PlannedDelete(
+        partition=partition, log_start=log_start, log_end=log_end, delete_to=delete_to, reason=reason
+    )
     if planned.records is None or whole_bytes is None or log_start is None or log_end is None:
         return planned
     share = whole_bytes * planned.records // (log_end - log_start) if log_end > log_start else 0
-    return PlannedDelete(partition=partition, log_start=log_start, log_end=log_end, delete_to=delete_to, reason=reason, bytes=share)
+    return PlannedDelete(
+        partition=partition, log_start=log_start, log_end=log_end, delete_to=delete_to, reason=reason, bytes=share
+    )

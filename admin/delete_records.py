@@ -51,7 +51,16 @@ LAST_QUESTION_MS: Final = 2000
 class _Delete:
     """One partition's delete while it lasts."""
 
-    __slots__ = ("accepted", "code", "leader_log_start_offset", "low_watermark", "offset", "stage", "unanswered", "was_sent")
+    __slots__ = (
+        "accepted",
+        "code",
+        "leader_log_start_offset",
+        "low_watermark",
+        "offset",
+        "stage",
+        "unanswered",
+        "was_sent",
+    )
 
     def __init__(self, offset: Offset) -> None:
         self.offset = offset
@@ -211,13 +220,17 @@ class Deletion:
     def _wait_ms(self) -> int:
         """How long the broker may let the request wait.
 
-        Half of a request's time at most, so that a broker that hangs is distinguished from one that waits for its replicas; a delete that
-        ran out of it is sent again.
+        Half of a request's time at most, so that a broker that hangs is distinguished from one that waits for its
+        replicas; a delete that ran out of it is sent again.
         """
         remaining_ms = self._answer_by.remaining_ms()
-        return max(0, min(remaining_ms - min(ANSWER_MS, remaining_ms // 10), self._cluster.settings.request_timeout_ms // 2))
+        return max(
+            0, min(remaining_ms - min(ANSWER_MS, remaining_ms // 10), self._cluster.settings.request_timeout_ms // 2)
+        )
 
-    async def _delete(self, handle: BrokerHandle, partitions: list[TopicPartition]) -> Mapping[TopicPartition, Outcome[DeletedRecords]]:
+    async def _delete(
+        self, handle: BrokerHandle, partitions: list[TopicPartition]
+    ) -> Mapping[TopicPartition, Outcome[DeletedRecords]]:
         by_topic: dict[str, list[DeleteRecordsPartition]] = {}
         for partition in partitions:
             row = DeleteRecordsPartition(partition_index=partition.partition, offset=self._deletes[partition].offset)
@@ -255,7 +268,9 @@ class Deletion:
                     outcomes[partition] = Done(DeletedRecords(row.low_watermark, row.leader_log_start_offset))
                 elif row.error_code == ErrorCode.REQUEST_TIMED_OUT:
                     delete.stage, delete.accepted = DeleteStage.WAITING, True
-                    outcomes[partition] = Retry(f"replicas haven't confirmed it; their low watermark is {row.low_watermark}")
+                    outcomes[partition] = Retry(
+                        f"replicas haven't confirmed it; their low watermark is {row.low_watermark}"
+                    )
                 elif is_retriable(row.error_code):
                     outcomes[partition] = self._leaders.on_error(partition, row.error_code, "the leader refused")
                 else:
@@ -263,7 +278,9 @@ class Deletion:
         return outcomes
 
     # ------------------------------------------------------------------ ends
-    def _failed(self, partition: TopicPartition, reason: str, *, leader_done: bool | None = False) -> DeleteRecordsError:
+    def _failed(
+        self, partition: TopicPartition, reason: str, *, leader_done: bool | None = False
+    ) -> DeleteRecordsError:
         """The final error of a partition, with what is known."""
         delete = self._deletes[partition]
         under_way = delete.unanswered > 0 or delete.accepted
@@ -277,7 +294,9 @@ class Deletion:
         highest = handle.versions.highest(ApiKey.DELETE_RECORDS)
         code = ErrorCode.UNSUPPORTED_VERSION
         reason = f"{code.name}: deletes of the leader alone need DeleteRecords version {LEADER_ONLY_SINCE}, the broker has {highest}"
-        return LeaderOnlyUnsupportedError(partition, DeleteStage.SENDING, reason, DeleteFacts(self._deletes[partition].offset, code))
+        return LeaderOnlyUnsupportedError(
+            partition, DeleteStage.SENDING, reason, DeleteFacts(self._deletes[partition].offset, code)
+        )
 
     async def _unfinished(self, reasons: Mapping[TopicPartition, str]) -> dict[TopicPartition, DeleteResult]:
         """What is known of the deletes that the time ran out on."""
@@ -293,7 +312,9 @@ class Deletion:
             if isinstance(start, ListedOffset):
                 delete.leader_log_start_offset = max(delete.leader_log_start_offset, start.offset)
                 done = start.offset >= delete.offset
-            results[partition] = self._failed(partition, f"not done within {self._deadline.timeout_ms} ms: {reason}", leader_done=done)
+            results[partition] = self._failed(
+                partition, f"not done within {self._deadline.timeout_ms} ms: {reason}", leader_done=done
+            )
         return results
 
     def _leader_done(self, partition: TopicPartition) -> bool | None:

@@ -1,6 +1,7 @@
 """What can be deleted, what came of it, and how a delete can fail: the values of `delete_records`.
 
-A delete goes to an offset, exclusive: the first record that stays. `Timestamp` and `Committed` stand for offsets that are looked up.
+A delete goes to an offset, exclusive: the first record that stays. `Timestamp` and `Committed` stand for offsets that
+are looked up.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ class ErasedRecords(DeletedRecords):
     """Replicas' brokers of which that isn't known, each with a clause that says why."""
 
     @classmethod
-    def of(cls, deleted: DeletedRecords, erased_by: tuple[BrokerId, ...], not_erased_by: Mapping[BrokerId, str]) -> ErasedRecords:
+    def of(
+        cls, deleted: DeletedRecords, erased_by: tuple[BrokerId, ...], not_erased_by: Mapping[BrokerId, str]
+    ) -> ErasedRecords:
         """That delete, and what became of its records."""
         made = cls(*deleted)
         made.erased_by, made.not_erased_by = erased_by, dict(not_erased_by)
@@ -92,7 +95,9 @@ class DeleteStage(Enum):
 class DeleteRecordsError(AdminError):
     """A delete that isn't known to be done, for one partition."""
 
-    def __init__(self, partition: TopicPartition, stage: DeleteStage, reason: str, facts: DeleteFacts | None = None) -> None:
+    def __init__(
+        self, partition: TopicPartition, stage: DeleteStage, reason: str, facts: DeleteFacts | None = None
+    ) -> None:
         """`reason` is a clause without a full stop."""
         self.partition = partition
         self.stage = stage
@@ -113,8 +118,9 @@ class DeleteRecordsError(AdminError):
     def leader_done(self) -> bool | None:
         """Whether the leader has deleted.
 
-        True: its log start has reached the offset, so the records are gone there, and their replicas will follow. False: it hasn't, and
-        no request of this call is under way any more. None: not known; the delete may still happen.
+        True: its log start has reached the offset, so the records are gone there, and their replicas will follow.
+        False: it hasn't, and no request of this call is under way any more. None: not known; the delete may still
+        happen.
         """
         return self.facts.leader_done
 
@@ -131,7 +137,10 @@ class DeleteFacts(NamedTuple):
 
 
 class LeaderOnlyUnsupportedError(DeleteRecordsError, UnsupportedVersionError):
-    """The leader doesn't know deletes of the leader alone. Nothing was sent: an ordinary delete would promise something else."""
+    """The leader doesn't know deletes of the leader alone.
+
+    Nothing was sent: an ordinary delete would promise something else.
+    """
 
 
 class EraseUnsupportedError(DeleteRecordsError, UnsupportedVersionError):
@@ -150,7 +159,10 @@ def _leaders_part(facts: DeleteFacts) -> str:
 
 
 def checked_targets(targets: Mapping[TopicPartition, DeleteTarget]) -> dict[TopicPartition, DeleteTarget]:
-    """The targets; numbers of numpy are numbers, too. Errors: ValueError for what can't be meant, before anything is sent."""
+    """The targets; numbers of numpy are numbers, too.
+
+    Errors: ValueError for what can't be meant, before anything is sent.
+    """
     found: dict[TopicPartition, DeleteTarget] = {}
     for partition, target in by_partition(targets, "an offset, Timestamp or Committed").items():
         if isinstance(target, Timestamp | Committed):

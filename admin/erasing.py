@@ -25,7 +25,13 @@ from lowtide.admin.deletion import (
     EraseUnsupportedError,
     checked_targets,
 )
-from lowtide.admin.errors import AdminError, AuthenticationFailedError, BrokerAnsweredError, DeadlineExceededError, UnsupportedVersionError
+from lowtide.admin.errors import (
+    AdminError,
+    AuthenticationFailedError,
+    BrokerAnsweredError,
+    DeadlineExceededError,
+    UnsupportedVersionError,
+)
 from lowtide.admin.observation import ask_lowtide
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.erase_records import EraseRecordsPartition, EraseRecordsRequest, EraseRecordsTopic
@@ -61,13 +67,17 @@ async def erase_records(
         return {}
     view = await cluster.view(dict.fromkeys(partition.topic for partition in names), deadline)
     replicas = {partition: _replicas(view, partition) for partition in names}
-    unable = await _unable(cluster, {broker for brokers in replicas.values() for broker in brokers if broker in view.brokers}, deadline)
+    unable = await _unable(
+        cluster, {broker for brokers in replicas.values() for broker in brokers if broker in view.brokers}, deadline
+    )
     results: dict[TopicPartition, DeleteResult] = {}
     for partition, brokers in replicas.items():
         reasons = [unable[broker] for broker in brokers if broker in unable]
         if reasons:
             facts = DeleteFacts(None, ErrorCode.UNSUPPORTED_VERSION)
-            results[partition] = EraseUnsupportedError(partition, DeleteStage.SENDING, f"nothing is deleted: {reasons[0]}", facts)
+            results[partition] = EraseUnsupportedError(
+                partition, DeleteStage.SENDING, f"nothing is deleted: {reasons[0]}", facts
+            )
     able = {partition: target for partition, target in names.items() if partition not in results}
     results |= await delete_records(cluster, able, deadline, topic_ids=topic_ids)
     deleted = {partition: result for partition, result in results.items() if isinstance(result, DeletedRecords)}
@@ -108,7 +118,13 @@ def _replicas_of(view: ClusterView, partitions: Collection[TopicPartition]) -> l
 class _Erasure:
     """The second half of a call: the deletes are done."""
 
-    def __init__(self, cluster: Cluster, deadline: Deadline, deleted: Mapping[TopicPartition, DeletedRecords], before: ClusterView) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        deadline: Deadline,
+        deleted: Mapping[TopicPartition, DeletedRecords],
+        before: ClusterView,
+    ) -> None:
         """`before` is the cluster as it was when the call began."""
         self._cluster = cluster
         self._deadline = deadline
@@ -134,7 +150,9 @@ class _Erasure:
             unreachable = str(error)
         replicas = replicas or _replicas_of(view, partitions)
         missing: dict[_Replica, str] = {each: str(error) for each, error in attempts.failed.items()}
-        missing |= {each: f"not done within {self._deadline.timeout_ms} ms: {why}" for each, why in attempts.unfinished.items()}
+        missing |= {
+            each: f"not done within {self._deadline.timeout_ms} ms: {why}" for each, why in attempts.unfinished.items()
+        }
         for each in replicas:
             found = view.partition(each.partition)
             if unreachable is not None:
@@ -144,7 +162,9 @@ class _Erasure:
         return {
             partition: ErasedRecords.of(
                 self._deleted[partition],
-                tuple(sorted(each.broker_id for each in replicas if each.partition == partition and each not in missing)),
+                tuple(
+                    sorted(each.broker_id for each in replicas if each.partition == partition and each not in missing)
+                ),
                 {each.broker_id: missing[each] for each in replicas if each.partition == partition and each in missing},
             )
             for partition in partitions
@@ -174,7 +194,9 @@ class _Erasure:
     async def _ask(self, broker_id: BrokerId, replicas: list[_Replica]) -> Mapping[_Replica, Outcome[bool]]:
         topics: dict[str, EraseRecordsTopic] = {}
         for _, (name, number) in replicas:
-            rows = topics.setdefault(name, EraseRecordsTopic(name=name, topic_id=self._topic_ids.get(name, ZERO_TOPIC_ID), partitions=[]))
+            rows = topics.setdefault(
+                name, EraseRecordsTopic(name=name, topic_id=self._topic_ids.get(name, ZERO_TOPIC_ID), partitions=[])
+            )
             offset = self._deleted[TopicPartition(name, number)].low_watermark
             rows.partitions.append(EraseRecordsPartition(partition_index=number, offset=offset))
         request = EraseRecordsRequest(topics=list(topics.values()), timeout_ms=wait_ms(self._cluster, self._deadline))

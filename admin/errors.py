@@ -1,7 +1,7 @@
 """What can go wrong between a client and a cluster, each with the sentence that a person needs.
 
-What concerns one item of a call (a topic, a partition, a group) is a value in the call's result, so that the others aren't lost; what
-concerns the whole call is raised. All are `AdminError`.
+What concerns one item of a call (a topic, a partition, a group) is a value in the call's result, so that the others
+aren't lost; what concerns the whole call is raised. All are `AdminError`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ class DeadlineExceededError(AdminError, TimeoutError):
 
 
 class BrokerAnsweredError(AdminError):
-    """A broker answered with an error. `code` is its number, in Kafka's table or not; `broker_message` what it said besides, or None."""
+    """A broker answered with an error.
+
+    `code` is its number, in Kafka's table or not; `broker_message` what it said besides, or None.
+    """
 
     def __init__(self, code: int, what: str, broker_message: str | None = None) -> None:
         super().__init__(f"{what}: {code_name(code)}{f' ({broker_message})' if broker_message else ''}")
@@ -59,7 +62,9 @@ class BrokerAnsweredError(AdminError):
         return code_name(self.code)
 
 
-def _restored(kind: type[BrokerAnsweredError], args: tuple[object, ...], code: int, broker_message: str | None) -> BrokerAnsweredError:
+def _restored(
+    kind: type[BrokerAnsweredError], args: tuple[object, ...], code: int, broker_message: str | None
+) -> BrokerAnsweredError:
     """A BrokerAnsweredError out of its pickle."""
     error = kind.__new__(kind, *args)
     error.args = args
@@ -74,14 +79,18 @@ def code_name(code: int) -> str:
 
 def no_token(address: object, reason: object, *, is_final: bool) -> AdminError:
     """What to raise where there is no token to log in with. A final reason stays when it is tried again."""
-    return (AuthenticationFailedError if is_final else ConnectionFailedError)(f"{address}: no token to log in with: {reason}")
+    return (AuthenticationFailedError if is_final else ConnectionFailedError)(
+        f"{address}: no token to log in with: {reason}"
+    )
 
 
 def error_of(refused: Refused) -> AdminError:
     """What to raise for the end of an attempt."""
     if refused.kind is Refusal.ANSWER:
         return BrokerAnsweredError(refused.code, refused.reason)
-    return (AuthenticationFailedError if refused.kind is Refusal.AUTHENTICATION else UnsupportedVersionError)(refused.reason)
+    return (AuthenticationFailedError if refused.kind is Refusal.AUTHENTICATION else UnsupportedVersionError)(
+        refused.reason
+    )
 
 
 _CODES = frozenset(ErrorCode)

@@ -1,7 +1,8 @@
 """One question that any broker can answer, asked at one broker after the other until the first answer comes.
 
-Guards: a broker that accepts the question and is silent (a stopped process, a dead link) costs a call `SILENT_MS`, not the time limit of a
-request. It is still waited for: where all brokers are slow, the first one that was asked usually answers first.
+Guards: a broker that accepts the question and is silent (a stopped process, a dead link) costs a call `SILENT_MS`, not
+the time limit of a request. It is still waited for: where all brokers are slow, the first one that was asked usually
+answers first.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class Answer(NamedTuple, Generic[T]):
 class FirstAnswer:
     """One round of asking. `failures` gets the reason of each address that failed.
 
-    An attempt that fails as the call's time ends was cut short, and says nothing about the broker: its reason replaces no earlier one.
+    An attempt that fails as the call's time ends was cut short, and says nothing about the broker: its reason replaces
+    no earlier one.
     """
 
     def __init__(self, connections: Brokers, failures: dict[Address, str], deadline: Deadline) -> None:
@@ -44,8 +46,13 @@ class FirstAnswer:
         self._failures = failures
         self._deadline = deadline
 
-    async def of(self, candidates: Sequence[Address], ask: Callable[[Address], Coroutine[Any, Any, T]]) -> Answer[T] | None:
-        """The first answer; None when all have failed. `ask` must end by itself. Errors: those of `ask`, except ConnectionFailedError."""
+    async def of(
+        self, candidates: Sequence[Address], ask: Callable[[Address], Coroutine[Any, Any, T]]
+    ) -> Answer[T] | None:
+        """The first answer; None when all have failed.
+
+        `ask` must end by itself. Errors: those of `ask`, except ConnectionFailedError.
+        """
         waiting = deque(candidates)
         asked: dict[asyncio.Task[T], Address] = {}
         tasks = TaskRegistry(_seen_by_the_caller)

@@ -1,7 +1,8 @@
 """How far groups are behind: from what they have committed to the log's end, without what is deleted by now.
 
-A group that has committed below the log start will begin at the log start: what lies between isn't counted, for it can't be read any more.
-Of a share group (KIP-932) the coordinator counts, for records behind its start may be done with.
+A group that has committed below the log start will begin at the log start: what lies between isn't counted, for it
+can't be read any more. Of a share group (KIP-932) the coordinator counts, for records behind its start may be done
+with.
 """
 
 from __future__ import annotations
@@ -38,9 +39,12 @@ class Lag:
         return max(0, self.log_end - max(self.committed, self.log_start or 0))
 
 
-async def find_lags(client: AdminClient, kinds: Mapping[str, str], timeout_ms: int) -> tuple[dict[str, list[Lag]], dict[Any, AdminError]]:
-    """For each group, given with its kind, its partitions in order, and what is not known. A share group has its starts as `committed`.
+async def find_lags(
+    client: AdminClient, kinds: Mapping[str, str], timeout_ms: int
+) -> tuple[dict[str, list[Lag]], dict[Any, AdminError]]:
+    """For each group, given with its kind, its partitions in order, and what is not known.
 
+    A share group has its starts as `committed`.
     Errors: AdminError.
     """
     shares = [name for name, kind in kinds.items() if kind == SHARE]

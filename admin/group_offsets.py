@@ -1,7 +1,7 @@
 """Committed offsets of groups: read, set and removed, at each group's coordinator.
 
-A group is asked for by name, classic or of KIP-848 alike. Offsets are set only while the group has no members, as with Kafka's tools:
-what a running group commits next would undo it.
+A group is asked for by name, classic or of KIP-848 alike. Offsets are set only while the group has no members, as with
+Kafka's tools: what a running group commits next would undo it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,16 @@ from lowtide.admin.attempts import Attempts, Done, Located, Outcome, Retry
 from lowtide.admin.errors import AdminError, BrokerAnsweredError, code_name
 from lowtide.protocol.client.retries import is_retriable
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
-from lowtide.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteRequestPartition, OffsetDeleteRequestTopic
+from lowtide.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from lowtide.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
 from lowtide.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -74,7 +82,11 @@ def final_or_retry(code: int, what: str, broker_message: str | None = None) -> R
 
 
 async def list_group_offsets(
-    cluster: Cluster, asked: Mapping[str, Collection[TopicPartition] | None], deadline: Deadline, *, require_stable: bool = False
+    cluster: Cluster,
+    asked: Mapping[str, Collection[TopicPartition] | None],
+    deadline: Deadline,
+    *,
+    require_stable: bool = False,
 ) -> dict[str, GroupOffsets | AdminError]:
     """Committed offsets of groups; None asks for all partitions. See `AdminClient.list_group_offsets`."""
 
@@ -103,7 +115,10 @@ def _by_topic(partitions: Collection[TopicPartition]) -> dict[str, list[int]]:
 def _topics(partitions: Collection[TopicPartition] | None) -> list[OffsetFetchRequestTopics] | None:
     if partitions is None:
         return None
-    return [OffsetFetchRequestTopics(name=name, partition_indexes=indexes) for name, indexes in _by_topic(partitions).items()]
+    return [
+        OffsetFetchRequestTopics(name=name, partition_indexes=indexes)
+        for name, indexes in _by_topic(partitions).items()
+    ]
 
 
 async def _fetch_one(
@@ -116,9 +131,14 @@ async def _fetch_one(
     """From brokers before Kafka 3.0, which take one group at a time."""
     topics = None
     if partitions is not None:
-        topics = [OffsetFetchRequestTopic(name=name, partition_indexes=indexes) for name, indexes in _by_topic(partitions).items()]
+        topics = [
+            OffsetFetchRequestTopic(name=name, partition_indexes=indexes)
+            for name, indexes in _by_topic(partitions).items()
+        ]
     elif version < _ALL_TOPICS_SINCE:
-        return BrokerAnsweredError(ErrorCode.UNSUPPORTED_VERSION, f"group {group}: the broker is too old to tell all its offsets")
+        return BrokerAnsweredError(
+            ErrorCode.UNSUPPORTED_VERSION, f"group {group}: the broker is too old to tell all its offsets"
+        )
     request = OffsetFetchRequest(group_id=group, topics=topics, require_stable=require_stable)
     return _fetched(group, await handle.ask_in(request, version))
 
@@ -131,13 +151,19 @@ def _fetched(group: str, row: Any) -> Outcome[GroupOffsets]:
     for topic in row.topics:
         for partition in topic.partitions:
             key = TopicPartition(topic.name, partition.partition_index)
-            if partition.error_code and is_retriable(partition.error_code) and partition.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            if (
+                partition.error_code
+                and is_retriable(partition.error_code)
+                and partition.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            ):
                 return Retry(f"{key}: {code_name(partition.error_code)}")
             if partition.error_code:
                 found[key] = BrokerAnsweredError(partition.error_code, f"{key}: the committed offset of group {group}")
             elif partition.committed_offset != UNKNOWN_OFFSET:
                 found[key] = CommittedOffset(
-                    offset=partition.committed_offset, leader_epoch=partition.committed_leader_epoch, metadata=partition.metadata or ""
+                    offset=partition.committed_offset,
+                    leader_epoch=partition.committed_leader_epoch,
+                    metadata=partition.metadata or "",
                 )
     return Done(found)
 
@@ -165,14 +191,21 @@ async def delete_group_offsets(
 ) -> dict[TopicPartition, AdminError | None]:
     """Forget what a group has committed. See `AdminClient.delete_group_offsets`."""
     topics = [
-        OffsetDeleteRequestTopic(name=name, partitions=[OffsetDeleteRequestPartition(partition_index=index) for index in indexes])
+        OffsetDeleteRequestTopic(
+            name=name, partitions=[OffsetDeleteRequestPartition(partition_index=index) for index in indexes]
+        )
         for name, indexes in _by_topic(partitions).items()
     ]
     return await _change(cluster, group, OffsetDeleteRequest(group_id=group, topics=topics), list(partitions), deadline)
 
 
 async def _change(
-    cluster: Cluster, group: str, request: Any, partitions: list[TopicPartition], deadline: Deadline, at_most: int | None = None
+    cluster: Cluster,
+    group: str,
+    request: Any,
+    partitions: list[TopicPartition],
+    deadline: Deadline,
+    at_most: int | None = None,
 ) -> dict[TopicPartition, AdminError | None]:
     """Send a change of a group's offsets to its coordinator; all of it is repeated while any of it is answered as retriable."""
 
@@ -183,9 +216,13 @@ async def _change(
             if code:
                 return {group: final_or_retry(code, f"the offsets of group {group}")}
             rows = {
-                TopicPartition(topic.name, row.partition_index): row.error_code for topic in response.topics for row in topic.partitions
+                TopicPartition(topic.name, row.partition_index): row.error_code
+                for topic in response.topics
+                for row in topic.partitions
             }
-            again = [code for code in rows.values() if is_retriable(code) and code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+            again = [
+                code for code in rows.values() if is_retriable(code) and code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            ]
             return {group: Retry(code_name(again[0])) if again else Done(rows)}
 
     attempts = Attempts[str, dict[TopicPartition, int]](cluster, deadline, coordinator_locator(cluster, deadline), send)

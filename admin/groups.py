@@ -1,4 +1,7 @@
-"""Groups of consumers: listed, described and deleted. Classic ones, those of KIP-848 and share groups come in one form."""
+"""Groups of consumers: listed, described and deleted.
+
+Classic ones, those of KIP-848 and share groups come in one form.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,10 @@ class ListedGroups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
-    """A member and what it has to read. `target` is what a group of KIP-848 wants it to have; for classic ones it is the same."""
+    """A member and what it has to read.
+
+    `target` is what a group of KIP-848 wants it to have; for classic ones it is the same.
+    """
 
     member_id: str
     instance_id: str | None
@@ -84,11 +90,15 @@ class GroupDescription:
     """Of a group of KIP-848, or a share group."""
 
 
-async def list_groups(cluster: Cluster, deadline: Deadline, *, states: Iterable[str] = (), kinds: Iterable[str] = ()) -> ListedGroups:
+async def list_groups(
+    cluster: Cluster, deadline: Deadline, *, states: Iterable[str] = (), kinds: Iterable[str] = ()
+) -> ListedGroups:
     """See `AdminClient.list_groups`."""
     wanted_states, wanted_kinds = list(states), list(kinds)
 
-    async def send(broker_id: BrokerId, asked: list[BrokerId], _: int) -> Mapping[BrokerId, Outcome[list[GroupListing]]]:
+    async def send(
+        broker_id: BrokerId, asked: list[BrokerId], _: int
+    ) -> Mapping[BrokerId, Outcome[list[GroupListing]]]:
         async with cluster.broker(broker_id, deadline) as handle:
             needed = _TYPES_SINCE if wanted_kinds else _STATES_SINCE if wanted_states else 0
             request = ListGroupsRequest(states_filter=wanted_states, types_filter=wanted_kinds)
@@ -120,7 +130,9 @@ async def list_groups(cluster: Cluster, deadline: Deadline, *, states: Iterable[
     return ListedGroups(groups=dict(sorted(groups.items())), errors=errors)
 
 
-async def describe_groups(cluster: Cluster, groups: Iterable[str], deadline: Deadline) -> dict[str, GroupDescription | AdminError]:
+async def describe_groups(
+    cluster: Cluster, groups: Iterable[str], deadline: Deadline
+) -> dict[str, GroupDescription | AdminError]:
     """See `AdminClient.describe_groups`: as groups of KIP-848, then as share groups, then as classic ones."""
 
     async def send(broker_id: BrokerId, asked: list[str], _: int) -> Mapping[str, Outcome[GroupDescription]]:
@@ -161,7 +173,9 @@ async def delete_groups(cluster: Cluster, groups: Iterable[str], deadline: Deadl
     return attempts.results(lambda group: f"group {group}")
 
 
-async def _describe_consumer(handle: BrokerHandle, broker_id: BrokerId, asked: list[str]) -> dict[str, Outcome[GroupDescription]]:
+async def _describe_consumer(
+    handle: BrokerHandle, broker_id: BrokerId, asked: list[str]
+) -> dict[str, Outcome[GroupDescription]]:
     """The groups of KIP-848 among those asked for; others aren't in the answer."""
     request = ConsumerGroupDescribeRequest(group_ids=asked, include_authorized_operations=False)
     response = await handle.ask(request)
@@ -178,8 +192,12 @@ async def _describe_consumer(handle: BrokerHandle, broker_id: BrokerId, asked: l
                 instance_id=member.instance_id,
                 client_id=member.client_id,
                 host=member.client_host,
-                assignment=_partitions((topic.topic_name, topic.partitions) for topic in member.assignment.topic_partitions),
-                target=_partitions((topic.topic_name, topic.partitions) for topic in member.target_assignment.topic_partitions),
+                assignment=_partitions(
+                    (topic.topic_name, topic.partitions) for topic in member.assignment.topic_partitions
+                ),
+                target=_partitions(
+                    (topic.topic_name, topic.partitions) for topic in member.target_assignment.topic_partitions
+                ),
                 epoch=member.member_epoch,
             )
             for member in row.members
@@ -199,7 +217,9 @@ async def _describe_consumer(handle: BrokerHandle, broker_id: BrokerId, asked: l
     return found
 
 
-async def _describe_share(handle: BrokerHandle, broker_id: BrokerId, asked: list[str]) -> dict[str, Outcome[GroupDescription]]:
+async def _describe_share(
+    handle: BrokerHandle, broker_id: BrokerId, asked: list[str]
+) -> dict[str, Outcome[GroupDescription]]:
     """The share groups among those asked for; others aren't in the answer."""
     found: dict[str, Outcome[GroupDescription]] = {}
     for row in await described_share_groups(handle, asked):
@@ -208,7 +228,9 @@ async def _describe_share(handle: BrokerHandle, broker_id: BrokerId, asked: list
             continue
         members = []
         for member in row.members:
-            partitions = _partitions((topic.topic_name, topic.partitions) for topic in member.assignment.topic_partitions)
+            partitions = _partitions(
+                (topic.topic_name, topic.partitions) for topic in member.assignment.topic_partitions
+            )
             members.append(
                 GroupMember(
                     member_id=member.member_id,
@@ -235,13 +257,17 @@ async def _describe_share(handle: BrokerHandle, broker_id: BrokerId, asked: list
     return found
 
 
-async def _describe_classic(handle: BrokerHandle, broker_id: BrokerId, asked: list[str]) -> dict[str, Outcome[GroupDescription]]:
+async def _describe_classic(
+    handle: BrokerHandle, broker_id: BrokerId, asked: list[str]
+) -> dict[str, Outcome[GroupDescription]]:
     response = await handle.ask(DescribeGroupsRequest(groups=asked))
     found: dict[str, Outcome[GroupDescription]] = {}
     for row in response.groups:
         if row.error_code:
             found[row.group_id] = final_or_retry(row.error_code, f"group {row.group_id}", row.error_message)
-        elif row.group_state == _DEAD and not row.members:  # How brokers before version 6 say that there is no such group.
+        elif (
+            row.group_state == _DEAD and not row.members
+        ):  # How brokers before version 6 say that there is no such group.
             found[row.group_id] = BrokerAnsweredError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {row.group_id}")
         else:
             found[row.group_id] = Done(

@@ -11,7 +11,11 @@ import msgspec
 from lowtide.admin.anywhere import outcome_of_error, to_a_broker
 from lowtide.admin.attempts import Attempts, Done, Outcome
 from lowtide.admin.errors import BrokerAnsweredError
-from lowtide.protocol.messages.alter_replica_log_dirs import AlterReplicaLogDir, AlterReplicaLogDirsRequest, AlterReplicaLogDirTopic
+from lowtide.protocol.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
 from lowtide.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 from lowtide.protocol.types import BrokerId, TopicPartition
 
@@ -22,7 +26,10 @@ if TYPE_CHECKING:
 
 
 class ReplicaSize(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A replica on a disk. `offset_lag` is how many records it is behind the high watermark (a leader's is what isn't committed)."""
+    """A replica on a disk.
+
+    `offset_lag` is how many records it is behind the high watermark (a leader's is what isn't committed).
+    """
 
     size_bytes: int
     offset_lag: int
@@ -43,7 +50,10 @@ class LogDir:
 
 
 async def describe_log_dirs(
-    cluster: Cluster, brokers: Collection[BrokerId] | None, partitions: Collection[TopicPartition] | None, deadline: Deadline
+    cluster: Cluster,
+    brokers: Collection[BrokerId] | None,
+    partitions: Collection[TopicPartition] | None,
+    deadline: Deadline,
 ) -> dict[BrokerId, dict[str, LogDir] | AdminError]:
     """See `AdminClient.describe_log_dirs`."""
     topics = None
@@ -67,13 +77,21 @@ async def describe_log_dirs(
                 for topic in row.topics
                 for replica in topic.partitions
             }
-            error = BrokerAnsweredError(row.error_code, f"{row.log_dir} of broker {broker_id}") if row.error_code else None
+            error = (
+                BrokerAnsweredError(row.error_code, f"{row.log_dir} of broker {broker_id}") if row.error_code else None
+            )
             found[row.log_dir] = LogDir(
-                path=row.log_dir, error=error, replicas=replicas, total_bytes=row.total_bytes, usable_bytes=row.usable_bytes
+                path=row.log_dir,
+                error=error,
+                replicas=replicas,
+                total_bytes=row.total_bytes,
+                usable_bytes=row.usable_bytes,
             )
         return {broker_id: Done(found)}
 
-    attempts = Attempts[BrokerId, dict[str, LogDir]](cluster, deadline, to_a_broker(cluster, deadline, lambda broker_id: broker_id), send)
+    attempts = Attempts[BrokerId, dict[str, LogDir]](
+        cluster, deadline, to_a_broker(cluster, deadline, lambda broker_id: broker_id), send
+    )
     await attempts.run(list(await cluster.brokers(deadline)) if brokers is None else list(brokers))
     return attempts.results(lambda broker_id: f"the log directories of broker {broker_id}")
 
@@ -93,7 +111,8 @@ async def alter_replica_log_dirs(
         request = AlterReplicaLogDirsRequest(
             dirs=[
                 AlterReplicaLogDir(
-                    path=path, topics=[AlterReplicaLogDirTopic(name=name, partitions=indexes) for name, indexes in topics.items()]
+                    path=path,
+                    topics=[AlterReplicaLogDirTopic(name=name, partitions=indexes) for name, indexes in topics.items()],
                 )
                 for path, topics in directories.items()
             ]
@@ -105,7 +124,9 @@ async def alter_replica_log_dirs(
             for row in result.partitions:
                 key = TopicPartition(result.topic_name, row.partition_index)
                 subject = f"{key} of broker {broker_id}"
-                found[broker_id, key] = outcome_of_error(subject, row.error_code, None) if row.error_code else Done(None)
+                found[broker_id, key] = (
+                    outcome_of_error(subject, row.error_code, None) if row.error_code else Done(None)
+                )
         return found
 
     to_broker = to_a_broker(cluster, deadline, lambda replica: replica[0])

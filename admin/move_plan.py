@@ -1,7 +1,7 @@
 """Plans that give partitions other replicas: decided from what the cluster says of itself, before anything is moved.
 
-A plan names only partitions whose replicas change. A replica that leaves is followed by the new one at its place, so the order, and with it
-the preferred leader's place, stays.
+A plan names only partitions whose replicas change. A replica that leaves is followed by the new one at its place, so
+the order, and with it the preferred leader's place, stays.
 """
 
 from __future__ import annotations

@@ -22,7 +22,14 @@ _CLASSES: Final = "org.apache.kafka.common.security.oauthbearer."
 _FILE: Final = f"{_CLASSES}FileJwtRetriever"
 _RETRIEVERS: Final = (f"{_CLASSES}DefaultJwtRetriever", _FILE, f"{_CLASSES}ClientCredentialsJwtRetriever")
 _HANDLERS: Final = (f"{_CLASSES}OAuthBearerLoginCallbackHandler", f"{_CLASSES}secured.OAuthBearerLoginCallbackHandler")
-_OPTIONS: Final = ("clientId", "clientSecret", "scope", "ssl.truststore.type", "ssl.truststore.location", "ssl.truststore.certificates")
+_OPTIONS: Final = (
+    "clientId",
+    "clientSecret",
+    "scope",
+    "ssl.truststore.type",
+    "ssl.truststore.location",
+    "ssl.truststore.certificates",
+)
 
 
 def token_source(given: Given) -> TokenSource:
@@ -34,7 +41,9 @@ def token_source(given: Given) -> TokenSource:
     options = _options(given)
     text = given.get(URL)
     if not text:
-        message = f"sasl.mechanism is OAUTHBEARER: {URL} must say where tokens come from, as file:/path or https://host/path."
+        message = (
+            f"sasl.mechanism is OAUTHBEARER: {URL} must say where tokens come from, as file:/path or https://host/path."
+        )
         raise SettingsError(message)
     try:
         url = parse_url(text)
@@ -42,8 +51,12 @@ def token_source(given: Given) -> TokenSource:
         raise given.error(URL, f"it {error}") from None
     if retriever in _RETRIEVERS[1:] and (retriever == _FILE) != url.is_file:
         raise given.error(RETRIEVER, f"it doesn't fit {URL}, which is {text!r}")
-    client_id = given.get("sasl.oauthbearer.client.credentials.client.id", "sasl.oauthbearer.client.id") or options.get("clientId", "")
-    secret = given.secret("sasl.oauthbearer.client.credentials.client.secret") or given.secret("sasl.oauthbearer.client.secret")
+    client_id = given.get("sasl.oauthbearer.client.credentials.client.id", "sasl.oauthbearer.client.id") or options.get(
+        "clientId", ""
+    )
+    secret = given.secret("sasl.oauthbearer.client.credentials.client.secret") or given.secret(
+        "sasl.oauthbearer.client.secret"
+    )
     secret = secret or options.get("clientSecret", "")
     if not url.is_file and not (client_id and secret):
         message = (

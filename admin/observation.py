@@ -20,7 +20,11 @@ from lowtide.admin.retained import sentence
 from lowtide.protocol.messages.describe_deletes import DescribeDeletesRequest, DescribeDeletesResponse
 from lowtide.protocol.messages.describe_health import DescribeHealthRequest, DescribeHealthResponse
 from lowtide.protocol.messages.describe_history import DescribeHistoryRequest, DescribeHistoryTopic, LogSample
-from lowtide.protocol.messages.describe_segments import DescribeSegmentsRequest, DescribeSegmentsTopic, SegmentsOfPartition
+from lowtide.protocol.messages.describe_segments import (
+    DescribeSegmentsRequest,
+    DescribeSegmentsTopic,
+    SegmentsOfPartition,
+)
 from lowtide.protocol.types import BrokerId, Offset, TopicPartition
 
 if TYPE_CHECKING:
@@ -42,7 +46,10 @@ HANG_UPS: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSegments:
-    """The segments of a partition, as its leader has them. Times are the leader's clock, in milliseconds; -1 is not known."""
+    """The segments of a partition, as its leader has them.
+
+    Times are the leader's clock, in milliseconds; -1 is not known.
+    """
 
     leader: BrokerId
     checked_at_ms: int
@@ -66,7 +73,8 @@ class PartitionHistory:
 async def ask_lowtide(cluster: Cluster, broker_id: BrokerId, request: ApiMessage, deadline: Deadline) -> Any:
     """The answer of a broker to a request that only Lowtide has.
 
-    Errors: UnsupportedVersionError where it closes `HANG_UPS` connections in a row instead; ConnectionFailedError, which may pass.
+    Errors: UnsupportedVersionError where it closes `HANG_UPS` connections in a row instead; ConnectionFailedError,
+    which may pass.
     """
     for hang_ups in count(1):
         try:
@@ -105,7 +113,9 @@ async def _of_brokers(
             return dict.fromkeys(asked, outcome_of_error(f"broker {broker_id}", response.error_code, None))
         return {broker_id: Done(response)}
 
-    attempts = Attempts[BrokerId, Any](cluster, deadline, to_a_broker(cluster, deadline, lambda broker_id: broker_id), send)
+    attempts = Attempts[BrokerId, Any](
+        cluster, deadline, to_a_broker(cluster, deadline, lambda broker_id: broker_id), send
+    )
     await attempts.run(list(await cluster.brokers(deadline)) if brokers is None else list(brokers))
     return attempts.results(lambda broker_id: f"{what} broker {broker_id}")
 
@@ -129,7 +139,9 @@ async def describe_history(
             DescribeHistoryTopic(name=name, partitions=numbers)
             for name, numbers in _by_topic(wanted[start : start + HISTORIES_PER_REQUEST]).items()
         ]
-        response = await ask_lowtide(cluster, broker_id, DescribeHistoryRequest(topics=topics, after_ms=after_ms), deadline)
+        response = await ask_lowtide(
+            cluster, broker_id, DescribeHistoryRequest(topics=topics, after_ms=after_ms), deadline
+        )
         if response.error_code:
             raise BrokerAnsweredError(response.error_code, f"broker {broker_id} doesn't tell its history")
         for topic in response.topics:
@@ -148,12 +160,18 @@ def _by_topic(partitions: Collection[TopicPartition]) -> dict[str, list[int]]:
 
 
 async def describe_segments(
-    cluster: Cluster, partitions: Collection[TopicPartition], segments_max: int, first_offset: Offset, deadline: Deadline
+    cluster: Cluster,
+    partitions: Collection[TopicPartition],
+    segments_max: int,
+    first_offset: Offset,
+    deadline: Deadline,
 ) -> dict[TopicPartition, PartitionSegments | AdminError]:
     """See `AdminClient.describe_segments`."""
     leaders = Leaders(cluster, deadline)
 
-    async def ask(broker_id: BrokerId, some: list[TopicPartition]) -> Mapping[TopicPartition, Outcome[PartitionSegments]]:
+    async def ask(
+        broker_id: BrokerId, some: list[TopicPartition]
+    ) -> Mapping[TopicPartition, Outcome[PartitionSegments]]:
         rows = [DescribeSegmentsTopic(name=name, partitions=numbers) for name, numbers in _by_topic(some).items()]
         request = DescribeSegmentsRequest(topics=rows, segments_max=segments_max, first_offset=first_offset)
         response = await ask_lowtide(cluster, broker_id, request, deadline)
@@ -177,7 +195,9 @@ async def describe_segments(
                 )
         return found
 
-    async def send(broker_id: BrokerId, asked: list[TopicPartition], _: int) -> Mapping[TopicPartition, Outcome[PartitionSegments]]:
+    async def send(
+        broker_id: BrokerId, asked: list[TopicPartition], _: int
+    ) -> Mapping[TopicPartition, Outcome[PartitionSegments]]:
         found: dict[TopicPartition, Outcome[PartitionSegments]] = {}
         for start in range(0, len(asked), PARTITIONS_PER_REQUEST):
             found.update(await ask(broker_id, asked[start : start + PARTITIONS_PER_REQUEST]))

@@ -16,7 +16,10 @@ from lowtide.protocol.types import BrokerId, Offset, TopicPartition
 
 
 class ObservingClient:
-    """A client of a cluster that may be Lowtide's. Another broker answers none of this: the error is UnsupportedVersionError."""
+    """A client of a cluster that may be Lowtide's.
+
+    Another broker answers none of this: the error is UnsupportedVersionError.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -63,13 +66,20 @@ class ObservingClient:
         return await observation.describe_segments(self.cluster, partitions, segments_max, first_offset, deadline)
 
     async def describe_history(
-        self, broker_id: BrokerId, partitions: Collection[TopicPartition], *, after_ms: int = 0, timeout: float | None = None
+        self,
+        broker_id: BrokerId,
+        partitions: Collection[TopicPartition],
+        *,
+        after_ms: int = 0,
+        timeout: float | None = None,
     ) -> dict[TopicPartition, PartitionHistory | AdminError]:
         """Log start, log end and size of replicas at one broker over the last hour, or after a moment (wall clock).
 
         Errors: UnsupportedVersionError for a broker that is not Lowtide, ConnectionFailedError.
         """
-        return await observation.describe_history(self.cluster, broker_id, partitions, after_ms, self._deadline(timeout))
+        return await observation.describe_history(
+            self.cluster, broker_id, partitions, after_ms, self._deadline(timeout)
+        )
 
     async def describe_health(
         self, brokers: Collection[BrokerId] | None = None, *, timeout: float | None = None

@@ -59,7 +59,9 @@ async def is_share_group(client: AdminClient, group: str, timeout_ms: int) -> bo
     return isinstance(described, GroupDescription) and described.kind == SHARE
 
 
-async def committed_offsets(client: AdminClient, group: str, timeout_ms: int, *, shares: bool = False) -> dict[TopicPartition, Offset]:
+async def committed_offsets(
+    client: AdminClient, group: str, timeout_ms: int, *, shares: bool = False
+) -> dict[TopicPartition, Offset]:
     """What a group has committed; with `shares`, where a share group starts. Errors: AdminError."""
     answers: Mapping[str, Mapping[TopicPartition, Any] | AdminError]
     if shares:
@@ -85,14 +87,23 @@ async def set_offsets(
 
 
 async def plan_reset(
-    client: AdminClient, partitions: Collection[TopicPartition], committed: Mapping[TopicPartition, Offset], wanted: Wanted, timeout_ms: int
+    client: AdminClient,
+    partitions: Collection[TopicPartition],
+    committed: Mapping[TopicPartition, Offset],
+    wanted: Wanted,
+    timeout_ms: int,
 ) -> list[PlannedReset]:
     """Look up where to; `committed` is what the group has now. Nothing is set. Errors: AdminError."""
     starts, ends = await ends_of(client, sorted(partitions), timeout_ms)
     times: Mapping[TopicPartition, Any] = {}
     if wanted.time_ms is not None:
-        times = await client.list_offsets(dict.fromkeys(partitions, Timestamp(wanted.time_ms)), timeout=timeout_ms / 1000)
-    return [new_offset(key, committed.get(key), wanted, (starts.get(key), ends.get(key)), times.get(key)) for key in partitions]
+        times = await client.list_offsets(
+            dict.fromkeys(partitions, Timestamp(wanted.time_ms)), timeout=timeout_ms / 1000
+        )
+    return [
+        new_offset(key, committed.get(key), wanted, (starts.get(key), ends.get(key)), times.get(key))
+        for key in partitions
+    ]
 
 
 def new_offset(
@@ -105,14 +116,18 @@ def new_offset(
     """Where one partition is set, within `log`: its start, and its end (exclusive)."""
     start, end = log
     if start is None or end is None:
-        return PlannedReset(partition=partition, old=old, new=None, reason="its leader doesn't tell where it starts and ends")
+        return PlannedReset(
+            partition=partition, old=old, new=None, reason="its leader doesn't tell where it starts and ends"
+        )
     if isinstance(at_time, AdminError):
         return PlannedReset(partition=partition, old=old, new=None, reason=str(at_time))
     if wanted.place is not None:
         new = start if wanted.place == EARLIEST else end
     elif wanted.shift is not None:
         if old is None:
-            return PlannedReset(partition=partition, old=None, new=None, reason="nothing is committed that could be shifted")
+            return PlannedReset(
+                partition=partition, old=None, new=None, reason="nothing is committed that could be shifted"
+            )
         new = old + wanted.shift
     elif at_time is not None:
         new = end if at_time.offset < 0 else at_time.offset

@@ -51,7 +51,10 @@ _ISOLATION_SINCE: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Timestamp:
-    """A moment, in milliseconds since 1970-01-01 UTC. As a place in a partition: its first record that isn't older than this."""
+    """A moment, in milliseconds since 1970-01-01 UTC.
+
+    As a place in a partition: its first record that isn't older than this.
+    """
 
     ms: int
 
@@ -99,11 +102,16 @@ async def list_offsets(
     read_committed: bool = False,
     view: ClusterView | None = None,
 ) -> dict[TopicPartition, ListedOffset | AdminError]:
-    """The offset at a place of each partition, first by a `view` that is there already. See `AdminClient.list_offsets`."""
+    """The offset at a place of each partition, first by a `view` that is there already.
+
+    See `AdminClient.list_offsets`.
+    """
     places = checked_places(places)
     leaders = Leaders(cluster, deadline, view)
 
-    async def send(broker_id: BrokerId, partitions: list[TopicPartition], _: int) -> Mapping[TopicPartition, Outcome[ListedOffset]]:
+    async def send(
+        broker_id: BrokerId, partitions: list[TopicPartition], _: int
+    ) -> Mapping[TopicPartition, Outcome[ListedOffset]]:
         async with cluster.broker(broker_id, deadline) as handle:
             found: dict[TopicPartition, Outcome[ListedOffset]] = {}
             asked: dict[TopicPartition, int] = {}
@@ -113,7 +121,9 @@ async def list_offsets(
                 except UnsupportedVersionError as error:
                     found[partition] = error
             if asked:
-                response = await handle.ask(_request(asked, read_committed), at_least=_ISOLATION_SINCE if read_committed else 1)
+                response = await handle.ask(
+                    _request(asked, read_committed), at_least=_ISOLATION_SINCE if read_committed else 1
+                )
                 found |= _outcomes(response, leaders)
             return found
 
@@ -123,7 +133,11 @@ async def list_offsets(
 
 
 def _name(place: Place) -> str:
-    return f"first offset at {place.ms} ms or later" if isinstance(place, Timestamp) else place.name.lower().replace("_", " ")
+    return (
+        f"first offset at {place.ms} ms or later"
+        if isinstance(place, Timestamp)
+        else place.name.lower().replace("_", " ")
+    )
 
 
 def _timestamp_for(place: Place, handle: BrokerHandle) -> int:
@@ -151,5 +165,7 @@ def _outcomes(response: Any, leaders: Leaders) -> dict[TopicPartition, Outcome[L
             if row.error_code:
                 found[partition] = leaders.on_error(partition, row.error_code, "its leader doesn't tell the offset")
             else:
-                found[partition] = Done(ListedOffset(offset=row.offset, timestamp_ms=row.timestamp, leader_epoch=row.leader_epoch))
+                found[partition] = Done(
+                    ListedOffset(offset=row.offset, timestamp_ms=row.timestamp, leader_epoch=row.leader_epoch)
+                )
     return found

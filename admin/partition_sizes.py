@@ -21,7 +21,9 @@ async def leader_sizes(
             leaders[partition] = described.leader
     if not leaders:
         return {}
-    answers = await client.describe_log_dirs(sorted(set(leaders.values())), partitions=list(leaders), timeout=timeout_ms / 1000)
+    answers = await client.describe_log_dirs(
+        sorted(set(leaders.values())), partitions=list(leaders), timeout=timeout_ms / 1000
+    )
     return {
         partition: replica.size_bytes
         for broker_id, directories in answers.items()

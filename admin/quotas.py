@@ -66,7 +66,9 @@ async def describe_quotas(cluster: Cluster, deadline: Deadline) -> dict[QuotaEnt
         response = await handle.ask(DescribeClientQuotasRequest(components=[], strict=False))
         raise_for_error(handle, response, "the quotas")
         return {
-            QuotaEntity.of((part.entity_type, part.entity_name) for part in row.entity): {value.key: value.value for value in row.values}
+            QuotaEntity.of((part.entity_type, part.entity_name) for part in row.entity): {
+                value.key: value.value for value in row.values
+            }
             for row in response.entries or ()
         }
 
@@ -75,7 +77,11 @@ async def describe_quotas(cluster: Cluster, deadline: Deadline) -> dict[QuotaEnt
 
 
 async def alter_quotas(
-    cluster: Cluster, changes: Mapping[QuotaEntity, Mapping[str, float | None]], deadline: Deadline, *, validate_only: bool = False
+    cluster: Cluster,
+    changes: Mapping[QuotaEntity, Mapping[str, float | None]],
+    deadline: Deadline,
+    *,
+    validate_only: bool = False,
 ) -> dict[QuotaEntity, AdminError | None]:
     """See `AdminClient.alter_quotas`."""
 
@@ -84,7 +90,9 @@ async def alter_quotas(
             AlterClientQuotasEntry(
                 entity=[AlteredQuotaEntity(entity_type=kind, entity_name=name) for kind, name in entity.pairs],
                 ops=[
-                    AlterClientQuotasOperation(key=key, value=0.0 if value is None else float(value), remove=value is None)
+                    AlterClientQuotasOperation(
+                        key=key, value=0.0 if value is None else float(value), remove=value is None
+                    )
                     for key, value in changes[entity].items()
                 ],
             )
@@ -95,7 +103,9 @@ async def alter_quotas(
         found: dict[QuotaEntity, Outcome[None]] = {}
         for row in response.entries:
             entity = QuotaEntity.of((part.entity_type, part.entity_name) for part in row.entity)
-            found[entity] = outcome_of_error(entity, row.error_code, row.error_message) if row.error_code else Done(None)
+            found[entity] = (
+                outcome_of_error(entity, row.error_code, row.error_message) if row.error_code else Done(None)
+            )
         return found
 
     attempts = Attempts[QuotaEntity, None](cluster, deadline, to_a_broker(cluster, deadline), send)

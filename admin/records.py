@@ -53,7 +53,9 @@ async def fetch_records(
     """See `AdminClient.fetch_records`."""
     leaders = Leaders(cluster, deadline)
 
-    async def send(broker_id: BrokerId, _: list[TopicPartition], __: int) -> Mapping[TopicPartition, Outcome[FetchedRecords]]:
+    async def send(
+        broker_id: BrokerId, _: list[TopicPartition], __: int
+    ) -> Mapping[TopicPartition, Outcome[FetchedRecords]]:
         row = FetchPartition(partition=partition.partition, fetch_offset=offset, partition_max_bytes=options.max_bytes)
         request = FetchRequest(
             max_wait_ms=min(options.wait_ms, longest_wait_ms(cluster, deadline)),
@@ -72,7 +74,9 @@ async def fetch_records(
         if found.error_code:
             if is_retriable(found.error_code):
                 return {partition: leaders.on_error(partition, found.error_code, "its leader doesn't give records")}
-            return {partition: BrokerAnsweredError(found.error_code, f"{partition}: no records from offset {offset} on")}
+            return {
+                partition: BrokerAnsweredError(found.error_code, f"{partition}: no records from offset {offset} on")
+            }
         return {
             partition: Done(
                 FetchedRecords(

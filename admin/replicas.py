@@ -39,7 +39,10 @@ _UNCLEAN_SINCE: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reassignment:
-    """A partition that is being given other replicas. `replicas` are those that it will have; `removing` are still there."""
+    """A partition that is being given other replicas.
+
+    `replicas` are those that it will have; `removing` are still there.
+    """
 
     replicas: tuple[BrokerId, ...]
     adding: tuple[BrokerId, ...]
@@ -52,7 +55,9 @@ async def elect_leaders(
     """See `AdminClient.elect_leaders`."""
 
     async def ask(handle: BrokerHandle, keys: list[TopicPartition]) -> Mapping[TopicPartition, Outcome[None]]:
-        rows = [ElectLeadersTopicPartitions(topic=name, partitions=numbers) for name, numbers in _by_topic(keys).items()]
+        rows = [
+            ElectLeadersTopicPartitions(topic=name, partitions=numbers) for name, numbers in _by_topic(keys).items()
+        ]
         kind = UNCLEAN if unclean else PREFERRED
         request = ElectLeadersRequest(election_type=kind, topic_partitions=rows, timeout_ms=wait_ms(cluster, deadline))
         answer = await handle.ask(request, at_least=_UNCLEAN_SINCE if unclean else 0)
@@ -84,9 +89,13 @@ async def alter_reassignments(
             rows = []
             for number in numbers:
                 replicas = wanted[TopicPartition(name, number)]
-                rows.append(ReassignablePartition(partition_index=number, replicas=None if replicas is None else list(replicas)))
+                rows.append(
+                    ReassignablePartition(partition_index=number, replicas=None if replicas is None else list(replicas))
+                )
             topics.append(ReassignableTopic(name=name, partitions=rows))
-        answer = await handle.ask(AlterPartitionReassignmentsRequest(topics=topics, timeout_ms=wait_ms(cluster, deadline)))
+        answer = await handle.ask(
+            AlterPartitionReassignmentsRequest(topics=topics, timeout_ms=wait_ms(cluster, deadline))
+        )
         if answer.error_code:
             return dict.fromkeys(keys, outcome_of_error("the reassignment", answer.error_code, answer.error_message))
         found: dict[TopicPartition, Outcome[None]] = {}
@@ -94,7 +103,9 @@ async def alter_reassignments(
             for row in topic.partitions:
                 key = TopicPartition(topic.name, row.partition_index)
                 found[key] = (
-                    outcome_of_error(key, row.error_code, row.error_message, final=UNKNOWN_IS_FINAL) if row.error_code else Done(None)
+                    outcome_of_error(key, row.error_code, row.error_message, final=UNKNOWN_IS_FINAL)
+                    if row.error_code
+                    else Done(None)
                 )
         return found
 
@@ -104,15 +115,23 @@ async def alter_reassignments(
 async def list_reassignments(cluster: Cluster, deadline: Deadline) -> dict[TopicPartition, Reassignment]:
     """See `AdminClient.list_reassignments`."""
 
-    async def send(broker_id: BrokerId, _: list[str], __: int) -> Mapping[str, Outcome[dict[TopicPartition, Reassignment]]]:
+    async def send(
+        broker_id: BrokerId, _: list[str], __: int
+    ) -> Mapping[str, Outcome[dict[TopicPartition, Reassignment]]]:
         async with cluster.broker(broker_id, deadline, waits=True) as handle:
             answer = await handle.ask(ListPartitionReassignmentsRequest(timeout_ms=wait_ms(cluster, deadline)))
         if answer.error_code:
             return {_ALL: outcome_of_error(_ALL, answer.error_code, answer.error_message)}
-        found = {TopicPartition(topic.name, row.partition_index): _reassignment(row) for topic in answer.topics for row in topic.partitions}
+        found = {
+            TopicPartition(topic.name, row.partition_index): _reassignment(row)
+            for topic in answer.topics
+            for row in topic.partitions
+        }
         return {_ALL: Done(found)}
 
-    attempts = Attempts[str, dict[TopicPartition, Reassignment]](cluster, deadline, to_the_controller(cluster, deadline), send)
+    attempts = Attempts[str, dict[TopicPartition, Reassignment]](
+        cluster, deadline, to_the_controller(cluster, deadline), send
+    )
     await attempts.run([_ALL])
     outcome = attempts.results(str)[_ALL]
     if isinstance(outcome, AdminError):
@@ -143,8 +162,13 @@ async def unregister_broker(cluster: Cluster, broker_id: BrokerId, deadline: Dea
         raise outcome
 
 
-async def _of_each(cluster: Cluster, deadline: Deadline, keys: Collection[Any], ask: Callable[..., Any]) -> dict[Any, AdminError | None]:
-    """What the controller answers for each key: None, or an error. Errors: AuthenticationFailedError, DeadlineExceededError."""
+async def _of_each(
+    cluster: Cluster, deadline: Deadline, keys: Collection[Any], ask: Callable[..., Any]
+) -> dict[Any, AdminError | None]:
+    """What the controller answers for each key: None, or an error.
+
+    Errors: AuthenticationFailedError, DeadlineExceededError.
+    """
 
     async def send(broker_id: BrokerId, items: list[Any], _: int) -> Mapping[Any, Outcome[None]]:
         async with cluster.broker(broker_id, deadline, waits=True) as handle:

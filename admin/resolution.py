@@ -7,7 +7,8 @@ Any doubt means that nothing of the partition is deleted:
 * a time that no record seems to reach, unless the largest timestamp confirms it: Kafka may answer "none" although there is one, when
   records below the log start are the newest of their segment.
 
-Everything is looked up in the order that errs towards keeping: the end of the log before the time, so that what comes meanwhile stays.
+Everything is looked up in the order that errs towards keeping: the end of the log before the time, so that what comes
+meanwhile stays.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class Resolved(dict[TopicPartition, "Offset | DeleteRecordsError"]):
     def fail(self, partition: TopicPartition, reason: object) -> None:
         """Nothing of this partition is deleted."""
         facts = DeleteFacts(code=reason.code) if isinstance(reason, BrokerAnsweredError) else None
-        self[partition] = DeleteRecordsError(partition, DeleteStage.RESOLVING, str(reason).removeprefix(f"{partition}: "), facts)
+        self[partition] = DeleteRecordsError(
+            partition, DeleteStage.RESOLVING, str(reason).removeprefix(f"{partition}: "), facts
+        )
 
 
 def needs_looking_up(target: DeleteTarget) -> bool:
@@ -43,9 +46,13 @@ def needs_looking_up(target: DeleteTarget) -> bool:
     return not isinstance(target, int) or target < 0
 
 
-async def resolve(cluster: Cluster, targets: Mapping[TopicPartition, DeleteTarget], view: ClusterView, deadline: Deadline) -> Resolved:
+async def resolve(
+    cluster: Cluster, targets: Mapping[TopicPartition, DeleteTarget], view: ClusterView, deadline: Deadline
+) -> Resolved:
     """The offset of each target. `view` is that of the call's beginning. Errors: AuthenticationFailedError."""
-    resolved = Resolved({partition: target for partition, target in targets.items() if isinstance(target, int) and target >= 0})
+    resolved = Resolved(
+        {partition: target for partition, target in targets.items() if isinstance(target, int) and target >= 0}
+    )
     times = {partition: target for partition, target in targets.items() if isinstance(target, Timestamp)}
     groups = {partition: target for partition, target in targets.items() if isinstance(target, Committed)}
     ends = {partition for partition, target in targets.items() if isinstance(target, int) and target < 0}
@@ -78,20 +85,28 @@ async def _consumed(
 ) -> Mapping[str, GroupOffsets | AdminError]:
     """What groups have committed; of share groups (KIP-932), where their partitions start: what lies before is done with."""
     committed = await list_group_offsets(cluster, asked, deadline)
-    lacking = [group for group, found in committed.items() if isinstance(found, AdminError) or not found.keys() >= set(asked[group])]
+    lacking = [
+        group
+        for group, found in committed.items()
+        if isinstance(found, AdminError) or not found.keys() >= set(asked[group])
+    ]
     for group, starts in (await list_share_group_offsets(cluster, lacking, deadline)).items():
         if isinstance(starts, AdminError):
             if not is_no_share_group(starts):
                 committed[group] = starts
         elif starts:  # Kafka answers for groups of other kinds, too: they have none.
             committed[group] = {
-                key: CommittedOffset(offset=each.offset) if isinstance(each, ShareOffset) else each for key, each in starts.items()
+                key: CommittedOffset(offset=each.offset) if isinstance(each, ShareOffset) else each
+                for key, each in starts.items()
             }
     return committed
 
 
 def smallest_commit(
-    partition: TopicPartition, groups: Iterable[str], committed: Mapping[str, GroupOffsets | AdminError], view: ClusterView
+    partition: TopicPartition,
+    groups: Iterable[str],
+    committed: Mapping[str, GroupOffsets | AdminError],
+    view: ClusterView,
 ) -> Offset | str:
     """The smallest offset that all of the groups have committed, or why the partition is left as it is."""
     described = view.partition(partition)
@@ -120,7 +135,11 @@ async def _resolve_times(
     view: ClusterView,
     deadline: Deadline,
 ) -> None:
-    known = {partition: end.offset for partition, end in latest.items() if partition in times and isinstance(end, ListedOffset)}
+    known = {
+        partition: end.offset
+        for partition, end in latest.items()
+        if partition in times and isinstance(end, ListedOffset)
+    }
     for partition in times:
         if partition not in known:
             resolved.fail(partition, latest[partition])
@@ -146,7 +165,8 @@ async def _resolve_unreached(
 ) -> None:
     """Partitions without a record at or after their time: all of their records go, if none is newer indeed.
 
-    The newest may be one that was deleted and is still on the disk: where all are deleted, there is no doubt, and nothing that could go.
+    The newest may be one that was deleted and is still on the disk: where all are deleted, there is no doubt, and
+    nothing that could go.
     """
     newest = await list_offsets(cluster, dict.fromkeys(partitions, OffsetSpec.MAX_TIMESTAMP), deadline)
     doubtful: dict[TopicPartition, ListedOffset] = {}

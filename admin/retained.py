@@ -20,6 +20,8 @@ _HOLDS: Final[Mapping[str, str]] = {
 }
 _UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
 _KILO: Final = 1000
+_DECIMALS: Final = ((10, 2), (100, 1))
+"""Below which value how many decimals are shown."""
 
 
 def sentence(row: RetainedPartition, now_ms: int) -> str:
@@ -46,7 +48,10 @@ def sentence(row: RetainedPartition, now_ms: int) -> str:
 
 
 def _wait(rule: RetentionRule, end_offset: int) -> str:
-    """What a rule waits for besides time; empty where it waits for nothing. `end_offset` is the segment's, exclusive."""
+    """What a rule waits for besides time; empty where it waits for nothing.
+
+    `end_offset` is the segment's, exclusive.
+    """
     if rule.goes_at_ms != UNKNOWN:
         return ""
     if rule.reason == "consumed":
@@ -65,7 +70,11 @@ def _consumed(rule: RetentionRule, end_offset: int) -> str:
         return "all groups have consumed it, and no group that may delete has committed"
     if rule.group_id is None:
         known = rule.consumed_offset != UNKNOWN
-        return f"a group is at offset {rule.consumed_offset} of {end_offset}" if known else "no group has committed an offset"
+        return (
+            f"a group is at offset {rule.consumed_offset} of {end_offset}"
+            if known
+            else "no group has committed an offset"
+        )
     if rule.consumed_offset == UNKNOWN:
         return f"group {rule.group_id} has not committed an offset"
     return f"group {rule.group_id} is at offset {rule.consumed_offset} of {end_offset}"
@@ -77,15 +86,23 @@ def line(row: RetainedPartition, now_ms: int) -> str:
         return f"{row.partition_index}: {sentence(row, now_ms)}"
     end = row.segment_end - 1
     held = (
-        f"offsets {row.segment_start} to {end}, {size(row.segment_bytes)}" if end >= row.segment_start else f"offset {row.segment_start} on"
+        f"offsets {row.segment_start} to {end}, {size(row.segment_bytes)}"
+        if end >= row.segment_start
+        else f"offset {row.segment_start} on"
     )
-    whole = f"{row.segment_count} segments, {size(row.size_bytes)}" if row.segment_count != 1 else f"1 segment, {size(row.size_bytes)}"
+    whole = (
+        f"{row.segment_count} segments, {size(row.size_bytes)}"
+        if row.segment_count != 1
+        else f"1 segment, {size(row.size_bytes)}"
+    )
     below = (
         f" {size(row.unfreed_bytes)} are below the log start and not freed: {waits_for(row.unfreed_waits_for)}."
         if row.unfreed_bytes
         else ""
     )
-    return f"{row.partition_index}: {whole}, end {row.log_end_offset}; the oldest ({held}) {sentence(row, now_ms)}.{below}"
+    return (
+        f"{row.partition_index}: {whole}, end {row.log_end_offset}; the oldest ({held}) {sentence(row, now_ms)}.{below}"
+    )
 
 
 def as_value(row: RetainedPartition, now_ms: int) -> dict[str, Any]:
@@ -155,6 +172,7 @@ def size(count: int) -> str:
     value, names = float(count), ("B", "kB", "MB", "GB", "TB", "PB", "EB")
     for name in names:
         if value < _KILO or name == names[-1]:
-            return f"{value:.3g} {name}" if value >= 100 else f"{value:.2f} {name}" if value < 10 else f"{value:.1f} {name}"  # noqa: PLR2004
+            decimals = next((count for limit, count in _DECIMALS if value < limit), None)
+            return f"{value:.3g} {name}" if decimals is None else f"{value:.{decimals}f} {name}"
         value /= _KILO
     raise AssertionError(count)

@@ -52,17 +52,23 @@ async def explain_retention(client: AdminClient, described: TopicDescription, ti
     for leader, numbers in leaders.items():
         assert leader is not None
         for start in range(0, len(numbers), PARTITIONS_PER_REQUEST):
-            some = DescribeRetentionTopic(name=described.name, partitions=numbers[start : start + PARTITIONS_PER_REQUEST])
+            some = DescribeRetentionTopic(
+                name=described.name, partitions=numbers[start : start + PARTITIONS_PER_REQUEST]
+            )
             await _ask(client, leader, some, timeout_ms, explanation)
     explanation.rows.sort(key=lambda row: row.partition_index)
     return explanation
 
 
-async def _ask(client: AdminClient, leader: BrokerId, topic: DescribeRetentionTopic, timeout_ms: int, explanation: Explanation) -> None:
+async def _ask(
+    client: AdminClient, leader: BrokerId, topic: DescribeRetentionTopic, timeout_ms: int, explanation: Explanation
+) -> None:
     """Add what the leader of some partitions says. Errors: AdminError."""
     deadline = client.cluster.deadline(timeout_ms)
     try:
-        answer: DescribeRetentionResponse = await ask_lowtide(client.cluster, leader, DescribeRetentionRequest(topics=[topic]), deadline)
+        answer: DescribeRetentionResponse = await ask_lowtide(
+            client.cluster, leader, DescribeRetentionRequest(topics=[topic]), deadline
+        )
     except UnsupportedVersionError as error:
         raise NotAnsweredError(str(error)) from error
     except AdminError as error:

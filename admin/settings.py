@@ -1,11 +1,11 @@
 """How a client reaches a cluster and how patient it is, by the keys of Kafka's clients.
 
-The keys are those of Kafka's Java client, and for TLS and SASL also those of librdkafka. A value that can't be is refused with its source,
-its key and itself, but never shown when it is a secret. Keys that mean nothing to this client are kept in `unused_keys`, to be reported
-once: a file of properties is often shared with producers and consumers.
+The keys are those of Kafka's Java client, and for TLS and SASL also those of librdkafka. A value that can't be is
+refused with its source, its key and itself, but never shown when it is a secret. Keys that mean nothing to this client
+are kept in `unused_keys`, to be reported once: a file of properties is often shared with producers and consumers.
 
-A `ClientSettings` is a value: it can be compared, and pickled for another process or machine, where the files that it names have to exist.
-Its `repr` shows no secret; a pickle contains them.
+A `ClientSettings` is a value: it can be compared, and pickled for another process or machine, where the files that it
+names have to exist. Its `repr` shows no secret; a pickle contains them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """All settings, checked. Times are in milliseconds. Made by `of` or `read`, or by hand from parts that are known to fit."""
+    """All settings, checked.
+
+    Times are in milliseconds. Made by `of` or `read`, or by hand from parts that are known to fit.
+    """
 
     bootstrap_servers: tuple[Address, ...]
     """Tried in a random order until one answers; the cluster itself says where its brokers are."""
@@ -104,7 +107,11 @@ class ClientSettings:
 
     @classmethod
     def read(
-        cls, path: str | None, overrides: Mapping[str, object] | None = None, source: str = "the settings", files: FileSystem | None = None
+        cls,
+        path: str | None,
+        overrides: Mapping[str, object] | None = None,
+        source: str = "the settings",
+        files: FileSystem | None = None,
     ) -> Self:
         """The settings in a file of properties (None: no file), and over them `overrides`, which come from `source`.
 
@@ -135,7 +142,10 @@ def read_properties_file(path: str, files: FileSystem) -> dict[str, tuple[str, s
 
 
 def parse_addresses(text: str, source: str = "the settings", key: str = "bootstrap.servers") -> tuple[Address, ...]:
-    """`host:port,[::1]:9092`, perhaps with `PLAINTEXT://` in front; without a port it is 9092. Errors: SettingsError."""
+    """`host:port,[::1]:9092`, perhaps with `PLAINTEXT://` in front; without a port it is 9092.
+
+    Errors: SettingsError.
+    """
     found = []
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         match = re.fullmatch(r"(?:[A-Za-z_]+://)?(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\s:/\[\]]+))(?::(\d{1,5}))?", part)
@@ -207,8 +217,9 @@ def _integer(given: Given, key: str, text: str, integer: _Integer) -> int:
 
 
 def _fit_times(given: Given, fields: dict[str, object]) -> None:
-    """A call may take at least as long as one of its requests. Errors: SettingsError, when both were given and don't fit.
+    """A call may take at least as long as one of its requests.
 
+    Errors: SettingsError, when both were given and don't fit.
     Source: KafkaAdminClient, which treats the two likewise.
     """
     request, call = fields.get("request_timeout_ms"), fields.get("default_api_timeout_ms")
@@ -221,7 +232,9 @@ def _fit_times(given: Given, fields: dict[str, object]) -> None:
 
 
 _STORE_TYPES: Final = ("PEM", "JKS", "PKCS12")
-_NO_OTHER_STORES: Final = "Python reads PEM only: set it to PEM and give a PEM file (openssl pkcs12 and keytool -exportcert make one)"
+_NO_OTHER_STORES: Final = (
+    "Python reads PEM only: set it to PEM and give a PEM file (openssl pkcs12 and keytool -exportcert make one)"
+)
 
 
 def _tls(given: Given) -> TlsSettings:
@@ -311,5 +324,7 @@ def _login(given: Given, text: str, mechanism: str) -> tuple[str | None, str | N
         raise given.error(key, f"its module is {module.name}, but sasl.mechanism is {mechanism}", secret=True)
     by_token = module.options.get("tokenauth", "").lower() == "true"
     if by_token and not mechanism.startswith("SCRAM-"):
-        raise given.error(key, f"it has tokenauth, which only SCRAM knows, but sasl.mechanism is {mechanism}", secret=True)
+        raise given.error(
+            key, f"it has tokenauth, which only SCRAM knows, but sasl.mechanism is {mechanism}", secret=True
+        )
     return module.options.get("username"), module.options.get("password"), by_token

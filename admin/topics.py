@@ -1,8 +1,8 @@
 """Topics: made, described, grown and deleted.
 
-A change may be sent twice, where the answer to the first attempt was lost. The second one then meets its own work: a topic that is there
-already, or isn't there any more. A delete is done then; a creation is refused, with a word about it, because it may be another user's
-topic.
+A change may be sent twice, where the answer to the first attempt was lost. The second one then meets its own work: a
+topic that is there already, or isn't there any more. A delete is done then; a creation is refused, with a word about
+it, because it may be another user's topic.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ from lowtide.admin.errors import AdminError, BrokerAnsweredError, ConnectionFail
 from lowtide.admin.leaders import UNKNOWN_SEEN_MAX
 from lowtide.protocol.client.retries import is_retriable
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.create_partitions import CreatePartitionsAssignment, CreatePartitionsRequest, CreatePartitionsTopic
+from lowtide.protocol.messages.create_partitions import (
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
 from lowtide.protocol.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -47,7 +51,10 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """A topic to make. With `assignments`, the brokers of each partition's replicas, the two numbers stay as they are."""
+    """A topic to make.
+
+    With `assignments`, the brokers of each partition's replicas, the two numbers stay as they are.
+    """
 
     name: str
     partitions: int = BROKERS_DEFAULT
@@ -71,7 +78,10 @@ async def create_topics(
 ) -> dict[str, CreatedTopic | AdminError]:
     """See `AdminClient.create_topics`."""
     wanted = {topic.name: topic for topic in topics}
-    defaults = any(BROKERS_DEFAULT in (topic.partitions, topic.replication_factor) and not topic.assignments for topic in wanted.values())
+    defaults = any(
+        BROKERS_DEFAULT in (topic.partitions, topic.replication_factor) and not topic.assignments
+        for topic in wanted.values()
+    )
 
     def request(names: list[str], _: int) -> CreateTopicsRequest:
         rows = [_creatable(wanted[name]) for name in names]
@@ -79,7 +89,9 @@ async def create_topics(
 
     def value(row: Any) -> CreatedTopic:
         topic_id = row.topic_id if row.topic_id != ZERO_TOPIC_ID and not validate_only else None  # Kafka invents one
-        return CreatedTopic(name=row.name, topic_id=topic_id, partitions=row.num_partitions, replication_factor=row.replication_factor)
+        return CreatedTopic(
+            name=row.name, topic_id=topic_id, partitions=row.num_partitions, replication_factor=row.replication_factor
+        )
 
     change = _Change(cluster, deadline, CreateTopicsRequest, request, lambda response: response.topics, value)
     change.at_least = _DEFAULTS_SINCE if defaults else 0
@@ -91,10 +103,14 @@ async def delete_topics(cluster: Cluster, names: Iterable[str], deadline: Deadli
 
     def request(names: list[str], version: int) -> DeleteTopicsRequest:
         if version >= _STATES_SINCE:
-            return DeleteTopicsRequest(topics=[DeleteTopicState(name=name) for name in names], timeout_ms=wait_ms(cluster, deadline))
+            return DeleteTopicsRequest(
+                topics=[DeleteTopicState(name=name) for name in names], timeout_ms=wait_ms(cluster, deadline)
+            )
         return DeleteTopicsRequest(topic_names=names, timeout_ms=wait_ms(cluster, deadline))
 
-    change = _Change(cluster, deadline, DeleteTopicsRequest, request, lambda response: response.responses, lambda _: None)
+    change = _Change(
+        cluster, deadline, DeleteTopicsRequest, request, lambda response: response.responses, lambda _: None
+    )
     change.own_work = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return await change.run(list(dict.fromkeys(names)))
 
@@ -113,15 +129,21 @@ async def create_partitions(
         rows = []
         for name in names:
             given = (assignments or {}).get(name)
-            of_new = None if given is None else [CreatePartitionsAssignment(broker_ids=list(brokers)) for brokers in given]
+            of_new = (
+                None if given is None else [CreatePartitionsAssignment(broker_ids=list(brokers)) for brokers in given]
+            )
             rows.append(CreatePartitionsTopic(name=name, count=counts[name], assignments=of_new))
         return CreatePartitionsRequest(topics=rows, timeout_ms=wait_ms(cluster, deadline), validate_only=validate_only)
 
-    change = _Change(cluster, deadline, CreatePartitionsRequest, request, lambda response: response.results, lambda _: None)
+    change = _Change(
+        cluster, deadline, CreatePartitionsRequest, request, lambda response: response.results, lambda _: None
+    )
     return await change.run(list(counts))
 
 
-async def describe_topics(cluster: Cluster, names: Iterable[str] | None, deadline: Deadline) -> dict[str, TopicDescription | AdminError]:
+async def describe_topics(
+    cluster: Cluster, names: Iterable[str] | None, deadline: Deadline
+) -> dict[str, TopicDescription | AdminError]:
     """Topics by name, or all (None). One that isn't known is asked for a few times: it may be new."""
     wanted = None if names is None else list(dict.fromkeys(names))
     for attempt in range(1, UNKNOWN_SEEN_MAX + 1):
@@ -135,7 +157,9 @@ async def describe_topics(cluster: Cluster, names: Iterable[str] | None, deadlin
         if name in view.topics:
             found[name] = view.topics[name]
         else:
-            found[name] = BrokerAnsweredError(view.errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), f"topic {name}")
+            found[name] = BrokerAnsweredError(
+                view.errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), f"topic {name}"
+            )
     return found
 
 
@@ -145,9 +169,12 @@ def _creatable(topic: NewTopic) -> CreatableTopic:
         num_partitions=BROKERS_DEFAULT if topic.assignments else topic.partitions,
         replication_factor=BROKERS_DEFAULT if topic.assignments else topic.replication_factor,
         assignments=[
-            CreatableReplicaAssignment(partition_index=index, broker_ids=list(brokers)) for index, brokers in topic.assignments.items()
+            CreatableReplicaAssignment(partition_index=index, broker_ids=list(brokers))
+            for index, brokers in topic.assignments.items()
         ],
-        configs=[CreatableTopicConfig(name=key, value=property_text(key, value)) for key, value in topic.configs.items()],
+        configs=[
+            CreatableTopicConfig(name=key, value=property_text(key, value)) for key, value in topic.configs.items()
+        ],
     )
 
 

@@ -1,4 +1,7 @@
-"""SCRAM credentials of users (KIP-554): described, set and deleted. A password is salted and hashed here, and never sent."""
+"""SCRAM credentials of users (KIP-554): described, set and deleted.
+
+A password is salted and hashed here, and never sent.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +73,9 @@ async def alter_scram_users(
         if isinstance(change, ScramUpsertion)
     }
     deletions = {
-        user: ScramCredentialDeletion(name=user, mechanism=change) for user, change in changes.items() if isinstance(change, ScramMechanism)
+        user: ScramCredentialDeletion(name=user, mechanism=change)
+        for user, change in changes.items()
+        if isinstance(change, ScramMechanism)
     }
 
     async def send(broker_id: BrokerId, asked: list[str], _: int) -> Mapping[str, Outcome[None]]:
@@ -81,7 +86,9 @@ async def alter_scram_users(
         async with cluster.broker(broker_id, deadline) as handle:
             response = await handle.ask(request)
         return {
-            row.user: outcome_of_error(f"user {row.user}", row.error_code, row.error_message) if row.error_code else Done(None)
+            row.user: outcome_of_error(f"user {row.user}", row.error_code, row.error_message)
+            if row.error_code
+            else Done(None)
             for row in response.results
         }
 

@@ -31,7 +31,10 @@ _RANGE: Final = re.compile(r"(\d{1,10})(?:-(\d{1,10}))?")
 
 
 def parse_partitions(text: str) -> tuple[str, list[int] | None]:
-    """`topic`, or `topic:0,2-4`: the topic and its partitions in rising order; None for all. Errors: ValueError, a sentence."""
+    """`topic`, or `topic:0,2-4`: the topic and its partitions in rising order; None for all.
+
+    Errors: ValueError, a sentence.
+    """
     topic, colon, listed = text.partition(":")
     if not _TOPIC.fullmatch(topic):
         message = f"{topic!r} is no name of a topic: allowed are up to 249 letters, digits, dots, underscores and minus"
@@ -50,7 +53,10 @@ def parse_partitions(text: str) -> tuple[str, list[int] | None]:
 
 
 def parse_time(text: str) -> int:
-    """A moment in milliseconds since 1970: as that number, or in ISO 8601 with a time zone. Errors: ValueError, a sentence."""
+    """A moment in milliseconds since 1970: as that number, or in ISO 8601 with a time zone.
+
+    Errors: ValueError, a sentence.
+    """
     if text.isascii() and text.isdigit():
         if len(text) > len(str(OFFSET_MAX)) or not SECONDS_UNTIL <= int(text) <= OFFSET_MAX:
             message = f"{text} is no time in milliseconds since 1970 (of now it has 13 digits)"

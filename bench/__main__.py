@@ -1,8 +1,8 @@
 """Run the workloads on the targets: `python -m bench --help`.
 
-Rounds are interleaved: each runs all targets before the next one starts, every other one backwards, so that changes on the
-machine affect all of them alike. A workload that fails on a target is reported, left out for that target, and makes the exit code
-1.
+Rounds are interleaved: each runs all targets before the next one starts, every other one backwards, so that changes on
+the machine affect all of them alike. A workload that fails on a target is reported, left out for that target, and makes
+the exit code 1.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ def main(words: Sequence[str] | None = None) -> int:
     about = circumstances()
     print("\n".join(f"{name}: {value}" for name, value in about.items() if value))
     _warn(about)
-    about |= {"amounts": dataclasses.asdict(arguments.amounts), "started": {spec.name: spec.command for spec in arguments.targets}}
+    about |= {
+        "amounts": dataclasses.asdict(arguments.amounts),
+        "started": {spec.name: spec.command for spec in arguments.targets},
+    }
     try:
         for name in arguments.workloads:
             if name == FLOOR:
@@ -64,7 +67,9 @@ def main(words: Sequence[str] | None = None) -> int:
             target.close()
         shutil.rmtree(scratch, ignore_errors=True)
         _save(arguments, results, about)
-    print(f"\n## Summary\n\n{summary_table(results, {name: WORKLOADS[name].headline for name in arguments.workloads if name != FLOOR})}")
+    print(
+        f"\n## Summary\n\n{summary_table(results, {name: WORKLOADS[name].headline for name in arguments.workloads if name != FLOOR})}"
+    )
     for fault in results.faults:
         print(f"bench: {fault}", file=sys.stderr)
     return 1 if results.faults else 0
@@ -84,11 +89,19 @@ def make_target(spec: TargetSpec, scratch: Path) -> Target:
 def run_workload(name: str, arguments: Arguments, targets: Sequence[Target], results: Results) -> None:
     """All rounds of one workload on all targets."""
     workload = WORKLOADS[name]
-    able = [target for target in targets if (target.can_be_started or not workload.starts) and (target.brokers > 1 or not workload.several)]
+    able = [
+        target
+        for target in targets
+        if (target.can_be_started or not workload.starts) and (target.brokers > 1 or not workload.several)
+    ]
     able = [target for target in able if target.spec.tls or not workload.over_tls]
     for number in range(-arguments.warm_rounds if workload.warms else 0, arguments.rounds):
         for target in list(able if number % 2 == 0 else reversed(able)):
-            print(f"{name}: {target.name}, {f'round {number + 1}' if number >= 0 else 'warming'}", file=sys.stderr, flush=True)
+            print(
+                f"{name}: {target.name}, {f'round {number + 1}' if number >= 0 else 'warming'}",
+                file=sys.stderr,
+                flush=True,
+            )
             try:
                 if not workload.starts:
                     target.ensure_up()
@@ -98,7 +111,13 @@ def run_workload(name: str, arguments: Arguments, targets: Sequence[Target], res
                 able.remove(target)
                 continue
             results.rounds.append(
-                Round(workload=name, target=target.name, number=number, load_average=round(os.getloadavg()[0], 2), figures=figures)
+                Round(
+                    workload=name,
+                    target=target.name,
+                    number=number,
+                    load_average=round(os.getloadavg()[0], 2),
+                    figures=figures,
+                )
             )
 
 
@@ -115,13 +134,18 @@ def circumstances() -> dict[str, Any]:
 
 def _warn(about: dict[str, Any]) -> None:
     if about["load average before"] > _BUSY * (os.cpu_count() or 1):
-        print("bench: this machine is busy with other work: trust CPU times more than rates, and ratios more than both", file=sys.stderr)
+        print(
+            "bench: this machine is busy with other work: trust CPU times more than rates, and ratios more than both",
+            file=sys.stderr,
+        )
     if not PROC.is_dir():
         print("bench: without /proc, CPU time and memory of brokers are unknown", file=sys.stderr)
 
 
 def _commit() -> str:
-    described = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False)
+    described = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     return described.stdout.strip()
 
 

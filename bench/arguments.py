@@ -103,7 +103,9 @@ def _parser() -> argparse.ArgumentParser:
     lines = [f"  {FLOOR:<12} the load generator alone: what it could do with a broker that costs nothing"]
     for name, workload in WORKLOADS.items():
         kind = (
-            f" ({'several ' * workload.several}started brokers only)" if workload.starts else " (several brokers only)" * workload.several
+            f" ({'several ' * workload.several}started brokers only)"
+            if workload.starts
+            else " (several brokers only)" * workload.several
         )
         lines.append(f"  {name:<12} {workload.says}{kind}")
     parser = argparse.ArgumentParser(
@@ -126,7 +128,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--tiny", action="store_true", help="next to no work: shows that all works; its figures say nothing")
     add("--gb", type=float, help="GiB in the log before SIGKILL (1)")
     add("--segments", type=_numbers, metavar="N,N", help="sizes of the logs that are deleted from (1,100,1000)")
-    add("--trimmed", type=float, metavar="S", help="seconds for which a topic is filled and deleted at the same time (180)")
+    add(
+        "--trimmed",
+        type=float,
+        metavar="S",
+        help="seconds for which a topic is filled and deleted at the same time (180)",
+    )
     add("--partitions", type=_positive, help="partitions of a large topic (1000)")
     add("--connections", type=_positive, help="idle connections (2000)")
     add("--failovers", type=_positive, help="leaders that are killed, one after the other (10)")
@@ -148,15 +155,21 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
     names = [target.name for target in targets]
     if not given.only_given and OWN_NAME not in names:
         is_one = given.brokers == 1
-        own = TargetSpec(name=OWN_NAME, command=LOWTIDE if is_one else LOWTIDE_OF_SEVERAL, tls=LOWTIDE_TLS if is_one else ())
+        own = TargetSpec(
+            name=OWN_NAME, command=LOWTIDE if is_one else LOWTIDE_OF_SEVERAL, tls=LOWTIDE_TLS if is_one else ()
+        )
         targets = [own, *targets]
     if not targets:
         parser.error("there is no target: give one, or leave out --only-given")
     if len(set(names)) != len(names):
         parser.error("two targets have the same name")
     targets = [dataclasses.replace(target, brokers=given.brokers) for target in targets]
-    if given.brokers == 1 and any(f"{{{each}}}" in word for target in targets for word in target.command for each in FILLED_IN_OF_SEVERAL):
-        parser.error(f"one broker is started with {{port}} and {{dir}}; {', '.join(FILLED_IN_OF_SEVERAL)} are there with --brokers 3")
+    if given.brokers == 1 and any(
+        f"{{{each}}}" in word for target in targets for word in target.command for each in FILLED_IN_OF_SEVERAL
+    ):
+        parser.error(
+            f"one broker is started with {{port}} and {{dir}}; {', '.join(FILLED_IN_OF_SEVERAL)} are there with --brokers 3"
+        )
     of_one = [name for name, workload in WORKLOADS.items() if not workload.several]
     workloads = given.workloads or [FLOOR, *(of_one if given.brokers == 1 else OF_CLUSTERS)]
     for name in workloads:
@@ -170,7 +183,9 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
         "failovers": given.failovers,
         "trimmed_s": given.trimmed,
     }
-    amounts = dataclasses.replace(TINY if given.tiny else Amounts(), **{name: value for name, value in chosen.items() if value is not None})
+    amounts = dataclasses.replace(
+        TINY if given.tiny else Amounts(), **{name: value for name, value in chosen.items() if value is not None}
+    )
     return Arguments(
         targets=targets,
         workloads=workloads,

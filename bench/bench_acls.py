@@ -1,7 +1,8 @@
 """What an authorizer with a thousand rules adds to the CPU of a one-record Produce of a plain user: `make microbench`.
 
-A broker of this tree is started without an authorizer and with one, in turn and several times, and sent the same requests one after the
-other over one connection. Its CPU time is read from the kernel. Compared are the smallest figures of each.
+A broker of this tree is started without an authorizer and with one, in turn and several times, and sent the same
+requests one after the other over one connection. Its CPU time is read from the kernel. Compared are the smallest
+figures of each.
 """
 
 from __future__ import annotations
@@ -105,7 +106,8 @@ async def prepare(directory: str) -> None:
         topic = CreatableTopic(name="bench", num_partitions=1, replication_factor=1, assignments=[], configs=[])
         await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000, validate_only=False), 7)
         others = [
-            rule(f"topic-{number}", f"User:user-{number % 50}", 3 + number % 2, pattern=3 + number % 2) for number in range(RULES - 1)
+            rule(f"topic-{number}", f"User:user-{number % 50}", 3 + number % 2, pattern=3 + number % 2)
+            for number in range(RULES - 1)
         ]
         rules = [rule("bench", "User:ANONYMOUS", 4), *others]
         answer = await client.request(CreateAclsRequest(creations=rules), 3)

@@ -1,7 +1,7 @@
 """The cost of the steps of a Produce and of a delete, in microseconds of this thread's CPU: `make microbench`.
 
-Each figure is the smallest of several rounds. Compare them with those of another commit on the same machine, in turn; alone they mean
-little.
+Each figure is the smallest of several rounds. Compare them with those of another commit on the same machine, in turn;
+alone they mean little.
 """
 
 from __future__ import annotations
@@ -52,13 +52,23 @@ def bench_produce() -> None:
         data = TopicProduceData(name="bench", partition_data=[PartitionProduceData(index=0, records=batch)])
         frame = codec.encode(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[data]))
         view, rules = memoryview(batch), ValidationRules()
-        row(f"decode Produce v9, {count} x {size} B", smallest_us(lambda frame=frame: codec.decode(frame, 0, len(frame))))
-        row(f"validate, {count} x {size} B", smallest_us(lambda view=view, rules=rules: validate_produce(view, rules, NOW_MS)))
+        row(
+            f"decode Produce v9, {count} x {size} B",
+            smallest_us(lambda frame=frame: codec.decode(frame, 0, len(frame))),
+        )
+        row(
+            f"validate, {count} x {size} B",
+            smallest_us(lambda view=view, rules=rules: validate_produce(view, rules, NOW_MS)),
+        )
         with tempfile.TemporaryDirectory() as folder:
             place = TopicPartition("bench", 0)
             log = create_log(
                 LogPlace(
-                    filesystem=OsFileSystem(), directory=f"{folder}/{place}", config=LogConfig(), topic_partition=place, topic_id=bytes(16)
+                    filesystem=OsFileSystem(),
+                    directory=f"{folder}/{place}",
+                    config=LogConfig(),
+                    topic_partition=place,
+                    topic_id=bytes(16),
                 ),
                 now_ms=NOW_MS,
             )
@@ -67,7 +77,9 @@ def bench_produce() -> None:
             append = log.append_as_leader
             row(
                 f"append to the page cache, {count} x {size} B",
-                smallest_us(lambda validated=validated, append=append: append(validated, leader_epoch=0, now_ms=NOW_MS)),
+                smallest_us(
+                    lambda validated=validated, append=append: append(validated, leader_epoch=0, now_ms=NOW_MS)
+                ),
             )
 
 

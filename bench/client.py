@@ -1,7 +1,7 @@
 """One connection that sends a request and waits: for preparing a workload and for checking its results, not for load.
 
-It is the core of all our clients over its own socket, without the first exchange of a session: a figure about connections must not
-include requests that only Lowtide's clients send. All brokers support the versions that it uses.
+It is the core of all our clients over its own socket, without the first exchange of a session: a figure about
+connections must not include requests that only Lowtide's clients send. All brokers support the versions that it uses.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.socket.close()
 
     @functools.cached_property

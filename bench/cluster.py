@@ -92,7 +92,10 @@ class ClusterTarget(Target):
         self._wait_until_whole()
 
     def start(self) -> float:
-        """Start all, on the directories and ports that they had, if any. Returns the seconds until all are registered."""
+        """Start all, on the directories and ports that they had, if any.
+
+        Returns the seconds until all are registered.
+        """
         if self._directory is None:
             self._directory = Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir=self.scratch))
             numbers = range(1, self.spec.brokers + 1)
@@ -114,7 +117,9 @@ class ClusterTarget(Target):
         filled = {"id": member.broker_id, "port": member.port, "dir": member.directory, "peer_port": member.peer_port}
         words = [word.format(**filled, peers=peers, etcd=etcd) for word in self.spec.command]
         with self._log_path().open("ab") as log:
-            member.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+            member.process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
         self._roots = [other.process.pid for other in self.members if other.process is not None]
         self.address = self.members[0].address
 
@@ -163,7 +168,11 @@ class ClusterTarget(Target):
     def _wait_until_whole(self) -> None:
         limit = time.perf_counter() + max(START_LIMIT_S, _REFORM_LIMIT_S)
         while not all(self._answer(member) == len(self.members) for member in self.members):
-            ended = [member.broker_id for member in self.members if member.process is None or member.process.poll() is not None]
+            ended = [
+                member.broker_id
+                for member in self.members
+                if member.process is None or member.process.poll() is not None
+            ]
             if ended or time.perf_counter() > limit:
                 self.stop(signal.SIGKILL)
                 what = f"brokers {ended} ended" if ended else "not all brokers are registered"

@@ -1,5 +1,6 @@
-"""The load generator in C (`pump.c`), for loads of which the one in Python would be the limit. It is compiled when it is used.
+"""The load generator in C (`pump.c`), for loads of which the one in Python would be the limit.
 
+It is compiled when it is used.
 It does the same as `bench.pump.pump` with one request for each connection, and checks each answer in the same way.
 """
 
@@ -50,7 +51,9 @@ class CompiledPump:
         self._program = folder / "pump"
         command = [*shlex.split(os.environ.get("CC") or _COMPILER), "-std=c11", "-O2", "-Wall", "-Wextra", "-Werror"]
         try:
-            done = subprocess.run([*command, str(SOURCE), "-o", str(self._program)], capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                [*command, str(SOURCE), "-o", str(self._program)], capture_output=True, text=True, check=False
+            )
         except OSError as error:
             raise BenchError(f"the load generator in C needs a compiler: {error}") from error
         if done.returncode:

@@ -81,7 +81,9 @@ def _delete_in(target: Target, segments: int, amounts: Amounts) -> Figures:
         began = time.perf_counter()
         _delete(topic, {0: end // 2})
         figures["half of it at once, us"] = (time.perf_counter() - began) * 1e6
-        if not is_deleted(topic.leaders[0], topic.name, 0, end // 2 - 1) or not can_fetch(topic.leaders[0], topic.name, 0, end // 2):
+        if not is_deleted(topic.leaders[0], topic.name, 0, end // 2 - 1) or not can_fetch(
+            topic.leaders[0], topic.name, 0, end // 2
+        ):
             raise BenchError(f"after a delete up to {end // 2}, the log does not begin there")
     return figures
 
@@ -91,12 +93,16 @@ def _delete(topic: Topic, offsets: dict[int, int]) -> float:
     rows = [DeleteRecordsPartition(partition_index=partition, offset=offset) for partition, offset in offsets.items()]
     with Client(topic.leaders[0]) as client:
         began = time.perf_counter()
-        answer = client.ask(DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic.name, partitions=rows)], timeout_ms=TIMEOUT_MS))
+        answer = client.ask(
+            DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic.name, partitions=rows)], timeout_ms=TIMEOUT_MS)
+        )
         seconds = time.perf_counter() - began
     for row in answer.topics[0].partitions:
         check(row.error_code, f"DeleteRecords of partition {row.partition_index}")
         if row.low_watermark != offsets[row.partition_index]:
-            raise BenchError(f"partition {row.partition_index} was deleted to {row.low_watermark}, not to {offsets[row.partition_index]}")
+            raise BenchError(
+                f"partition {row.partition_index} was deleted to {row.low_watermark}, not to {offsets[row.partition_index]}"
+            )
     return seconds
 
 

@@ -53,7 +53,9 @@ def deletes_on_replicas(target: Target, amounts: Amounts) -> Figures:
             time.sleep(amounts.settle_s)
             frames = [delete_frame(topic.name, [(0, offset)]) for offset in range(1, count + 1)]
             with _producing(topic, rate), cost_of(target) as cost:
-                load = pump([Lane(topic.leaders[0], frames)], count=count, error_position=delete_error_position(topic.name))
+                load = pump(
+                    [Lane(topic.leaders[0], frames)], count=count, error_position=delete_error_position(topic.name)
+                )
         figures |= {
             f"{name}, p50 ms": load.p50_us / 1000,
             f"{name}, p99 ms": load.p99_us / 1000,
@@ -95,7 +97,9 @@ def silent_follower(target: Target, _amounts: Amounts) -> Figures:
         began = time.perf_counter()
         try:
             waiting = _Waiting(leader.address, topic.name, WAITS_MS)
-            given_up = _until(lambda: follower.broker_id not in _row(leader.address, topic.name).isr_nodes, waiting) - began
+            given_up = (
+                _until(lambda: follower.broker_id not in _row(leader.address, topic.name).isr_nodes, waiting) - began
+            )
             answered, error = waiting.answer()
         finally:
             target.thaw_member(follower)
@@ -118,8 +122,13 @@ def moved_leadership(target: Target, _amounts: Amounts) -> Figures:
         heir, silent = _followers(target, leader)
         order = [heir.broker_id, leader.broker_id, silent.broker_id]
         with Client(leader.address) as client:
-            row = ReassignableTopic(name=topic.name, partitions=[ReassignablePartition(partition_index=0, replicas=order)])
-            check(client.ask(AlterPartitionReassignmentsRequest(topics=[row]), 0).error_code, "AlterPartitionReassignments")
+            row = ReassignableTopic(
+                name=topic.name, partitions=[ReassignablePartition(partition_index=0, replicas=order)]
+            )
+            check(
+                client.ask(AlterPartitionReassignmentsRequest(topics=[row]), 0).error_code,
+                "AlterPartitionReassignments",
+            )
             _until(lambda: _row(leader.address, topic.name).replica_nodes[0] == heir.broker_id)
             target.freeze_member(silent)
             try:
@@ -149,15 +158,24 @@ def leader_only(target: Target, amounts: Amounts) -> Figures:
         seconds = []
         with Client(topic.leaders[0]) as client:
             for offset in (1, 2, 3):
-                rows = [DeleteRecordsPartition(partition_index=number, offset=offset) for number in range(amounts.partitions)]
+                rows = [
+                    DeleteRecordsPartition(partition_index=number, offset=offset)
+                    for number in range(amounts.partitions)
+                ]
                 topics = [DeleteRecordsTopic(name=topic.name, partitions=rows)]
-                frame = request_frame(DeleteRecordsRequest(topics=topics, timeout_ms=WAITS_MS, leader_only=True), _LEADER_ONLY_VERSION)
+                frame = request_frame(
+                    DeleteRecordsRequest(topics=topics, timeout_ms=WAITS_MS, leader_only=True), _LEADER_ONLY_VERSION
+                )
                 began = time.perf_counter()
                 data = client.ask_bytes(frame)
                 seconds.append(time.perf_counter() - began)
                 for row in decode(ApiKey.DELETE_RECORDS, _LEADER_ONLY_VERSION, data).topics[0].partitions:
                     check(row.error_code, f"DeleteRecords of partition {row.partition_index}")
-    return {"partitions": float(amounts.partitions), "first request, ms": seconds[0] * 1000, "best of three, ms": min(seconds) * 1000}
+    return {
+        "partitions": float(amounts.partitions),
+        "first request, ms": seconds[0] * 1000,
+        "best of three, ms": min(seconds) * 1000,
+    }
 
 
 def failover(target: Target, amounts: Amounts) -> Figures:
@@ -166,10 +184,17 @@ def failover(target: Target, amounts: Amounts) -> Figures:
     target.ensure_up()
     seconds = []
     with topic_on(target, 1, replicas=_ids(target)) as topic:
-        frame, error_position = produce_frame(topic.name, 0, batch(1, SMALL_RECORD_BYTES, now_ms())), produce_error_position(topic.name)
+        frame, error_position = (
+            produce_frame(topic.name, 0, batch(1, SMALL_RECORD_BYTES, now_ms())),
+            produce_error_position(topic.name),
+        )
         _until_in_sync(target, topic)
         for _ in range(amounts.failovers):
-            leader = next(member for member in target.members if member.broker_id == _row(target.members[0].address, topic.name).leader_id)
+            leader = next(
+                member
+                for member in target.members
+                if member.broker_id == _row(target.members[0].address, topic.name).leader_id
+            )
             target.kill_member(leader)
             began = time.perf_counter()
             asked = next(member for member in target.members if member is not leader)
@@ -234,7 +259,10 @@ def _followers(target: ClusterTarget, leader: Member) -> list[Member]:
     """All except the leader; the controller, if it is known, is the first: the silent one is taken from the end."""
     with Client(leader.address) as client:
         controller_id = client.ask(MetadataRequest(topics=[])).controller_id
-    return sorted((member for member in target.members if member is not leader), key=lambda member: member.broker_id != controller_id)
+    return sorted(
+        (member for member in target.members if member is not leader),
+        key=lambda member: member.broker_id != controller_id,
+    )
 
 
 def _row(address: Address, topic: str) -> MetadataResponsePartition:
@@ -248,7 +276,10 @@ def _row(address: Address, topic: str) -> MetadataResponsePartition:
 
 
 def _until(condition: Callable[[], bool], waiting: _Waiting | None = None) -> float:
-    """The moment at which the condition holds, or at which the waiting delete was answered, which is too late. Errors: BenchError."""
+    """The moment at which the condition holds, or at which the waiting delete was answered, which is too late.
+
+    Errors: BenchError.
+    """
     limit = time.perf_counter() + LIMIT_S
     while True:
         with suppress(OSError):
@@ -282,7 +313,12 @@ WORKLOADS = {
     "replicated": Workload(
         run=deletes_on_replicas,
         says="DeleteRecords of one more record each time, which every replica must have",
-        headline=("idle, p50 ms", "idle, p99 ms", f"{PRODUCED_A_SECOND} records/s, p50 ms", f"{PRODUCED_A_SECOND} records/s, p99 ms"),
+        headline=(
+            "idle, p50 ms",
+            "idle, p99 ms",
+            f"{PRODUCED_A_SECOND} records/s, p50 ms",
+            f"{PRODUCED_A_SECOND} records/s, p99 ms",
+        ),
         several=True,
     ),
     "leaderonly": Workload(

@@ -1,7 +1,8 @@
 """The limits of the load generator and this machine without a broker: the headroom of every other figure.
 
-The generator runs the shapes of the workloads against `bench/responder.py`, which only counts bytes. A broker's rate near these rates
-would be the generator's, not the broker's. What a broker must do with a batch at least is measured by `bench/storing_responder.py`.
+The generator runs the shapes of the workloads against `bench/responder.py`, which only counts bytes. A broker's rate
+near these rates would be the generator's, not the broker's. What a broker must do with a batch at least is measured by
+`bench/storing_responder.py`.
 """
 
 from __future__ import annotations
@@ -41,17 +42,28 @@ def shapes(amounts: Amounts) -> dict[str, Shape]:
     """The workloads' shapes, by name."""
     many = amounts.closed_connections
     return {
-        "batches of 16 KiB": Shape(request_bytes=16_700, answer_bytes=60, connections=3, depth=5, count=amounts.batches),
+        "batches of 16 KiB": Shape(
+            request_bytes=16_700, answer_bytes=60, connections=3, depth=5, count=amounts.batches
+        ),
         "single 1 KiB": Shape(request_bytes=1200, answer_bytes=60, connections=3, depth=5, count=amounts.singles),
-        "closed, one connection": Shape(request_bytes=240, answer_bytes=60, connections=1, depth=1, count=amounts.closed),
-        f"closed, {many} connections": Shape(request_bytes=240, answer_bytes=60, connections=many, depth=1, count=5 * amounts.closed),
-        "consume 1 MiB": Shape(request_bytes=90, answer_bytes=1 << 20, connections=3, depth=1, count=max(amounts.batches // 16, 1)),
+        "closed, one connection": Shape(
+            request_bytes=240, answer_bytes=60, connections=1, depth=1, count=amounts.closed
+        ),
+        f"closed, {many} connections": Shape(
+            request_bytes=240, answer_bytes=60, connections=many, depth=1, count=5 * amounts.closed
+        ),
+        "consume 1 MiB": Shape(
+            request_bytes=90, answer_bytes=1 << 20, connections=3, depth=1, count=max(amounts.batches // 16, 1)
+        ),
     }
 
 
 @contextmanager
 def _responder(shape: Shape, stored_in: Path | None = None) -> Iterator[tuple[Address, int]]:
-    """A responder for this shape, in a separate process: its address and process id. `stored_in`: the file of one that stores."""
+    """A responder for this shape, in a separate process: its address and process id.
+
+    `stored_in`: the file of one that stores.
+    """
     module, paths = ("bench.responder", []) if stored_in is None else ("bench.storing_responder", [str(stored_in)])
     command = [sys.executable, "-m", module, str(shape.request_bytes), str(shape.answer_bytes), *paths]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=_ROOT)
@@ -71,7 +83,10 @@ def _responder(shape: Shape, stored_in: Path | None = None) -> Iterator[tuple[Ad
 
 def _load(shape: Shape, address: Address) -> Load:
     request = bytes(shape.request_bytes)
-    lanes = [Lane(address, itertools.repeat(request), buffer_bytes=shape.answer_bytes + (1 << 16)) for _ in range(shape.connections)]
+    lanes = [
+        Lane(address, itertools.repeat(request), buffer_bytes=shape.answer_bytes + (1 << 16))
+        for _ in range(shape.connections)
+    ]
     return pump(lanes, count=shape.count, depth=shape.depth)
 
 

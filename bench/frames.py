@@ -1,8 +1,9 @@
 """Requests encoded before the clock runs, and the positions in their answers that the load generator reads.
 
-Requests use the oldest version that Apache Kafka 4 serves: all brokers have it, and in these versions, which have no fields of
-variable length before those that are read, an error code is at the same position in every answer. The positions are not counted by
-hand: two messages that differ in one field are encoded, and the first byte that differs is the position.
+Requests use the oldest version that Apache Kafka 4 serves: all brokers have it, and in these versions, which have no
+fields of variable length before those that are read, an error code is at the same position in every answer. The
+positions are not counted by hand: two messages that differ in one field are encoded, and the first byte that differs is
+the position.
 """
 
 from __future__ import annotations
@@ -26,9 +27,20 @@ from lowtide.protocol.messages.delete_records import (
     DeleteRecordsTopic,
     DeleteRecordsTopicResult,
 )
-from lowtide.protocol.messages.fetch import FetchableTopicResponse, FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from lowtide.protocol.messages.fetch import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from lowtide.protocol.messages.offset_commit import OffsetCommitResponse, OffsetCommitResponsePartition, OffsetCommitResponseTopic
+from lowtide.protocol.messages.offset_commit import (
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
 from lowtide.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -65,7 +77,9 @@ def request_frame(request: Any, version: int | None = None) -> bytes:
     """A request as on the wire; by default in the version of `VERSIONS`."""
     key = KEYS[type(request)]
     chosen = VERSIONS[key] if version is None else version
-    return frame(request_header(key, chosen, CORRELATION_ID, CLIENT_ID), codec_for(type(request), chosen).encode(request))
+    return frame(
+        request_header(key, chosen, CORRELATION_ID, CLIENT_ID), codec_for(type(request), chosen).encode(request)
+    )
 
 
 def response_frame(response: Any, version: int | None = None) -> bytes:
@@ -75,7 +89,10 @@ def response_frame(response: Any, version: int | None = None) -> bytes:
 
 
 def first_difference(make: Callable[[int], bytes]) -> int:
-    """The position of a field in a frame, which `make` encodes with the given number in it. Sizes must not depend on the number."""
+    """The position of a field in a frame, which `make` encodes with the given number in it.
+
+    Sizes must not depend on the number.
+    """
     zeros, ones = make(0), make(-1)
     assert len(zeros) == len(ones)
     return next(position for position, (left, right) in enumerate(zip(zeros, ones, strict=True)) if left != right)
@@ -105,7 +122,9 @@ def produce_error_position(topic: str) -> int:
 def delete_frame(topic: str, offsets: Sequence[tuple[int, int]]) -> bytes:
     """A DeleteRecords request: (partition, first offset that is kept) of each partition."""
     rows = [DeleteRecordsPartition(partition_index=partition, offset=offset) for partition, offset in offsets]
-    return request_frame(DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=rows)], timeout_ms=TIMEOUT_MS))
+    return request_frame(
+        DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=rows)], timeout_ms=TIMEOUT_MS)
+    )
 
 
 def delete_error_position(topic: str) -> int:
@@ -122,7 +141,10 @@ def commit_error_position(topic: str, partitions: int) -> int:
     """The position of the first partition's error code in the answer to an OffsetCommit of a topic's first partitions."""
 
     def answer(error: int) -> bytes:
-        rows = [OffsetCommitResponsePartition(partition_index=number, error_code=0 if number else error) for number in range(partitions)]
+        rows = [
+            OffsetCommitResponsePartition(partition_index=number, error_code=0 if number else error)
+            for number in range(partitions)
+        ]
         return response_frame(OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name=topic, partitions=rows)]))
 
     return first_difference(answer)
@@ -197,11 +219,19 @@ def session_frame(topic: str, session_id: int, offset: int | None) -> SessionFra
     def answer(error: int) -> bytes:
         return response_frame(FetchResponse(error_code=error, responses=[]), SESSION_VERSION)
 
-    return SessionFrame(request=request(0), epoch_position=first_difference(request), error_position=first_difference(answer))
+    return SessionFrame(
+        request=request(0), epoch_position=first_difference(request), error_position=first_difference(answer)
+    )
 
 
 def session_request(topic: str, session_id: int, epoch: int, offset: int | None) -> FetchRequest:
     """That request as a message, which doesn't wait. Epoch 0 begins a session."""
-    rows = [] if offset is None else [FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=FETCH_PARTITION_BYTES)]
+    rows = (
+        []
+        if offset is None
+        else [FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=FETCH_PARTITION_BYTES)]
+    )
     topics = [FetchTopic(topic=topic, partitions=rows)] if rows else []
-    return FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=FETCH_BYTES, session_id=session_id, session_epoch=epoch, topics=topics)
+    return FetchRequest(
+        max_wait_ms=0, min_bytes=1, max_bytes=FETCH_BYTES, session_id=session_id, session_epoch=epoch, topics=topics
+    )

@@ -62,7 +62,11 @@ def _rebalance(client: Client, group: str, member_id: str) -> str:
     )  # fmt: skip
     joined = ask_ready(client, join, lambda answer: answer.error_code)
     rows = [SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"partitions")]
-    synced = client.ask(SyncGroupRequest(group_id=group, generation_id=joined.generation_id, member_id=joined.member_id, assignments=rows))
+    synced = client.ask(
+        SyncGroupRequest(
+            group_id=group, generation_id=joined.generation_id, member_id=joined.member_id, assignments=rows
+        )
+    )
     check(synced.error_code, "SyncGroup")
     if synced.assignment != b"partitions":
         raise BenchError(f"the assignment came back as {synced.assignment!r}")
@@ -99,9 +103,12 @@ def commits(target: Target, amounts: Amounts) -> Figures:
 
 def _commit_request(group: str, topic: str, offset: int) -> OffsetCommitRequest:
     rows = [
-        OffsetCommitRequestPartition(partition_index=number, committed_offset=offset, committed_metadata="") for number in range(PARTITIONS)
+        OffsetCommitRequestPartition(partition_index=number, committed_offset=offset, committed_metadata="")
+        for number in range(PARTITIONS)
     ]
-    return OffsetCommitRequest(group_id=group, member_id="", topics=[OffsetCommitRequestTopic(name=topic, partitions=rows)])
+    return OffsetCommitRequest(
+        group_id=group, member_id="", topics=[OffsetCommitRequestTopic(name=topic, partitions=rows)]
+    )
 
 
 def _check_committed(address: Address, group: str, topic: str) -> None:
@@ -178,7 +185,9 @@ def ask_ready(client: Client, request: Any, error_of: Callable[[Any], int]) -> A
 
 WORKLOADS = {
     "rebalance": Workload(
-        run=rebalances, says="JoinGroup and SyncGroup of a group's only member", headline=("p50 us", "broker CPU us a rebalance")
+        run=rebalances,
+        says="JoinGroup and SyncGroup of a group's only member",
+        headline=("p50 us", "broker CPU us a rebalance"),
     ),
     "commits": Workload(
         run=commits,

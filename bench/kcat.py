@@ -1,4 +1,7 @@
-"""The same through kcat (librdkafka): the cost of a broker under a real client. The speed is mostly limited by kcat itself."""
+"""The same through kcat (librdkafka): the cost of a broker under a real client.
+
+The speed is mostly limited by kcat itself.
+"""
 
 from __future__ import annotations
 
@@ -63,11 +66,15 @@ def _measured(target: Target, count: int, bootstrap: str, *words: str) -> Figure
 
 def _run(command: list[str]) -> None:
     try:
-        ended = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=_LIMIT_S, check=False)
+        ended = subprocess.run(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=_LIMIT_S, check=False
+        )
     except subprocess.TimeoutExpired:
         raise BenchError(f"kcat did not end within {_LIMIT_S:.0f} s") from None
     if ended.returncode:
-        raise BenchError(f"kcat ended with exit code {ended.returncode}: {ended.stderr.decode(errors='replace').strip()}")
+        raise BenchError(
+            f"kcat ended with exit code {ended.returncode}: {ended.stderr.decode(errors='replace').strip()}"
+        )
 
 
 def _children_cpu_s() -> float:
@@ -89,6 +96,10 @@ def _lines(folder: Path, count: int) -> Path:
 
 _HEADLINE = ("produce, broker CPU s per million records", "consume, broker CPU s per million records")
 WORKLOADS = {
-    "kcat": Workload(run=through_kcat, says="records of 1 KiB with kcat, 3 partitions, no compression", headline=_HEADLINE),
-    "tls": Workload(run=through_kcat_over_tls, says="the same over TLS", headline=_HEADLINE, starts=True, over_tls=True),
+    "kcat": Workload(
+        run=through_kcat, says="records of 1 KiB with kcat, 3 partitions, no compression", headline=_HEADLINE
+    ),
+    "tls": Workload(
+        run=through_kcat_over_tls, says="the same over TLS", headline=_HEADLINE, starts=True, over_tls=True
+    ),
 }

@@ -15,7 +15,17 @@ from .frames import batch, produce_frame, request_frame
 from .loads import PARTITIONS, SMALL_RECORD_BYTES, now_ms
 from .measure import Amounts, Figures, Workload, cost_of, idle_percent
 from .targets import Target
-from .topics import READY_LIMIT_S, Topic, can_fetch, check_ends, create_topic, end_offsets, fill, topic_on, wait_until_serving
+from .topics import (
+    READY_LIMIT_S,
+    Topic,
+    can_fetch,
+    check_ends,
+    create_topic,
+    end_offsets,
+    fill,
+    topic_on,
+    wait_until_serving,
+)
 
 FILL_RECORDS = 500
 FILL_RECORD_BYTES = 1024
@@ -94,13 +104,18 @@ def kill(target: Target, amounts: Amounts) -> Figures:
 
 
 def _wait_until_fetched(target: Target, topic: Topic) -> list[int]:
-    """Wait until every partition returns its end and its first record. Returns the ends. Errors: BenchError after a long time."""
+    """Wait until every partition returns its end and its first record.
+
+    Returns the ends. Errors: BenchError after a long time.
+    """
     limit = time.perf_counter() + READY_LIMIT_S
     while time.perf_counter() < limit:
         with suppress(OSError):
             leaders = wait_until_serving(target, topic.name, len(topic.leaders))
             ends = end_offsets(topic.name, leaders)
-            if ends is not None and all(not end or can_fetch(leaders[number], topic.name, number, 0) for number, end in enumerate(ends)):
+            if ends is not None and all(
+                not end or can_fetch(leaders[number], topic.name, number, 0) for number, end in enumerate(ends)
+            ):
                 return ends
         time.sleep(_POLL_S)
     raise BenchError(f"after SIGKILL not every partition could be fetched within {READY_LIMIT_S:.0f} s")

@@ -46,7 +46,10 @@ def now_ms() -> int:
 
 def _produce(topic: Topic, records: bytes, count: int) -> Load:
     """Send a batch `count` times, over one connection to each partition's leader."""
-    lanes = [Lane(leader, itertools.repeat(produce_frame(topic.name, number, records))) for number, leader in enumerate(topic.leaders)]
+    lanes = [
+        Lane(leader, itertools.repeat(produce_frame(topic.name, number, records)))
+        for number, leader in enumerate(topic.leaders)
+    ]
     return pump(lanes, count=count, depth=DEPTH, error_position=produce_error_position(topic.name))
 
 
@@ -66,7 +69,10 @@ def batches(target: Target, amounts: Amounts) -> Figures:
             "produce, p99 us": load.p99_us,
         }
         figures |= {f"produce, {name}": value for name, value in generator(load).items()}
-        lanes = [FetchLane(leader, fetch_frame(topic.name, number), end=ends[number]) for number, leader in enumerate(topic.leaders)]
+        lanes = [
+            FetchLane(leader, fetch_frame(topic.name, number), end=ends[number])
+            for number, leader in enumerate(topic.leaders)
+        ]
         with cost_of(target) as cost:
             read = drain(lanes)
         assert read.records == total
@@ -129,7 +135,10 @@ def fetches(target: Target, amounts: Amounts) -> Figures:
         count, leader = amounts.closed_connections, topic.leaders[0]
         kinds = {
             "no session": ([Lane(leader, itertools.repeat(plain.request)) for _ in range(count)], plain.error_position),
-            "session": ([_session_lane(leader, topic.name, 0) for _ in range(count)], session_frame(topic.name, 0, 0).error_position),
+            "session": (
+                [_session_lane(leader, topic.name, 0) for _ in range(count)],
+                session_frame(topic.name, 0, 0).error_position,
+            ),
             "idle session": (
                 [_session_lane(leader, topic.name, None) for _ in range(count)],
                 session_frame(topic.name, 0, None).error_position,
@@ -140,7 +149,9 @@ def fetches(target: Target, amounts: Amounts) -> Figures:
                 load = pump(lanes, count=amounts.metadata, error_position=error_position)
             if kind != "idle session" and load.received_bytes < load.count * len(records):
                 raise BenchError(f"fetches gave {load.received_bytes} bytes, which can't be {load.count} records")
-            figures |= {f"{kind}, {name}": value for name, value in (_requests(load, cost.cpu_s) | generator(load)).items()}
+            figures |= {
+                f"{kind}, {name}": value for name, value in (_requests(load, cost.cpu_s) | generator(load)).items()
+            }
     return figures
 
 
@@ -195,7 +206,10 @@ WORKLOADS = {
         "consume, broker CPU s per GB",
     ),
     "single": _workload(
-        singles, "one record of 1 KiB a request; 3 connections, 5 requests in flight", "requests/s", "broker CPU us a request"
+        singles,
+        "one record of 1 KiB a request; 3 connections, 5 requests in flight",
+        "requests/s",
+        "broker CPU us a request",
     ),
     "closed": _workload(
         closed,

@@ -13,7 +13,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from lowtide.protocol.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest, ScramCredentialUpsertion
+from lowtide.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialUpsertion,
+)
 from lowtide.protocol.scram import ScramMechanism, salted_password
 
 from . import watched_broker
@@ -93,7 +96,9 @@ def _serving(broker: Secured) -> Iterator[Secured]:
         mechanism = ScramMechanism.SHA_256
         assert mechanism.text == MECHANISM
         salted = salted_password(mechanism, PASSWORD, _SALT, 4096)
-        change = ScramCredentialUpsertion(name=USER, mechanism=mechanism, iterations=4096, salt=_SALT, salted_password=salted)
+        change = ScramCredentialUpsertion(
+            name=USER, mechanism=mechanism, iterations=4096, salt=_SALT, salted_password=salted
+        )
         with broker.target.connect() as client:
             answer = client.ask(AlterUserScramCredentialsRequest(deletions=[], upsertions=[change]), 0)
             check(answer.results[0].error_code, "AlterUserScramCredentials")
@@ -106,10 +111,15 @@ def _produced(target: Target, beside: subprocess.Popen[str] | None) -> tuple[lis
     """The latencies of a client that produces record after record, in order, while `beside` runs; and what that printed."""
     latencies: list[float] = []
     with topic_on(target, 1) as topic:
-        frame, error_position = produce_frame(topic.name, 0, batch(1, SMALL_RECORD_BYTES, now_ms())), produce_error_position(topic.name)
+        frame, error_position = (
+            produce_frame(topic.name, 0, batch(1, SMALL_RECORD_BYTES, now_ms())),
+            produce_error_position(topic.name),
+        )
         limit = time.monotonic() + _LIMIT_S
         while beside.poll() is None if beside is not None else len(latencies) < 20 * _REQUESTS_A_LOOK:
-            load = pump([Lane(topic.leaders[0], itertools.repeat(frame))], count=_REQUESTS_A_LOOK, error_position=error_position)
+            load = pump(
+                [Lane(topic.leaders[0], itertools.repeat(frame))], count=_REQUESTS_A_LOOK, error_position=error_position
+            )
             latencies += load.latencies_us
             if time.monotonic() > limit:
                 break
@@ -147,5 +157,5 @@ WORKLOADS = {
         warms=False,
         starts=True,
         over_tls=True,
-    ),
+    )
 }

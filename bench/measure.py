@@ -131,4 +131,7 @@ def idle_percent(target: Target, seconds: float) -> float:
 
 def generator(load: Load) -> Figures:
     """How busy the load generator was, and its cost of a request."""
-    return {"generator busy, %": load.generator_busy, "generator CPU, us a request": load.generator_cpu_s / load.count * 1e6}
+    return {
+        "generator busy, %": load.generator_busy,
+        "generator CPU, us a request": load.generator_cpu_s / load.count * 1e6,
+    }

@@ -41,7 +41,12 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--partitions", type=int, default=4, help="each has a connection of its own; default 4")
-    parser.add_argument("--depth", type=int, default=DEPTH, help=f"requests in flight on each connection; default {DEPTH}, as of clients")
+    parser.add_argument(
+        "--depth",
+        type=int,
+        default=DEPTH,
+        help=f"requests in flight on each connection; default {DEPTH}, as of clients",
+    )
     options = parser.parse_args()
     counts = [int(text) for text in options.counts.split(",")]
     rates: dict[int, list[float]] = {count: [] for count in counts}
@@ -76,9 +81,8 @@ def _measure(count: int, options: argparse.Namespace, pump: CompiledPump) -> tup
             cpu_us = (cpu_seconds([process]) - before) / options.requests * 1e6
             check_ends(topic, warm + options.requests)
             leaders = len(set(topic.leaders))
-    said = (
-        f"{leaders} leader(s), {cpu_us:.1f} us of CPU a request, generator {load.generator_busy:.0f} % of a core, p99 {load.p99_us:,.0f} us"
-    )
+    generator = f"generator {load.generator_busy:.0f} % of a core"
+    said = f"{leaders} leader(s), {cpu_us:.1f} us of CPU a request, {generator}, p99 {load.p99_us:,.0f} us"
     return load.count / load.seconds, said
 
 

@@ -1,14 +1,15 @@
 """The load generator: one thread, non-blocking sockets, requests encoded beforehand.
 
-Per request it does two system calls, or fewer if several requests or answers travel together, and a few bytecodes: with a responder
-that only echoes (`bench/floor.py`) it is several times as fast as a broker. Every answer is checked: the error code of each, and
-when records are read, that their offsets follow each other. Any error ends the load.
+Per request it does two system calls, or fewer if several requests or answers travel together, and a few bytecodes: with
+a responder that only echoes (`bench/floor.py`) it is several times as fast as a broker. Every answer is checked: the
+error code of each, and when records are read, that their offsets follow each other. Any error ends the load.
 
-Latency is from passing the request to the kernel until the answer is read; with more requests in flight it is mostly waiting behind
-each other.
+Latency is from passing the request to the kernel until the answer is read; with more requests in flight it is mostly
+waiting behind each other.
 
-Unlike our other clients it does not use the core (`protocol.client`) under load: that decodes every answer, which takes as long as a broker
-needs for a small request, so the generator would be measured. Requests are encoded with the same codecs before the clock runs.
+Unlike our other clients it does not use the core (`protocol.client`) under load: that decodes every answer, which takes
+as long as a broker needs for a small request, so the generator would be measured. Requests are encoded with the same
+codecs before the clock runs.
 """
 
 from __future__ import annotations
@@ -99,7 +100,10 @@ class Lane:
         self.filled = 0
 
     def send(self, count: int, now_ns: int) -> int:
-        """Send up to `count` more requests. Returns their number; `unsent` has the bytes that the kernel did not accept."""
+        """Send up to `count` more requests.
+
+        Returns their number; `unsent` has the bytes that the kernel did not accept.
+        """
         requests = list(itertools.islice(self.frames, count))
         if not requests:
             return 0
@@ -197,8 +201,9 @@ def _undisturbed(lanes: Sequence[Lane]) -> Iterator[Readiness]:
 
 
 def pump(lanes: Sequence[Lane], *, count: int, depth: int = 1, error_position: int | None = None) -> Load:
-    """Send `count` requests over the lanes, up to `depth` unanswered on each, and wait for the answers. Lanes may run dry before.
+    """Send `count` requests over the lanes, up to `depth` unanswered on each, and wait for the answers.
 
+    Lanes may run dry before.
     `error_position`: see `bench/frames.py`; None if an answer has no fixed one. Errors: BenchError; the lanes are closed in any case.
     """
     clock, by_fd = time.perf_counter_ns, {lane.fd: lane for lane in lanes}
@@ -324,7 +329,10 @@ def offset_behind(buffer: bytes | bytearray, start: int, end: int, offset: int) 
 
 
 def drain(lanes: Sequence[FetchLane]) -> Load:
-    """Read every lane's partition to its end, one request at a time on each. Errors: BenchError; the lanes are closed in any case."""
+    """Read every lane's partition to its end, one request at a time on each.
+
+    Errors: BenchError; the lanes are closed in any case.
+    """
     clock, by_fd = time.perf_counter_ns, {lane.fd: lane for lane in lanes}
     latencies: list[int] = []
     received, first = 0, sum(lane.offset for lane in lanes)

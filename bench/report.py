@@ -38,7 +38,9 @@ class Results:
 
     def values(self, workload: str, target: str, figure: str) -> list[float]:
         """A figure in the measured rounds."""
-        chosen = (entry for entry in self.rounds if (entry.workload, entry.target) == (workload, target) and entry.number >= 0)
+        chosen = (
+            entry for entry in self.rounds if (entry.workload, entry.target) == (workload, target) and entry.number >= 0
+        )
         return [entry.figures[figure] for entry in chosen if figure in entry.figures]
 
     def names(self, workload: str) -> list[str]:
@@ -88,7 +90,9 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table in Markdown, with columns of equal width."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     lines = [head, ["-" * width for width in widths], *rows]
-    return "\n".join("| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in lines)
+    return "\n".join(
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in lines
+    )
 
 
 def write_json(path: Path, results: Results, circumstances: Mapping[str, Any]) -> None:

@@ -1,9 +1,10 @@
 """The path of a request through a broker: its files, their lines, the calls, and how often the reader changes the file.
 
 `make path` prints it; `tests/unit/bench/test_request_path.py` checks budgets. The brokers are real ones over simulated ports, on virtual
-time, so the same request takes the same path in each run. The trace counts calls of Python functions in the broker that serves it, from
-the first byte of the request to the last one of the answer; the simulated network, disk, store, generated codecs and this client are not.
-The ports of clock and committer are reported separately: in a real broker they are C code and another thread, here Python.
+time, so the same request takes the same path in each run. The trace counts calls of Python functions in the broker that
+serves it, from the first byte of the request to the last one of the answer; the simulated network, disk, store,
+generated codecs and this client are not. The ports of clock and committer are reported separately: in a real broker
+they are C code and another thread, here Python.
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ from lowtide.protocol.messages.create_topics import CreatableReplicaAssignment, 
 from lowtide.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
-from lowtide.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from lowtide.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
@@ -44,7 +49,13 @@ SIMULATED: Final = (
 )
 """Replacements for the environment of a broker."""
 
-PORTS: Final = ("runtime/clock.py", "runtime/commit_round.py", "runtime/committer.py", "runtime/completions.py", "runtime/durations.py")
+PORTS: Final = (
+    "runtime/clock.py",
+    "runtime/commit_round.py",
+    "runtime/committer.py",
+    "runtime/completions.py",
+    "runtime/durations.py",
+)
 """Replacements for C code and another thread of a real broker: the clocks, and the committer that syncs the journal, with its figures."""
 
 TOPIC: Final = "t"
@@ -151,8 +162,12 @@ class World:
         while not all(machine.state is State.UP for machine in self.machines):  # noqa: ASYNC110 - of virtual time, here and below
             await asyncio.sleep(0.01)
         client = await WireClient.connect(*self.machines[0].address)
-        assignment = CreatableReplicaAssignment(partition_index=0, broker_ids=[machine.broker_id for machine in self.machines])
-        topic = CreatableTopic(name=TOPIC, num_partitions=-1, replication_factor=-1, assignments=[assignment], configs=[])
+        assignment = CreatableReplicaAssignment(
+            partition_index=0, broker_ids=[machine.broker_id for machine in self.machines]
+        )
+        topic = CreatableTopic(
+            name=TOPIC, num_partitions=-1, replication_factor=-1, assignments=[assignment], configs=[]
+        )
         answer = await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7)
         assert not answer.topics[0].error_code, answer
         for _ in range(20):
@@ -192,7 +207,10 @@ def commit(offset: int) -> OffsetCommitRequest:
     """A commit of a group without members."""
     row = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="")
     return OffsetCommitRequest(
-        group_id="g", member_id="", generation_id_or_member_epoch=-1, topics=[OffsetCommitRequestTopic(name=TOPIC, partitions=[row])]
+        group_id="g",
+        member_id="",
+        generation_id_or_member_epoch=-1,
+        topics=[OffsetCommitRequestTopic(name=TOPIC, partitions=[row])],
     )
 
 

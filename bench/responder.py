@@ -1,5 +1,6 @@
-"""The simplest server: a fixed answer for every fixed number of bytes. `python -m bench.responder REQUEST ANSWER` (sizes).
+"""The simplest server: a fixed answer for every fixed number of bytes.
 
+`python -m bench.responder REQUEST ANSWER` (sizes).
 It parses no request, so its rate with the load generator is the generator's own limit. It prints its port
 and ends when its standard input does.
 """

@@ -151,7 +151,9 @@ def measure_cluster(scratch: Path, arguments: argparse.Namespace, figures: Figur
 
 def tell_memory(target: ClusterTarget, when: str, figures: Figures) -> None:
     """Of each broker."""
-    found = sorted(resident_bytes([member.process.pid]) / 1e6 for member in target.members if member.process is not None)
+    found = sorted(
+        resident_bytes([member.process.pid]) / 1e6 for member in target.members if member.process is not None
+    )
     figures[f"resident of a broker, {when}, MB (most)"] = found[-1]
     figures[f"resident of a broker, {when}, MB (least)"] = found[0]
 
@@ -186,7 +188,9 @@ def tell_etcd(target: ClusterTarget, when: str, figures: Figures) -> None:
 def rows_of(member: Member, topics: Sequence[Topic]) -> dict[tuple[str, int], Any]:
     """All partitions as a broker shows them. Errors: OSError."""
     with Client(member.address, limit_s=30.0) as client:
-        request = MetadataRequest(topics=[MetadataRequestTopic(name=topic.name) for topic in topics], allow_auto_topic_creation=False)
+        request = MetadataRequest(
+            topics=[MetadataRequestTopic(name=topic.name) for topic in topics], allow_auto_topic_creation=False
+        )
         answer = client.ask(request)
     return {(topic.name, row.partition_index): row for topic in answer.topics for row in topic.partitions}
 
@@ -245,7 +249,11 @@ def fail_over(target: ClusterTarget, topics: Sequence[Topic], victim: Member, nu
         rows = rows_of(survivor, topics)
         leaders = {member.broker_id: member.address for member in target.members}
         for name in dict.fromkeys(topic for topic, _ in led):
-            due = [key for key in led if key[0] == name and key not in moved and rows[key].leader_id not in {-1, victim.broker_id}]
+            due = [
+                key
+                for key in led
+                if key[0] == name and key not in moved and rows[key].leader_id not in {-1, victim.broker_id}
+            ]
             for leader in {rows[key].leader_id for key in due}:
                 answered = serving(leaders[leader], name, [key[1] for key in due if rows[key].leader_id == leader])
                 moved.update(dict.fromkeys(((name, partition) for partition in answered), time.perf_counter() - began))
@@ -260,7 +268,9 @@ def fail_over(target: ClusterTarget, topics: Sequence[Topic], victim: Member, nu
     figures[f"death {number + 1}: leader again, last s"] = seconds[-1]
     began = time.perf_counter()
     target.start_member(victim)
-    figures[f"death {number + 1}: registered again, s"] = until(lambda: target.registered() == BROKERS, "it is registered") - began
+    figures[f"death {number + 1}: registered again, s"] = (
+        until(lambda: target.registered() == BROKERS, "it is registered") - began
+    )
     in_sync = until(lambda: replicas_in_sync(survivor, topics), "all replicas are in sync") - began
     figures[f"death {number + 1}: all replicas in sync, s"] = in_sync
     assert victim.process is not None
@@ -327,7 +337,10 @@ def prepare(target: Target, partitions: int, found: Figures) -> list[Topic]:
     found["created, all serve, s"] = time.perf_counter() - began
     found["CPU s until then"] = target.cpu_s()
     found["resident, MB"] = target.resident_mb()
-    pump([Lane(topics[0].leaders[0], [produce_frame(topics[0].name, 0, batch(1, SMALL_RECORD_BYTES, now_ms()))])], count=1)
+    pump(
+        [Lane(topics[0].leaders[0], [produce_frame(topics[0].name, 0, batch(1, SMALL_RECORD_BYTES, now_ms()))])],
+        count=1,
+    )
     return topics
 
 
@@ -337,7 +350,10 @@ def kinds_of(topics: Sequence[Topic]) -> list[tuple[Address, Kind]]:
     records = batch(1, SMALL_RECORD_BYTES, now_ms())
     fetch = fetch_frame(name, 0)
     return [
-        (leader, Kind("Produce of a record", produce_frame(name, 1, records), REQUESTS, 5, produce_error_position(name))),
+        (
+            leader,
+            Kind("Produce of a record", produce_frame(name, 1, records), REQUESTS, 5, produce_error_position(name)),
+        ),
         (leader, Kind("Fetch of a record", fetch.request, REQUESTS, 5, fetch.error_position)),
         (leader, Kind("Metadata of a topic of one partition", metadata_frame(SINGLE), REQUESTS, 5)),
     ]

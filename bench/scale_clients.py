@@ -7,7 +7,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from lowtide.protocol.messages.api_versions import ApiVersionsRequest
-from lowtide.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from lowtide.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from lowtide.runtime.process import raise_open_file_limit
 
 from .client import Client
@@ -54,7 +58,9 @@ def _commit(target: Target, first: int, end: int) -> None:
     """One offset of each of these groups."""
     row = OffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata="")
     topics = [OffsetCommitRequestTopic(name=_TOPIC, partitions=[row])]
-    requests = [OffsetCommitRequest(group_id=f"group-{number}", member_id="", topics=topics) for number in range(first, end)]
+    requests = [
+        OffsetCommitRequest(group_id=f"group-{number}", member_id="", topics=topics) for number in range(first, end)
+    ]
     if first == 0:
         address = coordinator_of(target, "group-0")
         with Client(address) as client:

@@ -56,9 +56,16 @@ class Ledger:
         threading.Thread(target=self._look, daemon=True).start()
 
     def seconds(self) -> float:
-        """Their CPU time so far. The broker, if it was started here, is a child of this process too, and is not counted."""
+        """Their CPU time so far.
+
+        The broker, if it was started here, is a child of this process too, and is not counted.
+        """
         self._add()
-        return sum(self._seen.copy().values()) - self._looking_s - (self._without.cpu_s() if self._without.can_be_started else 0.0)
+        return (
+            sum(self._seen.copy().values())
+            - self._looking_s
+            - (self._without.cpu_s() if self._without.can_be_started else 0.0)
+        )
 
     def _add(self) -> None:
         for process, seconds in cpu_by_process([os.getpid()]).items():
@@ -132,15 +139,25 @@ class Bench:
 
     def read(self, kind: str, topic: str) -> None:
         """All columns of all rows."""
-        reader = self.spark.read.format(kind).option("kafka.bootstrap.servers", self._target.bootstrap).option("subscribe", topic)
+        reader = (
+            self.spark.read.format(kind)
+            .option("kafka.bootstrap.servers", self._target.bootstrap)
+            .option("subscribe", topic)
+        )
         reader.load().write.format("noop").mode("overwrite").save()
 
     def stream(self, kind: str, topic: str) -> None:
         """The same in micro-batches, with a checkpoint."""
-        reader = self.spark.readStream.format(kind).option("kafka.bootstrap.servers", self._target.bootstrap).option("subscribe", topic)
+        reader = (
+            self.spark.readStream.format(kind)
+            .option("kafka.bootstrap.servers", self._target.bootstrap)
+            .option("subscribe", topic)
+        )
         rows = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", self._rows // BATCHES).load()
         checkpoint = str(self._scratch / f"checkpoint-{self._new()}")
-        query = rows.writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+        query = (
+            rows.writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+        )
         query.awaitTermination()
         done = sum(progress["numInputRows"] for progress in query.recentProgress)
         assert done == self._rows, f"{kind} has read {done} rows of {self._rows}"
@@ -164,7 +181,10 @@ def run(bench: Bench, formats: Sequence[str], rounds: int) -> dict[tuple[str, st
                 topic = bench.topic() if job is Bench.write else filled
                 cost = bench.measured(lambda job=job, kind=kind, topic=topic: job(bench, kind, topic))
                 costs.setdefault((name, kind), []).append(cost)
-                print(f"round {number}: {name}, {kind}: {cost.cpu_us:.1f} us of CPU a row, {1e6 / cost.wall_us:,.0f} rows/s", flush=True)
+                print(
+                    f"round {number}: {name}, {kind}: {cost.cpu_us:.1f} us of CPU a row, {1e6 / cost.wall_us:,.0f} rows/s",
+                    flush=True,
+                )
                 if topic != filled:
                     bench.drop(topic)
     return costs
@@ -172,12 +192,17 @@ def run(bench: Bench, formats: Sequence[str], rounds: int) -> dict[tuple[str, st
 
 def table(costs: dict[tuple[str, str], list[Cost]]) -> str:
     """The first run, the second, and the median of the later ones."""
-    lines = ["| work | by | first run | second | median of the others | rows/s | broker |", "|---|---|---|---|---|---|---|"]
+    lines = [
+        "| work | by | first run | second | median of the others | rows/s | broker |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for (name, kind), found in costs.items():
         later: list[Any] = found[2:] or found[1:] or found
         middle = [statistics.median(values) for values in zip(*later, strict=True)]
         second = f"{found[1].cpu_us:.1f}" if len(found) > 1 else "-"
-        lines.append(f"| {name} | {kind} | {found[0].cpu_us:.1f} | {second} | {middle[0]:.1f} | {1e6 / middle[1]:,.0f} | {middle[2]:.2f} |")
+        lines.append(
+            f"| {name} | {kind} | {found[0].cpu_us:.1f} | {second} | {middle[0]:.1f} | {1e6 / middle[1]:,.0f} | {middle[2]:.2f} |"
+        )
     return "\n".join(lines)
 
 
@@ -189,8 +214,14 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=500_000, help=f"of {VALUE_BYTES} bytes each (500000)")
     parser.add_argument("--rounds", type=int, default=5, help="over all jobs and both formats (5)")
     parser.add_argument("--only", choices=FORMATS, help="one format alone: its first runs are those of a new Spark")
-    parser.add_argument("--python", default=sys.executable, help="what Spark starts its Python processes as (the Python of this bench)")
-    parser.add_argument("--target", metavar="HOST:PORT", help="a broker that runs; without it, a Lowtide of this working tree is started")
+    parser.add_argument(
+        "--python", default=sys.executable, help="what Spark starts its Python processes as (the Python of this bench)"
+    )
+    parser.add_argument(
+        "--target",
+        metavar="HOST:PORT",
+        help="a broker that runs; without it, a Lowtide of this working tree is started",
+    )
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     jars = os.environ.get("SPARK_KAFKA_JARS", "")
@@ -201,7 +232,11 @@ def main() -> int:
         parser.error("there is nothing to measure")
     with tempfile.TemporaryDirectory(prefix="bench-spark-") as name:
         host, _, port = (arguments.target or "").rpartition(":")
-        spec = TargetSpec(name="broker", address=(host, int(port))) if arguments.target else TargetSpec(name="broker", command=LOWTIDE)
+        spec = (
+            TargetSpec(name="broker", address=(host, int(port)))
+            if arguments.target
+            else TargetSpec(name="broker", command=LOWTIDE)
+        )
         target = Target(spec, Path(name))
         try:
             target.ensure_up()

@@ -139,21 +139,29 @@ class Target:
         return self.start()
 
     def start(self) -> float:
-        """Start it, on the directory and port that it had, if any. Returns the seconds from the start until it answered."""
+        """Start it, on the directory and port that it had, if any.
+
+        Returns the seconds from the start until it answered.
+        """
         if self._directory is None:
             self._directory = Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir=self.scratch))
             self.address = (LOOPBACK, free_ports(1)[0])
         words = [word.format(port=self.address[1], dir=self._directory) for word in self.spec.command]
         with self._log_path().open("ab") as log:
             began = time.perf_counter()
-            # In its own session: an interrupt from the keyboard must reach it through `stop`, after the figures are saved.
-            self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+            # In its own session: an interrupt from the keyboard must reach it through `stop`, after the figures are
+            # saved.
+            self._process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
         self._roots = [self._process.pid]
         while not self._answers():
             code = self._process.poll()
             if code is not None or time.perf_counter() - began > START_LIMIT_S:
                 self.stop(signal.SIGKILL)
-                what = f"did not answer within {START_LIMIT_S:.0f} s" if code is None else f"ended with exit code {code}"
+                what = (
+                    f"did not answer within {START_LIMIT_S:.0f} s" if code is None else f"ended with exit code {code}"
+                )
                 raise BenchError(f"{self.name} {what}: {self._last_words()}")
             time.sleep(_POLL_S)
         return time.perf_counter() - began

@@ -55,8 +55,13 @@ class Topic:
 
 
 @contextmanager
-def topic_on(target: Target, partitions: int, configs: Mapping[str, str] | None = None, *, replicas: Sequence[int] = ()) -> Iterator[Topic]:
-    """A new topic, deleted at the end, also when the work on it failed. `replicas`: of every partition; else the target chooses."""
+def topic_on(
+    target: Target, partitions: int, configs: Mapping[str, str] | None = None, *, replicas: Sequence[int] = ()
+) -> Iterator[Topic]:
+    """A new topic, deleted at the end, also when the work on it failed.
+
+    `replicas`: of every partition; else the target chooses.
+    """
     name = f"bench-{uuid.uuid4().hex[:12]}"
     try:
         yield create_topic(target, name, partitions, configs or {}, replicas=replicas)
@@ -65,10 +70,16 @@ def topic_on(target: Target, partitions: int, configs: Mapping[str, str] | None 
             client.ask(DeleteTopicsRequest(topic_names=[name], timeout_ms=_DELETE_MS))
 
 
-def create_topic(target: Target, name: str, partitions: int, configs: Mapping[str, str], *, replicas: Sequence[int] = ()) -> Topic:
-    """Create a topic, a replica on each broker up to three, asking again while there is no controller. Errors: BenchError."""
+def create_topic(
+    target: Target, name: str, partitions: int, configs: Mapping[str, str], *, replicas: Sequence[int] = ()
+) -> Topic:
+    """Create a topic, a replica on each broker up to three, asking again while there is no controller.
+
+    Errors: BenchError.
+    """
     rows = [
-        CreatableReplicaAssignment(partition_index=number, broker_ids=list(replicas)) for number in range(partitions if replicas else 0)
+        CreatableReplicaAssignment(partition_index=number, broker_ids=list(replicas))
+        for number in range(partitions if replicas else 0)
     ]
     if target.brokers > 1:
         configs = {"min.insync.replicas": str(MINIMUM_IN_SYNC), **configs}
@@ -95,7 +106,10 @@ def create_topic(target: Target, name: str, partitions: int, configs: Mapping[st
 
 
 def wait_until_serving(target: Target, name: str, partitions: int) -> list[Address]:
-    """Wait until every partition has a leader that returns its end offset. Returns the leaders. Errors: BenchError after a long time."""
+    """Wait until every partition has a leader that returns its end offset.
+
+    Returns the leaders. Errors: BenchError after a long time.
+    """
     limit = time.perf_counter() + READY_LIMIT_S
     while True:
         with suppress(OSError):
@@ -123,7 +137,10 @@ def find_leaders(target: Target, name: str, partitions: int) -> list[Address] | 
 def by_leader(leaders: Sequence[Address]) -> dict[Address, list[int]]:
     """The partitions of each leader."""
     partitions = range(len(leaders))
-    return {leader: [partition for partition in partitions if leaders[partition] == leader] for leader in dict.fromkeys(leaders)}
+    return {
+        leader: [partition for partition in partitions if leaders[partition] == leader]
+        for leader in dict.fromkeys(leaders)
+    }
 
 
 def end_offsets(name: str, leaders: Sequence[Address]) -> list[int] | None:
@@ -132,7 +149,9 @@ def end_offsets(name: str, leaders: Sequence[Address]) -> list[int] | None:
     for leader, partitions in by_leader(leaders).items():
         rows = [ListOffsetsPartition(partition_index=partition, timestamp=LATEST) for partition in partitions]
         with Client(leader) as client:
-            answer = client.ask(ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=name, partitions=rows)]))
+            answer = client.ask(
+                ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=name, partitions=rows)])
+            )
         for row in answer.topics[0].partitions:
             if row.error_code:
                 return None

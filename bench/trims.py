@@ -68,9 +68,16 @@ def trims(target: Target, amounts: Amounts) -> Figures:
     with topic_on(target, 1, {"segment.bytes": str(SEGMENT_BYTES)}) as topic:
         known = _Partition(len(records))
         until_s = time.perf_counter() + amounts.trimmed_s
-        paces = ((_fill, len(records) / BYTES_PER_S), (_read, len(records) / BYTES_PER_S), (_delete, DELETE_EACH_S), (_look, SAMPLE_EACH_S))
+        paces = (
+            (_fill, len(records) / BYTES_PER_S),
+            (_read, len(records) / BYTES_PER_S),
+            (_delete, DELETE_EACH_S),
+            (_look, SAMPLE_EACH_S),
+        )
         makers = [(make(target, topic, records, known), pace_s) for make, pace_s in paces]
-        threads = [threading.Thread(target=_at_a_pace, args=(act, pace_s, until_s, known.failures)) for act, pace_s in makers]
+        threads = [
+            threading.Thread(target=_at_a_pace, args=(act, pace_s, until_s, known.failures)) for act, pace_s in makers
+        ]
         with cost_of(target) as cost:
             for thread in threads:
                 thread.start()
@@ -98,8 +105,13 @@ def _figures(known: _Partition, cpu_s: float, seconds: float) -> Figures:
         "delete, p50 us": percentile(deletes_us, 0.5),
         "delete, p99 us": percentile(deletes_us, 0.99),
     }
-    tenths = [known.over_bytes[number * len(known.over_bytes) // 10 :][: max(len(known.over_bytes) // 10, 1)] for number in range(10)]
-    return figures | {f"over live, tenth {number}, most MiB": max(each) / MEBIBYTE for number, each in enumerate(tenths, 1)}
+    tenths = [
+        known.over_bytes[number * len(known.over_bytes) // 10 :][: max(len(known.over_bytes) // 10, 1)]
+        for number in range(10)
+    ]
+    return figures | {
+        f"over live, tenth {number}, most MiB": max(each) / MEBIBYTE for number, each in enumerate(tenths, 1)
+    }
 
 
 def _at_a_pace(act: Callable[[], None], pace_s: float, until_s: float, failures: list[BaseException]) -> None:

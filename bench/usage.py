@@ -1,8 +1,8 @@
 """The usage of a broker: CPU time and resident memory of its processes, children included.
 
-CPU time comes from the kernel's clock of each process, which counts nanoseconds and the threads that have ended; `/proc/<pid>/stat` has
-the same sum in hundredths of a second, too coarse for a few thousand requests. Children that were waited for are added from there.
-Where there is no /proc (macOS), both are `nan`, and the tables show a dash.
+CPU time comes from the kernel's clock of each process, which counts nanoseconds and the threads that have ended;
+`/proc/<pid>/stat` has the same sum in hundredths of a second, too coarse for a few thousand requests. Children that
+were waited for are added from there. Where there is no /proc (macOS), both are `nan`, and the tables show a dash.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ class ProcessStatus:
 
 
 def parse_status(line: str) -> ProcessStatus:
-    """Read a line of `/proc/<pid>/stat`. The name may contain blanks and brackets, so counting starts behind the last bracket."""
+    """Read a line of `/proc/<pid>/stat`.
+
+    The name may contain blanks and brackets, so counting starts behind the last bracket.
+    """
     fields = line.rpartition(")")[2].split()
     return ProcessStatus(parent=int(fields[1]), waited_ticks=int(fields[13]) + int(fields[14]))
 

@@ -1,8 +1,8 @@
 """Requests that wait: the wait of a handler's task ends when its client has gone.
 
-A connection that ends abandons the requests that it has parked (`Pending.abandon`). A request that a task works on (`promised`) isn't
-cancelled then, for what it has begun is carried out and audited. Instead every wait that only its answer needs ends at once, as if its
-time were over. Such a wait is written `async with client_wait(deadline)`.
+A connection that ends abandons the requests that it has parked (`Pending.abandon`). A request that a task works on
+(`promised`) isn't cancelled then, for what it has begun is carried out and audited. Instead every wait that only its
+answer needs ends at once, as if its time were over. Such a wait is written `async with client_wait(deadline)`.
 
 Guards: nothing that belongs to a request outlives its connection, but for work that was accepted.
 """
@@ -61,7 +61,10 @@ def current_presence() -> ClientPresence | None:
 
 @asynccontextmanager
 async def client_wait(deadline: float | None = None) -> AsyncIterator[None]:
-    """Bounds a wait that only the answer needs. Errors: TimeoutError at `deadline` (the loop's time), or when the client has gone."""
+    """Bounds a wait that only the answer needs.
+
+    Errors: TimeoutError at `deadline` (the loop's time), or when the client has gone.
+    """
     async with asyncio.timeout_at(deadline) as limit:
         presence = current_presence()
         if presence is None:

@@ -6,8 +6,9 @@
 | segments | `.log` files that are open (`storage/log/open_files.py`); others are opened when they are used |
 | connections | accepted ones; `max.connections` may set less, never more |
 
-So neither partitions nor clients take the descriptors that a broker needs: without a descriptor for its journal or its store it can
-only stop. Source: the table of `RLIMIT_NOFILE` in Kafka's operations guide, which asks for 100,000 and shares nothing out.
+So neither partitions nor clients take the descriptors that a broker needs: without a descriptor for its journal or its
+store it can only stop. Source: the table of `RLIMIT_NOFILE` in Kafka's operations guide, which asks for 100,000 and
+shares nothing out.
 """
 
 from __future__ import annotations
@@ -42,9 +43,14 @@ class DescriptorBudget(NamedTuple):
 
 
 def share_out(limit: int) -> DescriptorBudget:
-    """The shares of `limit` descriptors. Errors: OSError, in one sentence, for a limit with which a broker can't work."""
+    """The shares of `limit` descriptors.
+
+    Errors: OSError, in one sentence, for a limit with which a broker can't work.
+    """
     if limit < DESCRIPTORS_MIN:
-        message = f"the limit of open files (RLIMIT_NOFILE, ulimit -n) is {limit}: a broker needs at least {DESCRIPTORS_MIN}."
+        message = (
+            f"the limit of open files (RLIMIT_NOFILE, ulimit -n) is {limit}: a broker needs at least {DESCRIPTORS_MIN}."
+        )
         raise OSError(message)
     reserve = min(max(limit // _RESERVE_PART, _RESERVE_MIN), _RESERVE_MAX)
     segment_files = max((limit - reserve) // _SEGMENTS_PART, 1)

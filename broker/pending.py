@@ -3,8 +3,8 @@
 `DelayedQueue` is the loop's side of a purgatory: one timer for the earliest deadline, and completions once per pass of the loop, whose
 answers leave together (`AnswerRounds`).
 
-Guards: a request is answered once. One that fails costs its own client the connection and no other one anything; those that became ready
-with it are answered all the same, and the timer stays set.
+Guards: a request is answered once. One that fails costs its own client the connection and no other one anything; those
+that became ready with it are answered all the same, and the timer stays set.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class Pending(Generic[ResponseT]):
     `on_abandoned` is called when the connection goes away first, so that whatever waits can be forgotten; a completion after that
     goes nowhere.
 
-    One that `completes_anyway` is completed also after `on_abandoned` was called, and soon then: for what waits for more than the answer.
+    One that `completes_anyway` is completed also after `on_abandoned` was called, and soon then: for what waits for
+    more than the answer.
 
     One that `holds_connection` must take effect before the connection's next request is executed, whatever that is.
     """
@@ -84,7 +85,9 @@ class Pending(Generic[ResponseT]):
             self.on_abandoned()
 
 
-def promised(work: Callable[[], Coroutine[Any, Any, ResponseT | None]], spawn: Spawn, *, name: str) -> Pending[ResponseT]:
+def promised(
+    work: Callable[[], Coroutine[Any, Any, ResponseT | None]], spawn: Spawn, *, name: str
+) -> Pending[ResponseT]:
     """The answer that a task will give. If it gives none, or one that can't be sent, the connection is closed.
 
     When the client goes, the task ends its waits for the answer (`client_wait`), and carries out the rest.
@@ -106,7 +109,10 @@ def promised(work: Callable[[], Coroutine[Any, Any, ResponseT | None]], spawn: S
 
 
 def mapped(pending: Pending[Any], change: Callable[[Any], Any]) -> Pending[Any]:
-    """The answer that `change` makes of another one, which is not changed itself. Where there is none, there is none either."""
+    """The answer that `change` makes of another one, which is not changed itself.
+
+    Where there is none, there is none either.
+    """
     changed: Pending[Any] = Pending(holds_connection=pending.holds_connection)
     changed.on_abandoned = pending.abandon
 
@@ -121,7 +127,10 @@ def mapped(pending: Pending[Any], change: Callable[[Any], Any]) -> Pending[Any]:
 
 
 async def answer_of(pending: Pending[ResponseT], *, for_client: bool = False) -> ResponseT | None:
-    """Wait for an answer; None if there won't be one. One that is only passed on, `for_client`, is abandoned when that client goes."""
+    """Wait for an answer; None if there won't be one.
+
+    One that is only passed on, `for_client`, is abandoned when that client goes.
+    """
     answered: asyncio.Future[ResponseT | None] = asyncio.get_running_loop().create_future()
 
     def on_answer(response: ResponseT | None) -> None:
@@ -224,10 +233,15 @@ class DelayedQueue:
         on_bug: Callable[[DelayedRequest, Exception], None],
         rounds: AnswerRounds | None = None,
     ) -> None:
-        """`on_bug` is called with a request that raised; its connection is being closed. Answers leave at the end of their round."""
+        """`on_bug` is called with a request that raised; its connection is being closed.
+
+        Answers leave at the end of their round.
+        """
         self._on_bug = on_bug
         self._rounds = AnswerRounds(loop) if rounds is None else rounds
-        self._purgatory: DelayedOperationPurgatory[TopicPartition] = DelayedOperationPurgatory(maximum_per_key=maximum_per_key)
+        self._purgatory: DelayedOperationPurgatory[TopicPartition] = DelayedOperationPurgatory(
+            maximum_per_key=maximum_per_key
+        )
         self.watched = self._purgatory.watched_keys
         """The keys that anything waits for: where nothing does, a call is saved."""
         self._clock = clock
@@ -246,7 +260,10 @@ class DelayedQueue:
         return cast("list[DelayedRequest]", self._purgatory.operations())
 
     def watch(self, request: DelayedRequest) -> bool:
-        """Park a request whose condition doesn't hold. Returns False, and parks nothing, where too many wait already, or at a stop."""
+        """Park a request whose condition doesn't hold.
+
+        Returns False, and parks nothing, where too many wait already, or at a stop.
+        """
         thresholds = list(request.thresholds())
         if self._closed or not all(self._purgatory.has_room(key) for key, _ in thresholds):
             return False

@@ -42,7 +42,10 @@ class WaitingPlaces:
 
     @contextmanager
     def taken_by(self, asker: Asker, places: int = 1) -> Iterator[bool]:
-        """Takes places until the block ends. Gives False, and takes none, where all are taken or the client has its share."""
+        """Takes places until the block ends.
+
+        Gives False, and takes none, where all are taken or the client has its share.
+        """
         client = client_of(asker)
         if self._taken[client] + places > self._share or self._taken.total() + places > self._total:
             yield False

@@ -1,7 +1,7 @@
 """Long work in the event loop, a slice at a time, so that nothing else waits for it.
 
-What requests cause takes turns (`turns`): however many there are, one slice is taken in a pass of the loop. What the broker does by itself
-(`run_in_slices`, `SlicedWork`) doesn't wait for them: there is one of each kind at a time.
+What requests cause takes turns (`turns`): however many there are, one slice is taken in a pass of the loop. What the
+broker does by itself (`run_in_slices`, `SlicedWork`) doesn't wait for them: there is one of each kind at a time.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ def run_in_slices(
     on_done: Callable[[], None],
     rest_ms: Callable[[], int] = _no_rest,
 ) -> None:
-    """Take `steps` to their end, the first slice of them at once; then `on_done` is called. Whatever is ready runs between two slices.
+    """Take `steps` to their end, the first slice of them at once; then `on_done` is called.
 
+    Whatever is ready runs between two slices.
     `rest_ms` is asked after each slice for how long others are to have the loop to themselves. They have it if one was ready: a loop
     with nothing else to do takes the next slice.
     """
@@ -66,7 +67,9 @@ def run_in_slices(
     on_done()
 
 
-def _rest(loop: asyncio.AbstractEventLoop, clock: Clock, since_ns: int, rest_s: float, go_on: Callable[[], None]) -> None:
+def _rest(
+    loop: asyncio.AbstractEventLoop, clock: Clock, since_ns: int, rest_s: float, go_on: Callable[[], None]
+) -> None:
     """A pass of the loop has ended that began at `since_ns`."""
     if clock.monotonic_ns() - since_ns < IDLE_PASS_NS:
         go_on()
@@ -75,7 +78,10 @@ def _rest(loop: asyncio.AbstractEventLoop, clock: Clock, since_ns: int, rest_s: 
 
 
 def taken(rows: list[RowT], count: int) -> Iterator[list[RowT]]:
-    """The rows in their order, in lists of `count`. They are taken out of `rows`, which is empty then: what is done needs no memory."""
+    """The rows in their order, in lists of `count`.
+
+    They are taken out of `rows`, which is empty then: what is done needs no memory.
+    """
     rows.reverse()
     while rows:
         some = rows[: -count - 1 : -1]
@@ -108,13 +114,21 @@ def _each(steps: Iterator[object]) -> Generator[None, None, None]:
         yield
 
 
-def run_in_turns(turns: Turns, steps: Iterator[object], on_done: Callable[[], None], on_failed: Callable[[Exception], None]) -> None:
-    """Take `steps` to their end: the first slice at once, the others in turn with other work. Then `on_done` is called, or `on_failed`."""
+def run_in_turns(
+    turns: Turns, steps: Iterator[object], on_done: Callable[[], None], on_failed: Callable[[Exception], None]
+) -> None:
+    """Take `steps` to their end: the first slice at once, the others in turn with other work.
+
+    Then `on_done` is called, or `on_failed`.
+    """
     turns.run(_each(steps), lambda _: on_done(), on_failed)
 
 
 def answer_in_slices(turns: Turns, log: Any, steps: Generator[None, None, ResponseT]) -> ResponseT | Pending[ResponseT]:
-    """The answer that `steps` return: at once, if one slice is enough, else a promise. For a client that goes no more steps are taken."""
+    """The answer that `steps` return: at once, if one slice is enough, else a promise.
+
+    For a client that goes no more steps are taken.
+    """
     pending: Pending[ResponseT] = Pending()
 
     def on_failed(error: Exception) -> None:  # A bug of ours costs one connection.
@@ -132,7 +146,11 @@ class SlicedWork:
     """Pieces of work that are done in their order, in slices. A piece may add others."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, clock: Clock, on_done: Callable[[], None], rest_ms: Callable[[], int] = _no_rest
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        on_done: Callable[[], None],
+        rest_ms: Callable[[], int] = _no_rest,
     ) -> None:
         """`on_done` is called whenever nothing is left to do. `rest_ms`: see `run_in_slices`."""
         self._loop = loop
@@ -187,7 +205,10 @@ class RequestSlices:
         return self._held
 
     def take(self, partitions: int) -> bool:
-        """Whether a request of so many may be held; then `give_back` is owed. Where not, it must not wait for anything."""
+        """Whether a request of so many may be held; then `give_back` is owed.
+
+        Where not, it must not wait for anything.
+        """
         if self._held + partitions > PARTITIONS_IN_SLICES_MAX:
             return False
         self._held += partitions
@@ -202,8 +223,9 @@ class RequestSlices:
         self._loop.call_later(delay_ms / 1000, callback)
 
     def run(self, steps: Iterator[object], is_wanted: Callable[[], bool], on_failed: Callable[[], None]) -> None:
-        """Take `steps` to their end, beginning in the loop's next pass. They end early when `is_wanted` says so, asked before each step.
+        """Take `steps` to their end, beginning in the loop's next pass.
 
+        They end early when `is_wanted` says so, asked before each step.
         An exception is a bug of ours: it is logged, and `on_failed` is called.
         """
 
@@ -220,7 +242,10 @@ def _while_wanted(steps: Iterator[object], is_wanted: Callable[[], bool]) -> Ste
 
 
 def ask_in_slices(turns: Turns, log: Any, pending: Pending[Any], steps: Generator[None, None, bool]) -> None:
-    """Take steps that complete `pending`, or begin what does, and return True. For a client that goes no more are taken."""
+    """Take steps that complete `pending`, or begin what does, and return True.
+
+    For a client that goes no more are taken.
+    """
     taken = answer_in_slices(turns, log, steps)
     if isinstance(taken, Pending):
         pending.on_abandoned = taken.abandon

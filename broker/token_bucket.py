@@ -1,7 +1,8 @@
 """A rate with bursts: so many units a second, and what was not used for a while at once.
 
-A request is let in while any unit is left, and may take more than there are: the bucket is in debt then, and no request is let in until
-that is paid. So a request is never too large to be let in at all. Source: KIP-599, Kafka's `TokenBucket`.
+A request is let in while any unit is left, and may take more than there are: the bucket is in debt then, and no request
+is let in until that is paid. So a request is never too large to be let in at all. Source: KIP-599, Kafka's
+`TokenBucket`.
 """
 
 from __future__ import annotations

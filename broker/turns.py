@@ -29,7 +29,8 @@ Steps = Generator[Pending[Any] | None, None, Any]
 class Piece:
     """One piece of work. `on_failed` is called with what its steps raised; nothing is called for one that was dropped.
 
-    One that `goes_on` has the next slice too, before all others: it is short, or what it has in memory goes when it is done.
+    One that `goes_on` has the next slice too, before all others: it is short, or what it has in memory goes when it is
+    done.
     """
 
     __slots__ = ("dropped", "goes_on", "on_failed", "steps")
@@ -66,12 +67,15 @@ class Turns:
             self._loop.call_soon(self._take_slice)
 
     def run(
-        self, steps: Generator[None, None, ResultT], on_done: Callable[[ResultT], None], on_failed: Callable[[Exception], None]
+        self,
+        steps: Generator[None, None, ResultT],
+        on_done: Callable[[ResultT], None],
+        on_failed: Callable[[Exception], None],
     ) -> Piece | None:
         """Take the first slice of `steps` now, and the others in turn; then `on_done` is called with what they return.
 
-        Returns the piece that has turns, None where one slice was enough. What the first slice raises is raised here; later `on_failed`
-        is called with it.
+        Returns the piece that has turns, None where one slice was enough. What the first slice raises is raised here;
+        later `on_failed` is called with it.
         """
         until_ms = self.now_ms() + SLICE_MS
         try:

@@ -22,12 +22,17 @@ from lowtide.metadata.records import AclRecord
 from lowtide.protocol.acl_values import AclOperation, AclPattern, AclPermission, AclResourceType
 from lowtide.runtime.addresses import in_normal_form
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="List, allow, deny, remove and explain rules of access control.")
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="List, allow, deny, remove and explain rules of access control."
+)
 
 User = Annotated[str, typer.Argument(metavar="USER", help="alice, User:alice, or * for all")]
 Operations = Annotated[str, typer.Argument(metavar="OPERATION,…", help="read, write, describe, … or all")]
 ResourceWords = Annotated[
-    str, typer.Argument(metavar="RESOURCE", help="topic:flights, topic:flights-* (all that begin so), topic:*, group:etl, cluster, …")
+    str,
+    typer.Argument(
+        metavar="RESOURCE", help="topic:flights, topic:flights-* (all that begin so), topic:*, group:etl, cluster, …"
+    ),
 ]
 Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="from this address only")]
 
@@ -56,19 +61,26 @@ def operations_of(words: str) -> list[AclOperation]:
     for word in words.split(","):
         name = word.strip().upper().replace("-", "_")
         if name not in AclOperation.__members__ or name == AclOperation.ANY.name:
-            names = ", ".join(each.name.lower().replace("_", "-") for each in AclOperation if each is not AclOperation.ANY)
+            names = ", ".join(
+                each.name.lower().replace("_", "-") for each in AclOperation if each is not AclOperation.ANY
+            )
             raise misused(f"{word.strip()!r} is no operation: {names}.")
         found.append(AclOperation[name])
     return found
 
 
 def resource_of(words: str) -> tuple[AclResourceType, str, AclPattern]:
-    """`topic:flights`; a star at the end of a name stands for all that begin so, alone for all. Errors: CommandError."""
+    """`topic:flights`; a star at the end of a name stands for all that begin so, alone for all.
+
+    Errors: CommandError.
+    """
     kind, _, name = words.partition(":")
     if kind == "cluster" and name in ("", CLUSTER_NAME):
         return AclResourceType.CLUSTER, CLUSTER_NAME, AclPattern.LITERAL
     if kind not in _KINDS or kind == "cluster" or not name:
-        raise misused(f"{words!r} is no resource: topic:NAME, group:ID, transactional-id:ID, token:ID, user:User:NAME, or cluster.")
+        raise misused(
+            f"{words!r} is no resource: topic:NAME, group:ID, transactional-id:ID, token:ID, user:User:NAME, or cluster."
+        )
     if name != _WILDCARD and name.endswith(_WILDCARD):
         return _KINDS[kind], name[:-1], AclPattern.PREFIXED
     return _KINDS[kind], name, AclPattern.LITERAL
@@ -87,7 +99,9 @@ def shown_resource(acl: Acl) -> str:
 async def list_acls(
     call: NetworkCall,
     *,
-    resource: Annotated[str | None, typer.Option("--resource", metavar="RESOURCE", help="about this resource, general ones too")] = None,
+    resource: Annotated[
+        str | None, typer.Option("--resource", metavar="RESOURCE", help="about this resource, general ones too")
+    ] = None,
     user: Annotated[str | None, typer.Option("--user", metavar="USER", help="that name this user")] = None,
 ) -> ExitCode:
     """List the rules."""
@@ -95,7 +109,9 @@ async def list_acls(
     if resource is not None:
         kind, name, pattern = resource_of(resource)
         wanted = wanted._replace(
-            resource_type=kind, resource_name=name, pattern=AclPattern.MATCH if pattern is AclPattern.LITERAL else pattern
+            resource_type=kind,
+            resource_name=name,
+            pattern=AclPattern.MATCH if pattern is AclPattern.LITERAL else pattern,
         )
     acls = await call.client.describe_acls(wanted, timeout=call.timeout_ms / 1000)
     _print(acls, call.output)
@@ -104,14 +120,18 @@ async def list_acls(
 
 @app.command()
 @network
-async def allow(call: NetworkCall, user: User, operation: Operations, resource: ResourceWords, *, host: Host = _WILDCARD) -> ExitCode:
+async def allow(
+    call: NetworkCall, user: User, operation: Operations, resource: ResourceWords, *, host: Host = _WILDCARD
+) -> ExitCode:
     """Allow a user operations on a resource."""
     return await _create(call, _acls(user, operation, resource, host, AclPermission.ALLOW))
 
 
 @app.command()
 @network
-async def deny(call: NetworkCall, user: User, operation: Operations, resource: ResourceWords, *, host: Host = _WILDCARD) -> ExitCode:
+async def deny(
+    call: NetworkCall, user: User, operation: Operations, resource: ResourceWords, *, host: Host = _WILDCARD
+) -> ExitCode:
     """Deny a user operations on a resource, whatever other rules allow."""
     return await _create(call, _acls(user, operation, resource, host, AclPermission.DENY))
 
@@ -123,7 +143,9 @@ async def remove(
     user: User,
     resource: ResourceWords,
     *,
-    operation: Annotated[str | None, typer.Option("--operation", metavar="OPERATION,…", help="rules about these operations only")] = None,
+    operation: Annotated[
+        str | None, typer.Option("--operation", metavar="OPERATION,…", help="rules about these operations only")
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="don't ask")] = False,
 ) -> ExitCode:
     """Remove the rules of a user about a resource that was named so."""
@@ -148,8 +170,13 @@ async def remove(
 
 @app.command()
 @network
-async def explain(call: NetworkCall, user: User, operation: Operations, resource: ResourceWords, *, host: Host = "127.0.0.1") -> ExitCode:
-    """Say whether a user may do something, and which rule decides. The host is 127.0.0.1 unless --host gives another."""
+async def explain(
+    call: NetworkCall, user: User, operation: Operations, resource: ResourceWords, *, host: Host = "127.0.0.1"
+) -> ExitCode:
+    """Say whether a user may do something, and which rule decides.
+
+    The host is 127.0.0.1 unless --host gives another.
+    """
     operations = operations_of(operation)
     kind, name, pattern = resource_of(resource)
     if pattern is AclPattern.PREFIXED or len(operations) != 1 or operations[0] is AclOperation.ALL:
@@ -217,7 +244,11 @@ def _row(acl: Acl) -> tuple[str, ...]:
 
 
 def _value(acl: Acl) -> dict[str, str]:
-    return {**dict(zip(_COLUMNS, _row(acl), strict=True)), "pattern": acl.pattern.name.lower(), "name": acl.resource_name}
+    return {
+        **dict(zip(_COLUMNS, _row(acl), strict=True)),
+        "pattern": acl.pattern.name.lower(),
+        "name": acl.resource_name,
+    }
 
 
 def _print(acls: Iterable[Acl], output: Output) -> None:

@@ -33,12 +33,18 @@ class Entry(NamedTuple):
 ENTRIES: Final = {
     "serve": Entry("run a broker", BROKERS),
     "dev": Entry("run a cluster of several brokers in one process, for laptops and tests", BROKERS),
-    "certificates": Entry("create and renew certificates, passwords and settings of a secure cluster", BROKERS, "certificates"),
+    "certificates": Entry(
+        "create and renew certificates, passwords and settings of a secure cluster", BROKERS, "certificates"
+    ),
     "keys": Entry("print every configuration key of a broker, as a page in Markdown", BROKERS),
     "metrics": Entry("print every metric of a broker, as a page in Markdown", BROKERS),
     "console": Entry("show a cluster in a browser on this machine", CLUSTER, "console"),
-    "cluster": Entry("the brokers, the controller, what is wrong; elections, and moves of replicas", CLUSTER, "cluster"),
-    "topics": Entry("list, describe, create, change, delete topics, and explain what keeps their oldest segments", CLUSTER, "topics"),
+    "cluster": Entry(
+        "the brokers, the controller, what is wrong; elections, and moves of replicas", CLUSTER, "cluster"
+    ),
+    "topics": Entry(
+        "list, describe, create, change, delete topics, and explain what keeps their oldest segments", CLUSTER, "topics"
+    ),
     "configs": Entry("what is set for topics, brokers and groups, and changes of it", CLUSTER, "configs"),
     "quotas": Entry("how much of the brokers users, client ids and addresses may use", CLUSTER, "quotas"),
     "groups": Entry("list and describe consumer groups, set their offsets, delete them", CLUSTER, "groups"),
@@ -46,11 +52,19 @@ ENTRIES: Final = {
     "records": Entry("delete records, sweep many partitions, show records, write some", CLUSTER, "records"),
     "users": Entry("who logs in by SCRAM: add, list, remove users", CLUSTER, "users"),
     "tokens": Entry("logins for a time: create, list, renew, end delegation tokens", CLUSTER, "tokens"),
-    "log-dirs": Entry("log directories of brokers, how much space partitions take, and moves between them", CLUSTER, "log_dirs"),
+    "log-dirs": Entry(
+        "log directories of brokers, how much space partitions take, and moves between them", CLUSTER, "log_dirs"
+    ),
     "top": Entry("brokers, disks, topics by rate, deletes that wait and groups by lag, live", CLUSTER, "top"),
-    "metadata": Entry("compare the metadata with what log directories know, bring them forward after a restore", FILES, "metadata"),
-    "backup": Entry("write the metadata to one file, also while brokers run, and show what such a file holds", FILES, "backup"),
-    "restore": Entry("put a backup of the metadata into an empty store, with what log directories know besides", FILES, "restore"),
+    "metadata": Entry(
+        "compare the metadata with what log directories know, bring them forward after a restore", FILES, "metadata"
+    ),
+    "backup": Entry(
+        "write the metadata to one file, also while brokers run, and show what such a file holds", FILES, "backup"
+    ),
+    "restore": Entry(
+        "put a backup of the metadata into an empty store, with what log directories know besides", FILES, "restore"
+    ),
     "dump-log": Entry("say what is in the files of a log, also damaged ones; reads only", FILES, "dump_log"),
     "repair-log-start": Entry("keep what is readable of a damaged journal of log start offsets", FILES),
     "version": Entry("print the version", OTHERS),
@@ -104,7 +118,9 @@ def _passed_on(name: str) -> typer.Typer:
 
 def run(words: Sequence[str]) -> int:
     """Parses the words and runs what they say; returns the exit code."""
-    if sys.modules.get("rich", sys) is None:  # `serve` and `dev` keep structlog from importing it; they ran in this process before.
+    if (
+        sys.modules.get("rich", sys) is None
+    ):  # `serve` and `dev` keep structlog from importing it; they ran in this process before.
         del sys.modules["rich"]
     app = typer.Typer(
         cls=_Commands,
@@ -125,10 +141,14 @@ def ended(command: Callable[[], Any]) -> int:
         context = getattr(error, "ctx", None)
         name = context.command_path if context is not None else "lowtide"
         sentence = error.format_message().rstrip(".\n")
-        if "\n" in sentence:  # The help of a group that was called without a command; Typer's later versions have printed it.
+        if (
+            "\n" in sentence
+        ):  # The help of a group that was called without a command; Typer's later versions have printed it.
             print(sentence, file=sys.stderr)
         elif sentence:
-            print(f"{name}: {sentence}{'' if sentence.endswith('?') else '.'} `{name} --help` says more.", file=sys.stderr)
+            print(
+                f"{name}: {sentence}{'' if sentence.endswith('?') else '.'} `{name} --help` says more.", file=sys.stderr
+            )
         return ExitCode.MISUSED
     except (KeyboardInterrupt, typer.Abort):
         return ExitCode.INTERRUPTED

@@ -38,13 +38,17 @@ SECRETS: Final = "It holds hashes of passwords, tokens and secret configurations
 def backup(
     call: Call,
     *,
-    to: Annotated[str | None, typer.Option("--to", metavar="FILE", help="write the metadata to this file, readable for you alone")] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="FILE", help="write the metadata to this file, readable for you alone")
+    ] = None,
     verify: Annotated[
-        str | None, typer.Option("--verify", metavar="FILE", help="check a file, and show what is in it, without secrets")
+        str | None,
+        typer.Option("--verify", metavar="FILE", help="check a file, and show what is in it, without secrets"),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="replace the file if it is there")] = False,
     log_dirs: Annotated[
-        str | None, typer.Option("--log-dirs", metavar="DIR,DIR", help="the log directories of the broker, as in log.dirs")
+        str | None,
+        typer.Option("--log-dirs", metavar="DIR,DIR", help="the log directories of the broker, as in log.dirs"),
     ] = None,
     metadata: Metadata = None,
     metadata_ca: Ca = None,
@@ -58,7 +62,9 @@ def backup(
     if (to is None) == (verify is None):
         raise misused("Either --to or --verify is to be given.")
     if to is None:
-        given = [name for name, value in (("--force", force), ("--log-dirs", log_dirs), ("--metadata", metadata)) if value]
+        given = [
+            name for name, value in (("--force", force), ("--log-dirs", log_dirs), ("--metadata", metadata)) if value
+        ]
         if given:
             raise misused(f"{given[0]} is of no use with --verify.")
         _print(call, read_backup(str(verify)), str(verify))
@@ -80,7 +86,9 @@ def backup(
     else:
         counts = counted(made)
         topics, partitions = plural(counts["topics"], "topic"), plural(counts["partitions"], "partition")
-        print(f"The metadata of cluster {made.copy.cluster_id} at revision {revision}, {topics} with {partitions}: {to}")
+        print(
+            f"The metadata of cluster {made.copy.cluster_id} at revision {revision}, {topics} with {partitions}: {to}"
+        )
         remark(SECRETS)
     return ExitCode.DONE
 
@@ -119,7 +127,9 @@ async def _read_etcd(place: Place) -> tuple[dict[bytes, Row], Revision]:
 
 
 def _print(call: Call, found: Backup, path: str) -> None:
-    image = load_image((KeyValue(*row) for row in found.copy.rows.values()), found.copy.revision, prefix=b"", known=MetadataImage())
+    image = load_image(
+        (KeyValue(*row) for row in found.copy.rows.values()), found.copy.revision, prefix=b"", known=MetadataImage()
+    )
     topics = sorted(image.topics.values(), key=lambda topic: topic.name)
     if call.output is Output.JSON:
         listed = [
@@ -134,9 +144,14 @@ def _print(call: Call, found: Backup, path: str) -> None:
         print_json({**_head(found, path), "topics_listed": listed})
         return
     head = _head(found, path)
-    print_table(("what", "value"), [(name.replace("_", " "), value) for name, value in head.items() if name != "made_ms"])
+    print_table(
+        ("what", "value"), [(name.replace("_", " "), value) for name, value in head.items() if name != "made_ms"]
+    )
     print(f"made at {moment(found.made_ms)}")
-    rows = [(topic.name, len(topic.partitions), max((len(each.replicas) for each in topic.partitions), default=0)) for topic in topics]
+    rows = [
+        (topic.name, len(topic.partitions), max((len(each.replicas) for each in topic.partitions), default=0))
+        for topic in topics
+    ]
     print_table(("topic", "partitions", "replicas"), rows[:ROWS_SHOWN])
     if len(rows) > ROWS_SHOWN:
         print(f"… and {plural(len(rows) - ROWS_SHOWN, 'topic')} more (--output json has all)")

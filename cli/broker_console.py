@@ -45,7 +45,9 @@ def settings_of(config: BrokerConfig, ports: dict[str, int]) -> ConsoleSettings:
     is_encrypted = listener.protocol.endswith("SSL")
     properties = {"bootstrap.servers": address, "security.protocol": "SSL" if is_encrypted else "PLAINTEXT"}
     if is_encrypted:
-        properties |= {key: text for key in _TRUST if (text := keys.text(key)) and text.upper() not in ("JKS", "PKCS12")}
+        properties |= {
+            key: text for key in _TRUST if (text := keys.text(key)) and text.upper() not in ("JKS", "PKCS12")
+        }
     return ConsoleSettings(
         client=console_client(ClientSettings.of(properties, "the broker's listener")),
         login=Login.PASSWORD if mechanisms else Login.NONE,
@@ -60,7 +62,9 @@ def chosen_listener(config: BrokerConfig) -> tuple[Listener, tuple[str, ...]]:
     """The listener, and by which mechanisms visitors log in there; none where it asks for no login."""
     for listener in config.listeners:
         secured = config.secured_listeners.get(listener.name)
-        offered = () if secured is None or secured.sasl is None else tuple(each.name for each in secured.sasl.mechanisms)
+        offered = (
+            () if secured is None or secured.sasl is None else tuple(each.name for each in secured.sasl.mechanisms)
+        )
         mechanisms = tuple(name for name in PASSWORD_MECHANISMS if name in offered)
         if mechanisms:
             return listener, mechanisms

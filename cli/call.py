@@ -1,7 +1,8 @@
 """What all commands have in common: their options, how they are run, and how their errors end them.
 
-A command is a function whose first argument is a `Call`. `local` is for those that need no cluster, `network` for coroutines that get a
-client in theirs; both add the options and turn errors into one sentence on standard error and an exit code.
+A command is a function whose first argument is a `Call`. `local` is for those that need no cluster, `network` for
+coroutines that get a client in theirs; both add the options and turn errors into one sentence on standard error and an
+exit code.
 """
 
 from __future__ import annotations
@@ -77,7 +78,10 @@ _NETWORK: Final[Mapping[str, tuple[Any, Any]]] = {
         Annotated[
             str | None,
             typer.Option(
-                "--command-config", metavar="FILE", envvar=COMMAND_CONFIG, help="settings of a client, in Kafka's names: TLS, SASL, times"
+                "--command-config",
+                metavar="FILE",
+                envvar=COMMAND_CONFIG,
+                help="settings of a client, in Kafka's names: TLS, SASL, times",
             ),
         ],
         None,
@@ -85,7 +89,13 @@ _NETWORK: Final[Mapping[str, tuple[Any, Any]]] = {
     "timeout": (
         Annotated[
             float,
-            typer.Option("--timeout", metavar="SECONDS", min=0.1, max=HOUR_S, help="how long a request may take, retries included"),
+            typer.Option(
+                "--timeout",
+                metavar="SECONDS",
+                min=0.1,
+                max=HOUR_S,
+                help="how long a request may take, retries included",
+            ),
         ],
         TIMEOUT_S,
     ),
@@ -113,7 +123,9 @@ def network(function: Callable[..., Awaitable[ExitCode]]) -> Callable[..., int]:
 
         def whole() -> ExitCode:
             settings = client_settings(common["bootstrap_server"], common["command_config"])
-            return asyncio.run(connected(settings, common["timeout"], common["output"], lambda call: function(call, **given)))
+            return asyncio.run(
+                connected(settings, common["timeout"], common["output"], lambda call: function(call, **given))
+            )
 
         return _ended(context, common["output"], whole)
 
@@ -168,7 +180,9 @@ def network_error(error: AdminError) -> CommandError:
 
     away = isinstance(error, AuthenticationFailedError | ConnectionFailedError | DeadlineExceededError)
     sentence = str(error)
-    return CommandError(sentence if sentence.endswith(".") else f"{sentence}.", ExitCode.UNREACHABLE if away else ExitCode.FAILED)
+    return CommandError(
+        sentence if sentence.endswith(".") else f"{sentence}.", ExitCode.UNREACHABLE if away else ExitCode.FAILED
+    )
 
 
 async def connected(
@@ -204,7 +218,10 @@ def ended(context: typer.Context, command: Callable[[], ExitCode]) -> int:
 
 
 def _ended(context: typer.Context, output: Output, command: Callable[[], ExitCode]) -> int:
-    """Runs a command; its exit code. An error that ends it is printed for people, and as a document where programs read."""
+    """Runs a command; its exit code.
+
+    An error that ends it is printed for people, and as a document where programs read.
+    """
     try:
         return int(command())
     except CommandError as error:
@@ -214,14 +231,18 @@ def _ended(context: typer.Context, output: Output, command: Callable[[], ExitCod
         return int(error.code)
 
 
-def _with_options(run: Callable[..., int], function: Callable[..., Any], options: Mapping[str, tuple[Any, Any]]) -> Callable[..., int]:
+def _with_options(
+    run: Callable[..., int], function: Callable[..., Any], options: Mapping[str, tuple[Any, Any]]
+) -> Callable[..., int]:
     """`run`, which shows the parameters of `function` without the first, and those of `options` behind them."""
     hints = get_type_hints(function, include_extras=True)
     keyword = inspect.Parameter.KEYWORD_ONLY
     own = list(inspect.signature(function).parameters.values())[1:]
     parameters = [inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)]
     parameters += [each.replace(kind=keyword, annotation=hints[each.name]) for each in own]
-    parameters += [inspect.Parameter(name, keyword, default=default, annotation=kind) for name, (kind, default) in options.items()]
+    parameters += [
+        inspect.Parameter(name, keyword, default=default, annotation=kind) for name, (kind, default) in options.items()
+    ]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in parameters}
     return run

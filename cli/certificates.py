@@ -37,13 +37,21 @@ def certificates(
     call: Call,
     directory: Annotated[str, typer.Argument(metavar="DIR", help="the folder; what is in it stays")],
     *,
-    host: Annotated[list[str] | None, typer.Option("--host", help="a name or address of brokers, besides those of loopback")] = None,
+    host: Annotated[
+        list[str] | None, typer.Option("--host", help="a name or address of brokers, besides those of loopback")
+    ] = None,
     etcd_host: Annotated[
         list[str] | None, typer.Option("--etcd-host", help="a name or address of an etcd, which gets certificates")
     ] = None,
-    listener: Annotated[str, typer.Option("--listener", metavar="NAME", help="the listener where brokers log in to each other")] = LISTENER,
-    bootstrap_server: Annotated[str, typer.Option("--bootstrap-server", "-b", help="for the files of clients")] = DEFAULT_ADDRESS,
-    client_path: Annotated[str, typer.Option("--client-path", metavar="DIR", help="where the files of clients will be, if elsewhere")] = "",
+    listener: Annotated[
+        str, typer.Option("--listener", metavar="NAME", help="the listener where brokers log in to each other")
+    ] = LISTENER,
+    bootstrap_server: Annotated[
+        str, typer.Option("--bootstrap-server", "-b", help="for the files of clients")
+    ] = DEFAULT_ADDRESS,
+    client_path: Annotated[
+        str, typer.Option("--client-path", metavar="DIR", help="where the files of clients will be, if elsewhere")
+    ] = "",
 ) -> ExitCode:
     """Create an authority, certificates, passwords and settings for a cluster with TLS, logins by SCRAM and an authorizer.
 
@@ -72,7 +80,13 @@ def _print(call: Call, material: Material) -> None:
     if call.output is Output.JSON:
         print_json({"directory": material.directory, "files": files, "users": [ADMIN, BROKER]})
         return
-    shared = [f"{material.directory}/{name}/" for name in (*SHARED, CLIENT_FOLDER) if Path(f"{material.directory}/{name}").is_dir()]
+    shared = [
+        f"{material.directory}/{name}/"
+        for name in (*SHARED, CLIENT_FOLDER)
+        if Path(f"{material.directory}/{name}").is_dir()
+    ]
     print(*files, *shared, sep="\n")
     for user in (ADMIN, BROKER):
-        print(f"before the first start: lowtide users add {user} --log-dirs LOG_DIR --password-file {material.directory}/{user}.password")
+        print(
+            f"before the first start: lowtide users add {user} --log-dirs LOG_DIR --password-file {material.directory}/{user}.password"
+        )

@@ -17,11 +17,16 @@ from lowtide.cli.cluster_questions import asked_controller
 from lowtide.cli.full_directories import FullDirectory, full_directories, full_values, print_full
 from lowtide.cli.outcome import ExitCode
 from lowtide.cli.printing import Output, plural, print_json, print_table, remark
-from lowtide.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse
+from lowtide.protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
 from lowtide.protocol.types import TopicPartition
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="Show the brokers, the controller, and what is wrong; move replicas and leaders."
+    add_completion=False,
+    no_args_is_help=True,
+    help="Show the brokers, the controller, and what is wrong; move replicas and leaders.",
 )
 for name, command in (
     ("elect", cluster_moves.elect),
@@ -47,11 +52,12 @@ Unwell = Mapping[TopicPartition, PartitionDescription]
 async def status(call: NetworkCall) -> ExitCode:
     """Show the brokers, the controller, unhealthy partitions, reassignments, full log directories, and features.
 
-    The exit code is 1 if a partition has no leader or lacks a replica, a broker is fenced, or a log directory has no room: what is being
-    moved is no failure.
+    The exit code is 1 if a partition has no leader or lacks a replica, a broker is fenced, or a log directory has no
+    room: what is being moved is no failure.
     """
     await _described(call.client, call.timeout_ms)  # Whether there is a cluster.
-    # What single brokers are asked comes first: answers from before a silent one was waited for would be shown as they no longer are.
+    # What single brokers are asked comes first: answers from before a silent one was waited for would be shown as they
+    # no longer are.
     patience_ms = min(call.timeout_ms, PATIENCE_MS)
     full = await _full(call.client, patience_ms)
     moves = await _moves(call.client, patience_ms)
@@ -63,7 +69,8 @@ async def status(call: NetworkCall) -> ExitCode:
     levels = {name: feature.finalized_level or None for name, feature in sorted(features.items())}
     if call.output is Output.JSON:
         print_json(
-            _value(described, topics, leaderless, behind) | {"reassignments": moves, "features": levels, "full_log_dirs": full_values(full)}
+            _value(described, topics, leaderless, behind)
+            | {"reassignments": moves, "features": levels, "full_log_dirs": full_values(full)}
         )
     else:
         _print(described, topics, leaderless, behind)
@@ -80,7 +87,9 @@ async def status(call: NetworkCall) -> ExitCode:
         used = ", ".join(f"{name} {level}" for name, level in levels.items() if level is not None)
         print(f"Features: {used or 'none are reported'}.")
     fenced = any(broker.is_fenced for broker in described.brokers)
-    return ExitCode.FAILED if leaderless or behind or fenced or full or described.controller_id is None else ExitCode.DONE
+    return (
+        ExitCode.FAILED if leaderless or behind or fenced or full or described.controller_id is None else ExitCode.DONE
+    )
 
 
 async def _described(client: AdminClient, timeout_ms: int) -> ClusterDescription:
@@ -107,7 +116,9 @@ async def _full(client: AdminClient, timeout_ms: int) -> list[FullDirectory]:
 async def _moves(client: AdminClient, timeout_ms: int) -> list[dict[str, Any]] | None:
     """Reassignments that aren't through; None where the cluster doesn't tell."""
     try:
-        answer: ListPartitionReassignmentsResponse = await asked_controller(client, ListPartitionReassignmentsRequest(), timeout_ms)
+        answer: ListPartitionReassignmentsResponse = await asked_controller(
+            client, ListPartitionReassignmentsRequest(), timeout_ms
+        )
     except AdminError as error:
         remark(f"the reassignments are not known: {error}")
         return None
@@ -140,10 +151,14 @@ def _lists(row: Mapping[str, Any]) -> list[str]:
     return [" ".join(map(str, row[key])) for key in ("replicas", "adding", "removing")]
 
 
-def _print(described: ClusterDescription, topics: Mapping[str, TopicDescription], leaderless: Unwell, behind: Unwell) -> None:
+def _print(
+    described: ClusterDescription, topics: Mapping[str, TopicDescription], leaderless: Unwell, behind: Unwell
+) -> None:
     controller = "no broker is" if described.controller_id is None else f"broker {described.controller_id} is"
     print(f"Cluster {described.cluster_id or '(no id)'}, {controller} the controller.")
-    rows = [(each.broker_id, str(each.address), each.rack, "fenced" if each.is_fenced else "") for each in described.brokers]
+    rows = [
+        (each.broker_id, str(each.address), each.rack, "fenced" if each.is_fenced else "") for each in described.brokers
+    ]
     print_table(("broker", "address", "rack", "remark"), rows)
     count = sum(len(topic.partitions) for topic in topics.values())
     print(f"{plural(len(topics), 'topic')}, {plural(count, 'partition')}.")
@@ -162,9 +177,17 @@ def _print(described: ClusterDescription, topics: Mapping[str, TopicDescription]
         print("All have a leader, and all replicas are in sync.")
 
 
-def _value(described: ClusterDescription, topics: Mapping[str, TopicDescription], leaderless: Unwell, behind: Unwell) -> dict[str, Any]:
+def _value(
+    described: ClusterDescription, topics: Mapping[str, TopicDescription], leaderless: Unwell, behind: Unwell
+) -> dict[str, Any]:
     brokers = [
-        {"broker": each.broker_id, "host": each.address.host, "port": each.address.port, "rack": each.rack, "fenced": each.is_fenced}
+        {
+            "broker": each.broker_id,
+            "host": each.address.host,
+            "port": each.address.port,
+            "rack": each.rack,
+            "fenced": each.is_fenced,
+        }
         for each in described.brokers
     ]
     return {
@@ -179,4 +202,10 @@ def _value(described: ClusterDescription, topics: Mapping[str, TopicDescription]
 
 
 def _unwell(key: TopicPartition, each: PartitionDescription) -> dict[str, Any]:
-    return {"topic": key.topic, "partition": key.partition, "leader": each.leader, "replicas": each.replicas, "isr": each.isr}
+    return {
+        "topic": key.topic,
+        "partition": key.partition,
+        "leader": each.leader,
+        "replicas": each.replicas,
+        "isr": each.isr,
+    }

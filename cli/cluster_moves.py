@@ -24,20 +24,34 @@ from lowtide.runtime.filesystem import OsFileSystem
 SHOWN: Final = 20
 """Moves that are shown to people before they are asked."""
 
-Partitions = Annotated[list[str] | None, typer.Argument(metavar="[TOPIC[:PARTITIONS]]…", help="flights, or flights:0,2-4; all without any")]
+Partitions = Annotated[
+    list[str] | None, typer.Argument(metavar="[TOPIC[:PARTITIONS]]…", help="flights, or flights:0,2-4; all without any")
+]
 BrokerArgument = Annotated[int, typer.Argument(metavar="ID", min=0, help="a broker")]
-ReplicasOption = Annotated[str | None, typer.Option("--replicas", metavar="ID,…", help="of each partition, the preferred leader first")]
+ReplicasOption = Annotated[
+    str | None, typer.Option("--replicas", metavar="ID,…", help="of each partition, the preferred leader first")
+]
 FileOption = Annotated[
     str | None,
-    typer.Option("--file", metavar="FILE", help="replicas by partition, as kafka-reassign-partitions has them, or --undo"),
+    typer.Option(
+        "--file", metavar="FILE", help="replicas by partition, as kafka-reassign-partitions has them, or --undo"
+    ),
 ]
 ThrottleOption = Annotated[
-    int | None, typer.Option("--throttle", metavar="BYTES", min=1024, help="so many bytes a second of each broker, until all are moved")
+    int | None,
+    typer.Option(
+        "--throttle", metavar="BYTES", min=1024, help="so many bytes a second of each broker, until all are moved"
+    ),
 ]
-AtOnceOption = Annotated[int, typer.Option("--at-once", metavar="N", min=1, max=10_000, help="partitions that are moved at once")]
+AtOnceOption = Annotated[
+    int, typer.Option("--at-once", metavar="N", min=1, max=10_000, help="partitions that are moved at once")
+]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="say what would be moved, and move nothing")]
 UndoOption = Annotated[
-    str | None, typer.Option("--undo", metavar="FILE", help="write where the replicas are now, for `move --file`, before anything is moved")
+    str | None,
+    typer.Option(
+        "--undo", metavar="FILE", help="write where the replicas are now, for `move --file`, before anything is moved"
+    ),
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="don't ask")]
 
@@ -47,7 +61,9 @@ async def elect(
     call: NetworkCall,
     partitions: Partitions = None,
     *,
-    unclean: Annotated[bool, typer.Option("--unclean", help="a leader that isn't in sync, where there is none: records are lost")] = False,
+    unclean: Annotated[
+        bool, typer.Option("--unclean", help="a leader that isn't in sync, where there is none: records are lost")
+    ] = False,
     yes: YesOption = False,
 ) -> ExitCode:
     """Have the first replica of each partition lead, where it is in sync; brokers do so by themselves within five minutes."""
@@ -75,7 +91,8 @@ async def move(
         str | None, typer.Option("--replicas", metavar="ID,…", help="of each partition, the preferred leader first")
     ] = None,
     file: Annotated[
-        str | None, typer.Option("--file", metavar="FILE", help="as kafka-reassign-partitions takes it, or --undo wrote it")
+        str | None,
+        typer.Option("--file", metavar="FILE", help="as kafka-reassign-partitions takes it, or --undo wrote it"),
     ] = None,
     throttle: ThrottleOption = None,
     at_once: AtOnceOption = AT_ONCE,
@@ -96,7 +113,9 @@ async def move(
             plan.move(key, assignment[key], after)
     else:
         wanted = _ids(replicas or "")
-        plan = to_replicas({key: assignment[key] for key in chosen_partitions(partitions or sorted(topics), topics)}, wanted)
+        plan = to_replicas(
+            {key: assignment[key] for key in chosen_partitions(partitions or sorted(topics), topics)}, wanted
+        )
     return await _carried_out(
         call, plan, Pace(at_once=at_once, throttle=throttle), undo=undo, asks=None if yes else "Move", dry_run=dry_run
     )
@@ -121,7 +140,9 @@ async def drain(
     described = await call.client.describe_cluster(include_fenced=True, timeout=call.timeout_ms / 1000)
     plan = drained(assignment_of(await _topics(call)), broker, described.brokers)
     pace = Pace(at_once=at_once, throttle=throttle)
-    return await _carried_out(call, plan, pace, undo=undo, asks=None if yes else f"Drain broker {broker}: move", dry_run=dry_run)
+    return await _carried_out(
+        call, plan, pace, undo=undo, asks=None if yes else f"Drain broker {broker}: move", dry_run=dry_run
+    )
 
 
 @network
@@ -142,15 +163,21 @@ async def replace(
         raise misused(f"broker {by} isn't there, or is fenced: start it first.")
     plan = replaced(assignment_of(await _topics(call)), broker, by)
     pace = Pace(at_once=at_once, throttle=throttle)
-    return await _carried_out(call, plan, pace, undo=undo, asks=None if yes else f"Replace broker {broker} by {by}: move", dry_run=dry_run)
+    return await _carried_out(
+        call, plan, pace, undo=undo, asks=None if yes else f"Replace broker {broker} by {by}: move", dry_run=dry_run
+    )
 
 
 @network
 async def moves(
     call: NetworkCall,
     *,
-    wait: Annotated[bool, typer.Option("--wait", help="wait until nothing is being moved, and lift the throttle")] = False,
-    cancel: Annotated[bool, typer.Option("--cancel", help="cancel all: what comes goes, what goes stays; and lift the throttle")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="wait until nothing is being moved, and lift the throttle")
+    ] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="cancel all: what comes goes, what goes stays; and lift the throttle")
+    ] = False,
 ) -> ExitCode:
     """Show what is being moved."""
     under_way = await call.client.list_reassignments(timeout=call.timeout_ms / 1000)
@@ -163,13 +190,22 @@ async def moves(
         return report_each(outcomes, call.output, done="cancelled")
     if call.output is Output.JSON:
         rows = [
-            {"topic": key.topic, "partition": key.partition, "replicas": each.replicas, "adding": each.adding, "removing": each.removing}
+            {
+                "topic": key.topic,
+                "partition": key.partition,
+                "replicas": each.replicas,
+                "adding": each.adding,
+                "removing": each.removing,
+            }
             for key, each in sorted(under_way.items())
         ]
         print_json({"moves": rows, "waited": wait})
     elif under_way:
         columns = ("topic", "partition", "replicas", "adding", "removing")
-        rows_shown = [(*key, _text(each.replicas), _text(each.adding), _text(each.removing)) for key, each in sorted(under_way.items())]
+        rows_shown = [
+            (*key, _text(each.replicas), _text(each.adding), _text(each.removing))
+            for key, each in sorted(under_way.items())
+        ]
         print_table(columns, rows_shown)
     else:
         print("Nothing is being moved.")
@@ -203,8 +239,13 @@ def _ids(text: str) -> list[BrokerId]:
     return [int(part) for part in parts]
 
 
-async def _carried_out(call: NetworkCall, plan: MovePlan, pace: Pace, *, undo: str | None, asks: str | None, dry_run: bool) -> ExitCode:
-    """Show the plan, ask, and move; with the results of all. `asks` begins the question. Errors: CommandError, AdminError."""
+async def _carried_out(
+    call: NetworkCall, plan: MovePlan, pace: Pace, *, undo: str | None, asks: str | None, dry_run: bool
+) -> ExitCode:
+    """Show the plan, ask, and move; with the results of all.
+
+    `asks` begins the question. Errors: CommandError, AdminError.
+    """
     count = plural(len(plan.after), "partition")
     if dry_run:
         _print(call.output, plan, {}, dry_run=True)
@@ -231,10 +272,14 @@ def _rows(plan: MovePlan, outcomes: Mapping[TopicPartition, AdminError | None]) 
     return rows + [(*key, None, None, f"stays: {reason}") for key, reason in plan.problems.items()]
 
 
-def _print(output: Output, plan: MovePlan, outcomes: Mapping[TopicPartition, AdminError | None], *, dry_run: bool) -> None:
+def _print(
+    output: Output, plan: MovePlan, outcomes: Mapping[TopicPartition, AdminError | None], *, dry_run: bool
+) -> None:
     if output is Output.JSON:
         rows = [_value(key, plan, outcomes.get(key)) for key in plan.after]
-        problems = [{"topic": key.topic, "partition": key.partition, "reason": reason} for key, reason in plan.problems.items()]
+        problems = [
+            {"topic": key.topic, "partition": key.partition, "reason": reason} for key, reason in plan.problems.items()
+        ]
         print_json({"dry_run": dry_run, "moves": rows, "problems": problems})
         return
     if plan.after or plan.problems:

@@ -31,7 +31,10 @@ async def asked(client: AdminClient, broker_id: BrokerId, request: ApiMessage, t
 
 
 def fitting(patterns: Iterable[str], names: Iterable[str]) -> list[str]:
-    """The names that fit one of the patterns (`*` and `?`), sorted. Errors: CommandError for a name without those that isn't there."""
+    """The names that fit one of the patterns (`*` and `?`), sorted.
+
+    Errors: CommandError for a name without those that isn't there.
+    """
     known, found = sorted(names), set[str]()
     for pattern in patterns:
         some = fnmatch.filter(known, pattern)

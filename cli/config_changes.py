@@ -13,12 +13,18 @@ from lowtide.cli.outcome import ExitCode, misused
 from lowtide.cli.results import report_each
 
 SetOption = Annotated[
-    list[str] | None, typer.Option("--set", "-s", "--config", "-c", metavar="KEY=VALUE", help="set a key; may be repeated")
+    list[str] | None,
+    typer.Option("--set", "-s", "--config", "-c", metavar="KEY=VALUE", help="set a key; may be repeated"),
 ]
 UnsetOption = Annotated[
-    list[str] | None, typer.Option("--unset", "-u", "--delete-config", metavar="KEY", help="have the default hold again; may be repeated")
+    list[str] | None,
+    typer.Option(
+        "--unset", "-u", "--delete-config", metavar="KEY", help="have the default hold again; may be repeated"
+    ),
 ]
-ValidateOnlyOption = Annotated[bool, typer.Option("--validate-only", help="say whether it could be done, and do nothing")]
+ValidateOnlyOption = Annotated[
+    bool, typer.Option("--validate-only", help="say whether it could be done, and do nothing")
+]
 
 
 def assignments_of(texts: Iterable[str]) -> dict[str, str]:
@@ -47,7 +53,12 @@ def changes_of(settings: Sequence[str], unset: Sequence[str]) -> list[ConfigChan
 
 
 async def alter(
-    call: NetworkCall, resources: Sequence[ConfigResource], settings: Sequence[str], unset: Sequence[str], *, validate_only: bool
+    call: NetworkCall,
+    resources: Sequence[ConfigResource],
+    settings: Sequence[str],
+    unset: Sequence[str],
+    *,
+    validate_only: bool,
 ) -> ExitCode:
     """Change the same of each resource, and say what became of it."""
     changes = changes_of(settings, unset)

@@ -14,17 +14,25 @@ from lowtide.cli.outcome import ExitCode, misused
 from lowtide.cli.printing import Output, print_json, print_table, printable
 from lowtide.cli.results import error_value, report_each
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Show what is set for topics, brokers and groups, and change it.")
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Show what is set for topics, brokers and groups, and change it."
+)
 
 ALL_BROKERS: Final = "all"
 """In place of a broker's id: what is set on all of them."""
 
-Topic = Annotated[list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC", help="may be repeated, as the two others")]
+Topic = Annotated[
+    list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC", help="may be repeated, as the two others")
+]
 Broker = Annotated[
-    list[str] | None, typer.Option("--broker", metavar="ID", help=f"a broker, or `{ALL_BROKERS}` for what is set on all of them")
+    list[str] | None,
+    typer.Option("--broker", metavar="ID", help=f"a broker, or `{ALL_BROKERS}` for what is set on all of them"),
 ]
 Logger = Annotated[
-    list[str] | None, typer.Option("--broker-logger", metavar="ID", help="the levels of a broker's log, by the rooms of its code (KIP-412)")
+    list[str] | None,
+    typer.Option(
+        "--broker-logger", metavar="ID", help="the levels of a broker's log, by the rooms of its code (KIP-412)"
+    ),
 ]
 Group = Annotated[list[str] | None, typer.Option("--group", "-g", metavar="GROUP")]
 
@@ -74,18 +82,26 @@ async def describe(
     described = await call.client.describe_configs(resources, timeout=call.timeout_ms / 1000)
     values: list[dict[str, Any]] = []
     for resource, found in described.items():
-        entries = [] if isinstance(found, AdminError) else [entry for entry in found.values() if every or not entry.is_default]
+        entries = (
+            []
+            if isinstance(found, AdminError)
+            else [entry for entry in found.values() if every or not entry.is_default]
+        )
         if call.output is Output.JSON:
             error = error_value(found) if isinstance(found, AdminError) else None
             kind = resource.type.name.lower()
-            values.append({"type": kind, "name": resource.name, "configs": [_value(entry) for entry in entries], "error": error})
+            values.append(
+                {"type": kind, "name": resource.name, "configs": [_value(entry) for entry in entries], "error": error}
+            )
         elif not isinstance(found, AdminError):
             print(printable(str(resource)))
             print_table(("key", "value", "set by"), [(entry.key, _shown(entry), _source(entry)) for entry in entries])
     if call.output is Output.JSON:
         print_json({"resources": values})
     return report_each(
-        {each: found if isinstance(found, AdminError) else None for each, found in described.items()}, call.output, quiet=True
+        {each: found if isinstance(found, AdminError) else None for each, found in described.items()},
+        call.output,
+        quiet=True,
     )
 
 
@@ -103,7 +119,13 @@ async def alter_configs(
     validate_only: ValidateOnlyOption = False,
 ) -> ExitCode:
     """Change what is set, key by key; other keys stay as they are."""
-    return await alter(call, resources_of(topic, broker, group, broker_logger), settings or [], unset or [], validate_only=validate_only)
+    return await alter(
+        call,
+        resources_of(topic, broker, group, broker_logger),
+        settings or [],
+        unset or [],
+        validate_only=validate_only,
+    )
 
 
 def _shown(entry: ConfigEntry) -> str | None:
@@ -111,9 +133,19 @@ def _shown(entry: ConfigEntry) -> str | None:
 
 
 def _source(entry: ConfigEntry) -> str:
-    return _SOURCES.get(entry.source, str(entry.source)) if isinstance(entry.source, ConfigSource) else f"source {entry.source}"
+    return (
+        _SOURCES.get(entry.source, str(entry.source))
+        if isinstance(entry.source, ConfigSource)
+        else f"source {entry.source}"
+    )
 
 
 def _value(entry: ConfigEntry) -> dict[str, Any]:
     source = entry.source.name.lower() if isinstance(entry.source, ConfigSource) else entry.source
-    return {"key": entry.key, "value": entry.value, "source": source, "read_only": entry.is_read_only, "sensitive": entry.is_sensitive}
+    return {
+        "key": entry.key,
+        "value": entry.value,
+        "source": source,
+        "read_only": entry.is_read_only,
+        "sensitive": entry.is_sensitive,
+    }

@@ -16,8 +16,9 @@ def confirm(
     *,
     rehearsal: str = ", or look with --dry-run first",
 ) -> None:
-    """Asks on the terminal, below a table if there is one to be shown. `rehearsal`: what else could be done without a terminal.
+    """Asks on the terminal, below a table if there is one to be shown.
 
+    `rehearsal`: what else could be done without a terminal.
     Errors: CommandError unless the answer is yes.
     """
     if sys.stdin is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -32,7 +33,10 @@ def confirm(
 
 
 def _answer() -> str:
-    """What is typed. An event loop would take note of Ctrl-C when it next runs, which it doesn't while we wait: here it interrupts."""
+    """What is typed.
+
+    An event loop would take note of Ctrl-C when it next runs, which it doesn't while we wait: here it interrupts.
+    """
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         return sys.stdin.readline()

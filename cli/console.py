@@ -32,7 +32,10 @@ def console(
     context: typer.Context,
     *,
     bootstrap_server: Annotated[
-        str | None, typer.Option("--bootstrap-server", "-b", metavar="HOST:PORT,…", envvar=BOOTSTRAP_SERVER, help="brokers to ask first")
+        str | None,
+        typer.Option(
+            "--bootstrap-server", "-b", metavar="HOST:PORT,…", envvar=BOOTSTRAP_SERVER, help="brokers to ask first"
+        ),
     ] = None,
     command_config: Annotated[
         str | None,
@@ -44,9 +47,14 @@ def console(
         ),
     ] = None,
     port: Annotated[
-        int | None, typer.Option("--port", min=0, max=65_535, help=f"where to listen on 127.0.0.1; {DEFAULT_PORT} if it is free, 0 for any")
+        int | None,
+        typer.Option(
+            "--port", min=0, max=65_535, help=f"where to listen on 127.0.0.1; {DEFAULT_PORT} if it is free, 0 for any"
+        ),
     ] = None,
-    write: Annotated[bool, typer.Option("--write", help="let visitors change what the cluster allows them; else it is read-only")] = False,
+    write: Annotated[
+        bool, typer.Option("--write", help="let visitors change what the cluster allows them; else it is read-only")
+    ] = False,
 ) -> int:
     """Show a cluster in a browser on this machine: what is kept, why, when it goes, and what waits."""
 
@@ -71,7 +79,9 @@ def console_settings(bootstrap_server: str | None, command_config: str | None, *
     given = {} if command_config is None else read_properties_file(command_config, OsFileSystem())
     protocol = given.get("security.protocol", ("PLAINTEXT", ""))[0].strip().upper()
     asks = protocol.startswith("SASL") and not any(key in given for key in _CREDENTIALS)
-    overrides: dict[str, object] = {"security.protocol": "SSL" if protocol == "SASL_SSL" else "PLAINTEXT"} if asks else {}
+    overrides: dict[str, object] = (
+        {"security.protocol": "SSL" if protocol == "SASL_SSL" else "PLAINTEXT"} if asks else {}
+    )
     client = console_client(client_settings(bootstrap_server, command_config, overrides))
     named = next((given[key][0].strip().upper() for key in _MECHANISM if key in given), None) if asks else None
     if named is not None and named not in PASSWORD_MECHANISMS:

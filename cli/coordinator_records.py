@@ -34,19 +34,29 @@ def decoded(topic: str, key: bytes | None, value: bytes | None) -> dict[str, Any
             said = None if found.value is None else plain(found.value)
             if said is not None:
                 number = said["transaction_status"]
-                said["transaction_status"] = STATE_NAMES[TransactionState(number)] if number in list(TransactionState) else number
+                said["transaction_status"] = (
+                    STATE_NAMES[TransactionState(number)] if number in list(TransactionState) else number
+                )
             return {"type": "transaction", "transactional_id": found.transactional_id, "value": said}
     except ProtocolError as error:
         return {"type": "unreadable", "reason": str(error)}
     return None
 
 
-def _of_group(found: OffsetCommit | GroupMetadata | ConsumerGroupChange | ShareGroupChange | None) -> dict[str, Any] | None:
+def _of_group(
+    found: OffsetCommit | GroupMetadata | ConsumerGroupChange | ShareGroupChange | None,
+) -> dict[str, Any] | None:
     if found is None:
         return None
     said = None if found.value is None else plain(found.value)
     if isinstance(found, OffsetCommit):
-        return {"type": "offset", "group": found.key.group, "topic": found.key.topic, "partition": found.key.partition, "value": said}
+        return {
+            "type": "offset",
+            "group": found.key.group,
+            "topic": found.key.topic,
+            "partition": found.key.partition,
+            "value": said,
+        }
     if isinstance(found, GroupMetadata):
         return {"type": "classic-group", "group": found.group, "value": said}
     group_type = "share" if isinstance(found, ShareGroupChange) else "consumer"

@@ -62,7 +62,10 @@ def chosen_partitions(texts: Iterable[str], view: ClusterView) -> list[TopicPart
 
 
 def matching_topics(patterns: Iterable[str], view: ClusterView) -> list[str]:
-    """The topics, but for internal ones, whose names fit one of the patterns (`*` and `?`). Errors: CommandError for one that none fits."""
+    """The topics, but for internal ones, whose names fit one of the patterns (`*` and `?`).
+
+    Errors: CommandError for one that none fits.
+    """
     names = [name for name, topic in sorted(view.topics.items()) if not topic.is_internal]
     found: dict[str, None] = {}
     for pattern in patterns:
@@ -79,7 +82,15 @@ PLAN_COLUMNS = ("topic", "partition", "log start", "delete to", "records", "byte
 def plan_rows(plan: Plan) -> list[tuple[object, ...]]:
     """For people."""
     return [
-        (each.partition.topic, each.partition.partition, each.log_start, each.delete_to, each.records, each.bytes, each.reason or "")
+        (
+            each.partition.topic,
+            each.partition.partition,
+            each.log_start,
+            each.delete_to,
+            each.records,
+            each.bytes,
+            each.reason or "",
+        )
         for each in plan.deletes
     ]
 
@@ -110,10 +121,14 @@ def result_value(each: PlannedDelete, result: DeleteResult | None) -> dict[str, 
     value = plan_value(each) | {"low_watermark": None, "leader_log_start_offset": None}
     if isinstance(result, DeletedRecords):
         value["low_watermark"] = result.low_watermark
-        value["leader_log_start_offset"] = None if result.leader_log_start_offset < 0 else result.leader_log_start_offset
+        value["leader_log_start_offset"] = (
+            None if result.leader_log_start_offset < 0 else result.leader_log_start_offset
+        )
         if isinstance(result, ErasedRecords):
             value["erased_by"] = list(result.erased_by)
-            value["not_erased_by"] = [{"broker": broker, "message": reason} for broker, reason in sorted(result.not_erased_by.items())]
+            value["not_erased_by"] = [
+                {"broker": broker, "message": reason} for broker, reason in sorted(result.not_erased_by.items())
+            ]
     elif result is not None:
         value["error"] = {
             "stage": result.stage.value,
@@ -133,7 +148,11 @@ def not_erased(results: Mapping[TopicPartition, DeleteResult]) -> str | None:
                 brokers[broker] = (brokers.get(broker, (0, ""))[0] + 1, brokers.get(broker, (0, reason))[1])
     if not brokers:
         return None
-    parts = [f"broker {broker} ({plural(count, 'partition')}: {reason})" for broker, (count, reason) in sorted(brokers.items())]
+    parts = [
+        f"broker {broker} ({plural(count, 'partition')}: {reason})"
+        for broker, (count, reason) in sorted(brokers.items())
+    ]
     return (
-        f"Deleted everywhere, but not erased at {', '.join(parts)}: run the same command again when that has passed, as often as you like."
+        f"Deleted everywhere, but not erased at {', '.join(parts)}: "
+        "run the same command again when that has passed, as often as you like."
     )

@@ -1,8 +1,8 @@
 """`lowtide-delete-records`: in the place of Kafka's `kafka-delete-records`, with the same options, file and output.
 
-It differs where Kafka's lets pass what harms: a file with a slip is refused before anything is deleted (`offset_file`), and a partition
-that failed makes the exit code 1, where Kafka's is 0. `--leader-only` is KIP-1343's, and has each line end with the leader's log start
-offset. Needs no Typer: it is started by scripts, often.
+It differs where Kafka's lets pass what harms: a file with a slip is refused before anything is deleted (`offset_file`),
+and a partition that failed makes the exit code 1, where Kafka's is 0. `--leader-only` is KIP-1343's, and has each line
+end with the leader's log start offset. Needs no Typer: it is started by scripts, often.
 
 Source: Kafka's `DeleteRecordsCommand`; KIP-107, which calls the option for the file `--delete-offset-json-file`.
 """
@@ -41,18 +41,27 @@ def _main(arguments: Sequence[str] | None) -> int:
 
         print(__version__)
         return ExitCode.DONE
-    missing = [option for option in ("--bootstrap-server", "--offset-json-file") if getattr(options, option[2:].replace("-", "_")) is None]
+    missing = [
+        option
+        for option in ("--bootstrap-server", "--offset-json-file")
+        if getattr(options, option[2:].replace("-", "_")) is None
+    ]
     if missing:
         return _refuse(f"{' and '.join(missing)} must be given. --help says more.", ExitCode.MISUSED)
     try:
-        settings = ClientSettings.read(options.command_config, {"bootstrap.servers": options.bootstrap_server}, "--bootstrap-server")
+        settings = ClientSettings.read(
+            options.command_config, {"bootstrap.servers": options.bootstrap_server}, "--bootstrap-server"
+        )
         offsets = read_offset_file(options.offset_json_file, OsFileSystem())
     except (SettingsError, OffsetFileError) as error:
         return _refuse(str(error), ExitCode.MISUSED)
     print("Executing records delete operation", flush=True)
     try:
         results = asyncio.run(_delete(settings, offsets, leader_only=options.leader_only))
-    except (AdminError, SettingsError) as error:  # Settings name files that are read when the first connection is opened.
+    except (
+        AdminError,
+        SettingsError,
+    ) as error:  # Settings name files that are read when the first connection is opened.
         code = ExitCode.MISUSED if isinstance(error, SettingsError) else ExitCode.UNREACHABLE
         return _refuse(f"{str(error).rstrip('.')}.", code)
     except KeyboardInterrupt:
@@ -80,7 +89,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--command-config", metavar="FILE", help="a file of properties: settings of an admin client")
     parser.add_argument(
-        "--leader-only", action="store_true", help="done as soon as the leader has deleted (KIP-1343); prints its log start offset, too"
+        "--leader-only",
+        action="store_true",
+        help="done as soon as the leader has deleted (KIP-1343); prints its log start offset, too",
     )
     parser.add_argument("--version", action="store_true", help="print the version")
     return parser

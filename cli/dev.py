@@ -1,7 +1,7 @@
 """`lowtide dev`: a cluster of several brokers in this one process, until it is stopped. For laptops and tests.
 
-Real sockets, real files, real replication, one embedded metadata store; what it can't show is the death of a machine, for all brokers live
-and die together. A broker that cannot continue is stopped, and the others continue without it.
+Real sockets, real files, real replication, one embedded metadata store; what it can't show is the death of a machine,
+for all brokers live and die together. A broker that cannot continue is stopped, and the others continue without it.
 """
 
 from __future__ import annotations
@@ -40,13 +40,17 @@ def dev(arguments: Sequence[str]) -> int:
         return _refuse("Python must not run with -O: the broker relies on its assertions.")
     last_port = options.port + options.brokers - 1
     if options.port and last_port > _PORT_MAX:
-        return _refuse(f"--port {options.port} is not possible: the last of {options.brokers} brokers would listen on {last_port}.")
+        return _refuse(
+            f"--port {options.port} is not possible: the last of {options.brokers} brokers would listen on {last_port}."
+        )
     try:
         given = given_configuration(options)
     except ConfigError as error:
         return _refuse(str(error))
     with ExitStack() as stack:
-        directory = options.data or stack.enter_context(tempfile.TemporaryDirectory(prefix="lowtide-dev-", ignore_cleanup_errors=True))
+        directory = options.data or stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="lowtide-dev-", ignore_cleanup_errors=True)
+        )
         secured = None
         if options.secure:
             from lowtide.broker.lifecycle.secure_cluster import SecureCluster  # noqa: PLC0415  nothing else needs it
@@ -121,7 +125,10 @@ def _run(given: Mapping[str, Given], directory: str, options: argparse.Namespace
 
 
 async def _serve(
-    configurations: Sequence[Mapping[str, Given]], directory: str, secured: SecureCluster | None, make_logger: Callable[[int], Any]
+    configurations: Sequence[Mapping[str, Given]],
+    directory: str,
+    secured: SecureCluster | None,
+    make_logger: Callable[[int], Any],
 ) -> int:
     """Run until SIGINT or SIGTERM, or until no broker can continue. Errors: those of `Broker.start`."""
     from lowtide.broker.lifecycle.local_cluster import LocalCluster  # noqa: PLC0415
@@ -150,7 +157,12 @@ async def _serve(
     bootstrap = ",".join(cluster.addresses.values())
     said = [] if secured is None else _say_how_to_log_in(secured, bootstrap)
     print(f"bootstrap.servers={bootstrap}", flush=True)
-    print(f"{len(configurations)} brokers, data in {directory}; Ctrl-C stops them, a second one at once.", *said, sep="\n", flush=True)
+    print(
+        f"{len(configurations)} brokers, data in {directory}; Ctrl-C stops them, a second one at once.",
+        *said,
+        sep="\n",
+        flush=True,
+    )
     return await _until_stopped(cluster, ends)
 
 

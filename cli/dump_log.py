@@ -45,16 +45,24 @@ class Wanted:
 @local
 def dump_log(
     call: Call,
-    paths: Annotated[list[str], typer.Argument(metavar="PATH…", help="files, or folders: of a partition, or a log directory's own files")],
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="PATH…", help="files, or folders: of a partition, or a log directory's own files"),
+    ],
     *,
     records: Annotated[bool, typer.Option("--records", "-r", help="print the records of each batch, too")] = False,
     form: Annotated[Form, typer.Option("--format", help="how keys and values are written")] = Form.TEXT,
-    first: Annotated[int, typer.Option("--from", metavar="OFFSET", min=0, help="leave out batches that end before it")] = 0,
-    end: Annotated[int | None, typer.Option("--to", metavar="OFFSET", min=0, help="leave out batches from it on")] = None,
+    first: Annotated[
+        int, typer.Option("--from", metavar="OFFSET", min=0, help="leave out batches that end before it")
+    ] = 0,
+    end: Annotated[
+        int | None, typer.Option("--to", metavar="OFFSET", min=0, help="leave out batches from it on")
+    ] = None,
 ) -> ExitCode:
     """Show what is in the files of a log, also damaged ones. Reads only; a broker may be running.
 
-    Records of __consumer_offsets and __transaction_state are decoded. With --output json each line is an object with "file" and "kind".
+    Records of __consumer_offsets and __transaction_state are decoded. With --output json each line is an object with
+    "file" and "kind".
     """
     wanted = Wanted(records=records, form=form, first=first, end=end)
     files = OsFileSystem()
@@ -85,7 +93,9 @@ def _files(files: FileSystem, paths: Iterable[str]) -> Iterator[str]:
             continue
         found = [f"{path.rstrip('/')}/{name}" for name in sorted(files.listdir(path))]
         known = [
-            each for each in found if not files.is_directory(each) and (_is_segment(each) or dumper_of(PurePath(each).name) is not None)
+            each
+            for each in found
+            if not files.is_directory(each) and (_is_segment(each) or dumper_of(PurePath(each).name) is not None)
         ]
         if not known:
             raise misused(f"in {path} is no file of a log.")
@@ -117,8 +127,9 @@ def dump_file(files: FileSystem, path: str, wanted: Wanted) -> Iterator[Row]:
 
 
 def _compared(files: FileSystem, path: str, rows: Iterator[Row]) -> Iterator[Row]:
-    """The entries of an offset index, each with whether a batch lies there from which its offset is found. Errors: OSError.
+    """The entries of an offset index, each with whether a batch lies there from which its offset is found.
 
+    Errors: OSError.
     The batch may end before the offset: Kafka's followers had one entry for all batches that came together.
     """
     log = path.removesuffix(INDEX_SUFFIX) + LOG_SUFFIX
@@ -230,12 +241,16 @@ def in_line(row: Row) -> str:
     elif row.kind == "damage":
         return f"DAMAGE  {printable(row.fault or '')}"
     else:
-        text = f"{row.kind}  " + "  ".join(f"{name} {'-' if value is None else value}" for name, value in values.items())
+        text = f"{row.kind}  " + "  ".join(
+            f"{name} {'-' if value is None else value}" for name, value in values.items()
+        )
     return text if row.fault is None else f"{text}  FAULT: {row.fault}"
 
 
 def _batch_line(values: dict[str, Any]) -> str:
-    kind = f"{values['marker'] or 'control'} marker" if values["is_control"] else plural(values["record_count"], "record")
+    kind = (
+        f"{values['marker'] or 'control'} marker" if values["is_control"] else plural(values["record_count"], "record")
+    )
     parts = [
         f"byte {values['position']}",
         f"offsets {values['base_offset']} to {values['last_offset']}",

@@ -62,7 +62,9 @@ class Unwritten:
     end: FilePosition
 
 
-def dump_batches(file: File, size: int, base_offset: Offset, *, check_records: bool) -> Iterator[DumpedBatch | Damage | Unwritten]:
+def dump_batches(
+    file: File, size: int, base_offset: Offset, *, check_records: bool
+) -> Iterator[DumpedBatch | Damage | Unwritten]:
     """What is in the first `size` bytes of a segment's file, which begins at `base_offset`. Errors: OSError.
 
     `check_records`: whether every record is decoded, which takes a hundred times as long as the CRC.

@@ -1,6 +1,7 @@
 """The small files of a log and of a log directory, each as rows of (kind, values), with what is wrong with them.
 
-Nothing is repaired or guessed: a file that can't be read whole is named as damaged, with the reason that a broker would log.
+Nothing is repaired or guessed: a file that can't be read whole is named as damaged, with the reason that a broker would
+log.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ def dumper_of(name: str) -> Dumper | None:
     """The reader for a file of this name; None for others, and for segments."""
     if name in _BY_NAME:
         return _BY_NAME[name]
-    return next((dumper for suffix, dumper in _BY_SUFFIX.items() if name.removesuffix(".deleted").endswith(suffix)), None)
+    return next(
+        (dumper for suffix, dumper in _BY_SUFFIX.items() if name.removesuffix(".deleted").endswith(suffix)), None
+    )
 
 
 def _offset_index(content: bytes, name: str) -> Iterator[Row]:
@@ -69,7 +72,11 @@ def _offset_index(content: bytes, name: str) -> Iterator[Row]:
     whole, zeros = _entries(content, OFFSET_ENTRY_BYTES)
     for number, entry in enumerate(_OFFSET_ENTRY.iter_unpack(content[: whole * OFFSET_ENTRY_BYTES])):
         relative, position = entry
-        fault = None if relative > before[0] and position > before[1] else f"entry {number} doesn't rise above the one before"
+        fault = (
+            None
+            if relative > before[0] and position > before[1]
+            else f"entry {number} doesn't rise above the one before"
+        )
         yield Row("offset-index", {"offset": base + relative, "position": position}, fault)
         before = entry
     yield from _tail(content, whole, zeros, OFFSET_ENTRY_BYTES)
@@ -80,7 +87,11 @@ def _time_index(content: bytes, name: str) -> Iterator[Row]:
     whole, zeros = _entries(content, TIME_ENTRY_BYTES)
     for number, entry in enumerate(_TIME_ENTRY.iter_unpack(content[: whole * TIME_ENTRY_BYTES])):
         timestamp, relative = entry
-        fault = None if timestamp > before[0] and relative >= before[1] else f"entry {number} doesn't rise above the one before"
+        fault = (
+            None
+            if timestamp > before[0] and relative >= before[1]
+            else f"entry {number} doesn't rise above the one before"
+        )
         yield Row("time-index", {"timestamp": timestamp, "offset": base + relative}, fault)
         before = entry
     yield from _tail(content, whole, zeros, TIME_ENTRY_BYTES)
@@ -98,7 +109,11 @@ def _tail(content: bytes, whole: int, zeros: int, entry_bytes: int) -> Iterator[
         yield Row("unwritten", {"position": whole * entry_bytes, "bytes": zeros})
     if len(content) % entry_bytes and zeros <= 0:
         position = whole * entry_bytes
-        yield Row("damage", {"position": position}, f"byte {position}: an entry is cut: {len(content) - position} of {entry_bytes} bytes")
+        yield Row(
+            "damage",
+            {"position": position},
+            f"byte {position}: an entry is cut: {len(content) - position} of {entry_bytes} bytes",
+        )
 
 
 def _transaction_index(content: bytes, name: str) -> Iterator[Row]:
@@ -150,7 +165,8 @@ def _meta_properties(content: bytes, name: str) -> Iterator[Row]:
     if found is not None:
         directory_id = topic_id_text(found.directory_id)
         yield Row(
-            "meta-properties", {"cluster_id": found.cluster_id, "node_id": found.node_id, "directory_id": directory_id, **found.others}
+            "meta-properties",
+            {"cluster_id": found.cluster_id, "node_id": found.node_id, "directory_id": directory_id, **found.others},
         )
 
 
@@ -164,7 +180,11 @@ def _journal(content: bytes, _name: str) -> Iterator[Row]:
     except JournalDamageError as error:
         yield Row("damage", {}, f"{error}; `lowtide repair-log-start --dry-run` says what can be kept")
         return
-    values = {"capacity": found.header.capacity, "first_sequence": found.header.first_sequence, "next_sequence": found.next_sequence}
+    values = {
+        "capacity": found.header.capacity,
+        "first_sequence": found.header.first_sequence,
+        "next_sequence": found.next_sequence,
+    }
     yield Row("journal", {**values, "end": found.end, "torn": found.torn})
     for (topic_id, partition), offset in sorted(found.entries.items()):
         yield Row("log-start", {"topic_id": topic_id_text(topic_id), "partition": partition, "offset": offset})
@@ -197,7 +217,13 @@ _BY_NAME: Final = {
     CLEAN_SHUTDOWN_MARKER: _told(_clean_shutdown),
     JOURNAL_NAME: _told(_journal),
     **dict.fromkeys(
-        (RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT, LOG_BEGIN_CHECKPOINT, LOG_START_CHECKPOINT, CLEANER_CHECKPOINT),
+        (
+            RECOVERY_POINT_CHECKPOINT,
+            HIGH_WATERMARK_CHECKPOINT,
+            LOG_BEGIN_CHECKPOINT,
+            LOG_START_CHECKPOINT,
+            CLEANER_CHECKPOINT,
+        ),
         _told(_offsets),
     ),
 }

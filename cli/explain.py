@@ -22,7 +22,10 @@ from lowtide.protocol.messages.describe_retention import UNKNOWN
 
 @network
 async def explain(call: NetworkCall, topic: Annotated[str, typer.Argument(metavar="TOPIC")]) -> ExitCode:
-    """Show what keeps the oldest segment of each partition of a topic, and when it will go, by which rule. Lowtide's brokers know that."""
+    """Show what keeps the oldest segment of each partition of a topic, and when it will go, by which rule.
+
+    Lowtide's brokers know that.
+    """
     described = (await call.client.describe_topics([topic], timeout=call.timeout_ms / 1000))[topic]
     if not isinstance(described, TopicDescription):
         unknown = isinstance(described, BrokerAnsweredError) and described.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -52,7 +52,13 @@ def reset_rows(
 ) -> tuple[Sequence[str], list[tuple[object, ...]]]:
     """A table for people."""
     rows: list[tuple[object, ...]] = [
-        (each.partition.topic, each.partition.partition, each.old, each.new, each.reason or str(outcomes.get(each.partition) or ""))
+        (
+            each.partition.topic,
+            each.partition.partition,
+            each.old,
+            each.new,
+            each.reason or str(outcomes.get(each.partition) or ""),
+        )
         for each in planned
     ]
     return ("topic", "partition", "was", "is to be", "remark"), rows

@@ -30,9 +30,12 @@ async def list_groups(
     call: NetworkCall,
     *,
     state: Annotated[
-        list[str] | None, typer.Option("--state", metavar="STATE", help="in this state, as Stable or Empty; may be repeated")
+        list[str] | None,
+        typer.Option("--state", metavar="STATE", help="in this state, as Stable or Empty; may be repeated"),
     ] = None,
-    kind: Annotated[list[str] | None, typer.Option("--kind", metavar="KIND", help="classic, consumer (KIP-848) or share (KIP-932)")] = None,
+    kind: Annotated[
+        list[str] | None, typer.Option("--kind", metavar="KIND", help="classic, consumer (KIP-848) or share (KIP-932)")
+    ] = None,
 ) -> ExitCode:
     """List the groups of all brokers."""
     listed = await call.client.list_groups(states=state or (), kinds=kind or (), timeout=call.timeout_ms / 1000)
@@ -47,10 +50,18 @@ async def list_groups(
             }
             for each in listed.groups.values()
         ]
-        print_json({"groups": rows, "errors": {f"broker {key}": error_value(error) for key, error in listed.errors.items()}})
+        print_json(
+            {"groups": rows, "errors": {f"broker {key}": error_value(error) for key, error in listed.errors.items()}}
+        )
     else:
         columns = ("group", "kind", "state", "coordinator")
-        print_table(columns, [(each.group_id, each.kind or None, each.state or None, each.coordinator) for each in listed.groups.values()])
+        print_table(
+            columns,
+            [
+                (each.group_id, each.kind or None, each.state or None, each.coordinator)
+                for each in listed.groups.values()
+            ],
+        )
     return report_each({f"broker {key}": error for key, error in listed.errors.items()}, call.output, quiet=True)
 
 
@@ -106,9 +117,17 @@ async def offsets(call: NetworkCall, groups: Groups) -> ExitCode:
                 row = {"group": name, "topic": key.topic, "partition": key.partition, "offset": each.offset}
                 values.append(row | {"leader_epoch": epoch, "metadata": each.metadata})
     if call.output is Output.JSON:
-        print_json({"offsets": values, "errors": {str(name): error_value(each) for name, each in failed.items() if each is not None}})
+        print_json(
+            {
+                "offsets": values,
+                "errors": {str(name): error_value(each) for name, each in failed.items() if each is not None},
+            }
+        )
     else:
-        print_table(("group", "topic", "partition", "offset", "leader epoch", "metadata"), [tuple(row.values()) for row in values])
+        print_table(
+            ("group", "topic", "partition", "offset", "leader epoch", "metadata"),
+            [tuple(row.values()) for row in values],
+        )
     return report_each(failed, call.output, quiet=True)
 
 
@@ -119,17 +138,25 @@ async def reset(
     group: Annotated[str, typer.Argument(metavar="GROUP")],
     *,
     topic: Annotated[
-        list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC[:PARTITIONS]", help="without it what the group has committed for")
+        list[str] | None,
+        typer.Option("--topic", "-t", metavar="TOPIC[:PARTITIONS]", help="without it what the group has committed for"),
     ] = None,
-    to: Annotated[str | None, typer.Option("--to", "--to-offset", metavar="WHERE", help="earliest, latest, or an offset")] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", "--to-offset", metavar="WHERE", help="earliest, latest, or an offset")
+    ] = None,
     to_time: Annotated[
         str | None, typer.Option("--to-time", "--to-datetime", metavar="TIME", help="the first record of then or later")
     ] = None,
-    shift_by: Annotated[int | None, typer.Option("--shift-by", metavar="N", help="so many records on, or back if it is negative")] = None,
+    shift_by: Annotated[
+        int | None, typer.Option("--shift-by", metavar="N", help="so many records on, or back if it is negative")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be set, and set nothing")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="don't ask")] = False,
 ) -> ExitCode:
-    """Set what a group without members has committed: it reads from there on. Offsets are kept within what the log has."""
+    """Set what a group without members has committed: it reads from there on.
+
+    Offsets are kept within what the log has.
+    """
     wanted = wanted_place(to, to_time, shift_by)
     shares = await is_share_group(call.client, group, call.timeout_ms)
     planned = await planned_reset(call.client, group, topic or [], wanted, call.timeout_ms, shares=shares)
@@ -148,22 +175,28 @@ async def reset(
 @app.command()
 @network
 async def delete(
-    call: NetworkCall,
-    groups: Groups,
-    *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="don't ask")] = False,
+    call: NetworkCall, groups: Groups, *, yes: Annotated[bool, typer.Option("--yes", "-y", help="don't ask")] = False
 ) -> ExitCode:
     """Delete groups that have no members, with what they have committed."""
     if not all(groups):
         raise misused("a group has a name.")
     if not yes:
-        confirm(f"Delete {plural(len(groups), 'group')} with all they have committed: {printable(', '.join(groups))}?", rehearsal="")
-    return report_each(await call.client.delete_groups(groups, timeout=call.timeout_ms / 1000), call.output, done="deleted")
+        confirm(
+            f"Delete {plural(len(groups), 'group')} with all they have committed: {printable(', '.join(groups))}?",
+            rehearsal="",
+        )
+    return report_each(
+        await call.client.delete_groups(groups, timeout=call.timeout_ms / 1000), call.output, done="deleted"
+    )
 
 
-def _print_reset(output: Output, planned: Any, outcomes: Mapping[TopicPartition, AdminError | None], *, dry_run: bool) -> None:
+def _print_reset(
+    output: Output, planned: Any, outcomes: Mapping[TopicPartition, AdminError | None], *, dry_run: bool
+) -> None:
     if output is Output.JSON:
-        print_json({"dry_run": dry_run, "offsets": [reset_value(each, outcomes.get(each.partition)) for each in planned]})
+        print_json(
+            {"dry_run": dry_run, "offsets": [reset_value(each, outcomes.get(each.partition)) for each in planned]}
+        )
         return
     print_table(*reset_rows(planned, outcomes))
     if dry_run:

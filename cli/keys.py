@@ -51,7 +51,9 @@ _BROKER_TABLES: Final = (
 
 def keys(arguments: Sequence[str]) -> int:
     """Run the subcommand; returns the exit code."""
-    argparse.ArgumentParser(prog="lowtide keys", description="Print every configuration key, as a page in Markdown.").parse_args(arguments)
+    argparse.ArgumentParser(
+        prog="lowtide keys", description="Print every configuration key, as a page in Markdown."
+    ).parse_args(arguments)
     print(configuration_page(), end="")
     return 0
 
@@ -59,7 +61,9 @@ def keys(arguments: Sequence[str]) -> int:
 def configuration_page() -> str:
     """The whole page. Keys that Kafka has for its own tests are left out."""
     parts = [_HEAD, "\n## Lowtide's own keys\n\n", _own_keys(), "\n## Topics\n\n"]
-    parts.append("Given when a topic is created, or later. A topic that doesn't set a key follows the broker's key beside it.\n\n")
+    parts.append(
+        "Given when a topic is created, or later. A topic that doesn't set a key follows the broker's key beside it.\n\n"
+    )
     parts.append(_table(TOPIC_KEYS, follow_brokers=True))
     parts.append(
         "\n## Single groups\n\nSet on a group whose partitions the broker assigns, before it is there or later, within the broker's\n"
@@ -88,11 +92,15 @@ def _own_keys() -> str:
 
 def _table(table: Iterable[ConfigKey], *, follow_brokers: bool = False) -> str:
     extra = " broker's key |" if follow_brokers else ""
-    rows = [f"| key | default | allowed |{extra} does | meaning |\n|---|---|---|{'---|' if follow_brokers else ''}---|---|\n"]
+    rows = [
+        f"| key | default | allowed |{extra} does | meaning |\n|---|---|---|{'---|' if follow_brokers else ''}---|---|\n"
+    ]
     for key in sorted(table, key=lambda key: key.name):
         if key.internal:
             continue
-        broker_key = "" if not follow_brokers else f" {_code(key.broker_key) if key.broker_key is not None else 'none'} |"
+        broker_key = (
+            "" if not follow_brokers else f" {_code(key.broker_key) if key.broker_key is not None else 'none'} |"
+        )
         does = ("yes" if key.enforced else "no") + ("" if follow_brokers else _while_running(key.name))
         rows.append(f"| `{key.name}` | {_default(key)} | {key.describe_allowed()} |{broker_key} {does} | {key.doc} |\n")
     return "".join(rows)

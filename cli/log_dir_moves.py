@@ -54,15 +54,23 @@ def plan_moves(answers: Answers, partitions: Collection[TopicPartition], path: s
     """
     found: dict[Replica, PlannedMove] = {}
     for key in partitions:
-        holders = {broker_id: each for broker_id, each in answers.items() if not isinstance(each, AdminError) and _place(each, key)}
+        holders = {
+            broker_id: each
+            for broker_id, each in answers.items()
+            if not isinstance(each, AdminError) and _place(each, key)
+        }
         moves = {Replica(broker_id, key): _here(each, key) for broker_id, each in holders.items() if path in each}
         if not holders:
-            failed = [f"broker {broker_id}: {each}" for broker_id, each in answers.items() if isinstance(each, AdminError)]
+            failed = [
+                f"broker {broker_id}: {each}" for broker_id, each in answers.items() if isinstance(each, AdminError)
+            ]
             where = ", ".join(f"broker {broker_id}" for broker_id in sorted(answers)) or "no broker"
             message = f"no log directory of {where} has a replica of {key}{''.join(f'; {each}' for each in failed)}."
             raise CommandError(message)
         if not moves:
-            have = "; ".join(f"broker {broker_id} has {', '.join(sorted(each))}" for broker_id, each in sorted(holders.items()))
+            have = "; ".join(
+                f"broker {broker_id} has {', '.join(sorted(each))}" for broker_id, each in sorted(holders.items())
+            )
             message = f"--to {path} is not possible for {key}: allowed is a log directory of its broker, and {have}."
             raise misused(message)
         found |= moves
@@ -73,7 +81,9 @@ class Moving:
     """What is left of moves into a directory, by what brokers answer. Decides only."""
 
     def __init__(self, replicas: Mapping[Replica, PlannedMove], path: str) -> None:
-        self.left: dict[Replica, int] = {replica: each.size_bytes for replica, each in replicas.items() if each.directory != path}
+        self.left: dict[Replica, int] = {
+            replica: each.size_bytes for replica, each in replicas.items() if each.directory != path
+        }
         """Bytes to go, of those that aren't through."""
         self.failed: dict[Replica, AdminError] = {}
         self._path = path
@@ -85,7 +95,9 @@ class Moving:
         for replica in list(self.left):
             directories = answers.get(replica.broker_id)
             if directories is None or isinstance(directories, AdminError):
-                self._fail(replica, f"{directories or 'its broker does not answer'}; the move continues, if the broker does")
+                self._fail(
+                    replica, f"{directories or 'its broker does not answer'}; the move continues, if the broker does"
+                )
             else:
                 self._look(replica, directories)
         return max(before - sum(self.left.values()), 0)
@@ -118,7 +130,9 @@ async def follow(call: NetworkCall, moving: Moving) -> None:
     try:
         with progress("moving", sum(moving.left.values()), is_bytes=True) as bar:
             while moving.left:
-                answers = await call.client.describe_log_dirs(sorted(brokers), partitions=partitions, timeout=call.timeout_ms / 1000)
+                answers = await call.client.describe_log_dirs(
+                    sorted(brokers), partitions=partitions, timeout=call.timeout_ms / 1000
+                )
                 bar.advance(moving.observe(answers))
                 if moving.left:
                     await asyncio.sleep(POLL_S)
@@ -129,7 +143,9 @@ async def follow(call: NetworkCall, moving: Moving) -> None:
 
 def _place(directories: Mapping[str, LogDir], key: TopicPartition) -> str | None:
     """The directory in which the replica is, not a copy that is on its way."""
-    return next((path for path, each in directories.items() if key in each.replicas and not each.replicas[key].is_future), None)
+    return next(
+        (path for path, each in directories.items() if key in each.replicas and not each.replicas[key].is_future), None
+    )
 
 
 def _here(directories: Mapping[str, LogDir], key: TopicPartition) -> PlannedMove:

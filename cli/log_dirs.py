@@ -19,7 +19,9 @@ from lowtide.cli.outcome import ExitCode
 from lowtide.cli.printing import Output, print_json, print_table
 from lowtide.cli.results import error_value, report_each
 
-_HELP: Final = "Show log directories, how full they are and what partitions take; move partitions between those of a broker."
+_HELP: Final = (
+    "Show log directories, how full they are and what partitions take; move partitions between those of a broker."
+)
 
 
 class _Describes(TyperGroup):
@@ -41,8 +43,12 @@ async def describe(
     broker: Annotated[
         list[int] | None, typer.Option("--broker", metavar="ID", help="of this broker; may be repeated; without it all")
     ] = None,
-    topic: Annotated[list[str] | None, typer.Option("--topic", "-t", metavar="PATTERN", help="of these topics, with * and ?")] = None,
-    partitions: Annotated[bool, typer.Option("--partitions", "-p", help="a row for each partition, the largest first")] = False,
+    topic: Annotated[
+        list[str] | None, typer.Option("--topic", "-t", metavar="PATTERN", help="of these topics, with * and ?")
+    ] = None,
+    partitions: Annotated[
+        bool, typer.Option("--partitions", "-p", help="a row for each partition, the largest first")
+    ] = False,
 ) -> ExitCode:
     """Show what log directories brokers have, how full they are, and how much space partitions take.
 
@@ -53,16 +59,31 @@ async def describe(
         f"broker {broker_id}": each for broker_id, each in answers.items() if isinstance(each, AdminError)
     }
     found = {broker_id: each for broker_id, each in answers.items() if not isinstance(each, AdminError)}
-    rows = [(broker_id, directory) for broker_id, directories in sorted(found.items()) for directory in directories.values()]
+    rows = [
+        (broker_id, directory) for broker_id, directories in sorted(found.items()) for directory in directories.values()
+    ]
     names = {key.topic for _, directory in rows for key in directory.replicas}
     chosen = set(fitting(topic, names)) if topic else names
-    failed |= {f"broker {broker_id}, {directory.path}": directory.error for broker_id, directory in rows if directory.error is not None}
+    failed |= {
+        f"broker {broker_id}, {directory.path}": directory.error
+        for broker_id, directory in rows
+        if directory.error is not None
+    }
     if call.output is Output.JSON:
         errors = {str(name): error_value(each) for name, each in failed.items() if each is not None}
-        print_json({"log_dirs": [_value(broker_id, directory, chosen) for broker_id, directory in rows], "errors": errors})
+        print_json(
+            {"log_dirs": [_value(broker_id, directory, chosen) for broker_id, directory in rows], "errors": errors}
+        )
     elif partitions:
         sizes: list[tuple[str, int, int, int, int, str]] = [
-            (key.topic, key.partition, broker_id, replica.size_bytes, replica.offset_lag, _shown(directory.path, replica))
+            (
+                key.topic,
+                key.partition,
+                broker_id,
+                replica.size_bytes,
+                replica.offset_lag,
+                _shown(directory.path, replica),
+            )
             for broker_id, directory in rows
             for key, replica in directory.replicas.items()
             if key.topic in chosen
@@ -83,9 +104,14 @@ async def move(
     call: NetworkCall,
     partitions: Annotated[list[str], typer.Argument(metavar="TOPIC[:PARTITIONS]…", help="flights, or flights:0,2-4")],
     *,
-    to: Annotated[str, typer.Option("--to", metavar="DIR", help="a log directory of the broker, as `describe` shows it")],
+    to: Annotated[
+        str, typer.Option("--to", metavar="DIR", help="a log directory of the broker, as `describe` shows it")
+    ],
     broker: Annotated[
-        int | None, typer.Option("--broker", metavar="ID", min=0, help="on this broker; without it on each that has a replica and DIR")
+        int | None,
+        typer.Option(
+            "--broker", metavar="ID", min=0, help="on this broker; without it on each that has a replica and DIR"
+        ),
     ] = None,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="begin the moves, and leave them to the brokers")] = False,
 ) -> ExitCode:
@@ -95,7 +121,9 @@ async def move(
     """
     timeout_s, path = call.timeout_ms / 1000, to.rstrip("/") or "/"
     chosen = chosen_partitions(partitions, await call.client.list_topics(include_internal=True, timeout=timeout_s))
-    answers = await call.client.describe_log_dirs(None if broker is None else [broker], partitions=chosen, timeout=timeout_s)
+    answers = await call.client.describe_log_dirs(
+        None if broker is None else [broker], partitions=chosen, timeout=timeout_s
+    )
     plan = plan_moves(answers, chosen, path)
     begun = await call.client.alter_replica_log_dirs(dict.fromkeys(plan, path), timeout=timeout_s)
     outcomes = {replica: begun[replica] for replica in plan}

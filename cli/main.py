@@ -20,7 +20,10 @@ _INTERRUPTED: Final = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code. Without arguments it is that of the process: signals end it until the command runs."""
+    """Run the command line; returns the exit code.
+
+    Without arguments it is that of the process: signals end it until the command runs.
+    """
     if arguments is None:
         end_by_signals()
     try:

@@ -15,7 +15,19 @@ from lowtide.cli.confirmation import confirm
 from lowtide.cli.metadata_stores import Ca, Cert, Key, LogDirs, Metadata, Place, run_on_store, store_file
 from lowtide.cli.outcome import CommandError, ExitCode, misused
 from lowtide.cli.printing import Output, plural, print_json, print_table, remark
-from lowtide.cli.recovering import AcceptLoss, DryRun, Without, Yes, check_losses, given_facts, look, planned, print_plan, surveyed, written
+from lowtide.cli.recovering import (
+    AcceptLoss,
+    DryRun,
+    Without,
+    Yes,
+    check_losses,
+    given_facts,
+    look,
+    planned,
+    print_plan,
+    surveyed,
+    written,
+)
 from lowtide.metadata.recovery import BrokerFacts, encode_facts, is_needed, plan_recovery
 from lowtide.metadata.store_guard import least_surplus
 from lowtide.protocol.types import topic_id_text
@@ -25,7 +37,10 @@ from lowtide.runtime.random import system_random
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
 
-Files = Annotated[list[str] | None, typer.Argument(metavar="FILE…", help="what `lowtide metadata export` has written on other machines")]
+Files = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="FILE…", help="what `lowtide metadata export` has written on other machines"),
+]
 
 
 @app.callback()
@@ -45,8 +60,9 @@ def status(
     metadata_cert: Cert = None,
     metadata_key: Key = None,
 ) -> ExitCode:
-    """Show what log directories and the store know, and whether the store may be acted upon. Changes nothing; brokers must be stopped.
+    """Show what log directories and the store know, and whether the store may be acted upon.
 
+    Changes nothing; brokers must be stopped.
     Ends with 0 if the store is as the directories know it, with 1 if it has to be brought forward.
     """
     facts = _facts(files, log_dirs)
@@ -69,11 +85,18 @@ def status(
 @local
 def export(
     call: Call,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="is written; it holds the configurations, not the records")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="is written; it holds the configurations, not the records")
+    ],
     *,
-    log_dirs: Annotated[str, typer.Option("--log-dirs", metavar="DIR,DIR", help="all log directories of the broker, as in log.dirs")],
+    log_dirs: Annotated[
+        str, typer.Option("--log-dirs", metavar="DIR,DIR", help="all log directories of the broker, as in log.dirs")
+    ],
 ) -> ExitCode:
-    """Write to a file what the log directories of one broker know, for `recover` on another machine. The broker must be stopped."""
+    """Write to a file what the log directories of one broker know, for `recover` on another machine.
+
+    The broker must be stopped.
+    """
     facts = surveyed(log_dirs)
     try:
         OsFileSystem().replace_file(file, encode_facts(facts))
@@ -82,9 +105,13 @@ def export(
     copy = planned(facts.read_copy)
     count = sum(len(directory.replicas) for directory in facts.directories)
     if call.output is Output.JSON:
-        print_json({"broker": facts.broker_id, "revision": copy.revision, "history": copy.history_id, "replicas": count})
+        print_json(
+            {"broker": facts.broker_id, "revision": copy.revision, "history": copy.history_id, "replicas": count}
+        )
     else:
-        print(f"Broker {facts.broker_id} knows the metadata up to revision {copy.revision}, and has {plural(count, 'replica')}: {file}")
+        print(
+            f"Broker {facts.broker_id} knows the metadata up to revision {copy.revision}, and has {plural(count, 'replica')}: {file}"
+        )
     return ExitCode.DONE
 
 
@@ -104,10 +131,11 @@ def recover(
     metadata_cert: Cert = None,
     metadata_key: Key = None,
 ) -> ExitCode:
-    """Bring the metadata forward to what all brokers know, after a backup was restored or everything was lost. All brokers must be stopped.
+    """Bring the metadata forward to what all brokers know, after a backup was restored or everything was lost.
 
-    Topics, configurations and deletes are as the broker knows them that has seen the most. A partition is led by a replica that has all
-    acknowledged records and deletes; the others follow it. If it is interrupted, run it again.
+    All brokers must be stopped. Topics, configurations and deletes are as the broker knows them that has seen the most.
+    A partition is led by a replica that has all acknowledged records and deletes; the others follow it. If it is
+    interrupted, run it again.
     """
     facts = _facts(files, log_dirs)
     place = Place(metadata, metadata_ca, metadata_cert, metadata_key)
@@ -117,7 +145,11 @@ def recover(
         print("Nothing has to be done: the metadata store is as the log directories know it.")
         return ExitCode.DONE
     history_id = topic_id_text(system_random().randbytes(16))
-    plan = planned(lambda: plan_recovery(facts, rows, without=without or (), history_id=history_id, raft_surplus=least_surplus(surplus)))
+    plan = planned(
+        lambda: plan_recovery(
+            facts, rows, without=without or (), history_id=history_id, raft_surplus=least_surplus(surplus)
+        )
+    )
     print_plan(call, plan, dry_run=dry_run)
     check_losses(plan, accepted=accept_loss)
     if dry_run:

@@ -1,6 +1,7 @@
 """Options of the metadata store: where an etcd is, and what it takes to be let in.
 
-A user and a password come from the environment, or the password from a file: a command line can be read by every user of the machine.
+A user and a password come from the environment, or the password from a file: a command line can be read by every user
+of the machine.
 """
 
 from __future__ import annotations
@@ -26,12 +27,16 @@ def add_metadata(parser: argparse.ArgumentParser) -> None:
         metavar="etcd://HOST:PORT,HOST:PORT/PREFIX",
         help="keep the metadata in an etcd, in common with other brokers; without it they are in the first log directory",
     )
-    parser.add_argument("--metadata-ca", metavar="FILE", help="the authority that signed etcd's certificates, in PEM; turns TLS on")
+    parser.add_argument(
+        "--metadata-ca", metavar="FILE", help="the authority that signed etcd's certificates, in PEM; turns TLS on"
+    )
     parser.add_argument("--metadata-cert", metavar="FILE", help="the certificate that is shown to the etcd, in PEM")
     parser.add_argument("--metadata-key", metavar="FILE", help="its key, in PEM")
 
 
-def given_metadata(options: argparse.Namespace, environment: Mapping[str, str], read_bytes: Callable[[str], bytes]) -> EtcdAddress | None:
+def given_metadata(
+    options: argparse.Namespace, environment: Mapping[str, str], read_bytes: Callable[[str], bytes]
+) -> EtcdAddress | None:
     """The etcd, or None without one. Errors: ConfigError, one sentence."""
     address: EtcdAddress | None = options.metadata
     variables = [name for name in (METADATA_USER, METADATA_PASSWORD, METADATA_PASSWORD_FILE) if environment.get(name)]

@@ -28,7 +28,9 @@ T = TypeVar("T")
 LogDirs = Annotated[
     list[str] | None,
     typer.Option(
-        "--log-dirs", metavar="DIR,DIR", help="the log directories of one broker, as in log.dirs; once for each broker that is here"
+        "--log-dirs",
+        metavar="DIR,DIR",
+        help="the log directories of one broker, as in log.dirs; once for each broker that is here",
     ),
 ]
 Metadata = Annotated[
@@ -40,8 +42,14 @@ Metadata = Annotated[
         "log directory",
     ),
 ]
-Ca = Annotated[str | None, typer.Option("--metadata-ca", metavar="FILE", help="the authority that signed etcd's certificates, in PEM")]
-Cert = Annotated[str | None, typer.Option("--metadata-cert", metavar="FILE", help="the certificate that is shown to the etcd, in PEM")]
+Ca = Annotated[
+    str | None,
+    typer.Option("--metadata-ca", metavar="FILE", help="the authority that signed etcd's certificates, in PEM"),
+]
+Cert = Annotated[
+    str | None,
+    typer.Option("--metadata-cert", metavar="FILE", help="the certificate that is shown to the etcd, in PEM"),
+]
 Key = Annotated[str | None, typer.Option("--metadata-key", metavar="FILE", help="its key, in PEM")]
 
 
@@ -98,13 +106,17 @@ def store_file(place: Place, first_log_dir: str | None, *, several: bool) -> str
 async def _opened_etcd(place: Place) -> tuple[OwnedStore, bytes]:
     try:
         address = parse_address(place.metadata or "")
-        options = argparse.Namespace(metadata=address, metadata_ca=place.ca, metadata_cert=place.cert, metadata_key=place.key)
+        options = argparse.Namespace(
+            metadata=address, metadata_ca=place.ca, metadata_cert=place.cert, metadata_key=place.key
+        )
         etcd = given_metadata(options, environment(), OsFileSystem().read_bytes)
     except (ValueError, ConfigError) as error:
         raise misused(str(error)) from error
     try:
         from lowtide.metadata.etcd import EtcdStore  # noqa: PLC0415 - its packages are an extra
     except ImportError as error:
-        raise CommandError(f"etcd needs packages that aren't installed ({error}): install Lowtide with its extra `etcd`.") from error
+        raise CommandError(
+            f"etcd needs packages that aren't installed ({error}): install Lowtide with its extra `etcd`."
+        ) from error
     assert etcd is not None
     return await EtcdStore.open(etcd.endpoints, access=etcd.access, prefix=etcd.prefix), etcd.prefix

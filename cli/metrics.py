@@ -32,9 +32,9 @@ Counters begin at 0 when the broker starts. Gauges that alerts use are there als
 
 def metrics(arguments: Sequence[str]) -> int:
     """Run the subcommand; returns the exit code."""
-    argparse.ArgumentParser(prog="lowtide metrics", description="Print every metric of a broker, as a page in Markdown.").parse_args(
-        arguments
-    )
+    argparse.ArgumentParser(
+        prog="lowtide metrics", description="Print every metric of a broker, as a page in Markdown."
+    ).parse_args(arguments)
     print(metrics_page(), end="")
     return 0
 

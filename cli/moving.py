@@ -1,6 +1,7 @@
 """Moves of replicas carried out: a bounded number at once, within a throttle, with progress, until all are through.
 
-The cluster moves by itself, so an end of the command (Ctrl-C, a lost connection) ends no move that has begun; the others don't begin.
+The cluster moves by itself, so an end of the command (Ctrl-C, a lost connection) ends no move that has begun; the
+others don't begin.
 `lowtide cluster moves --wait` waits for the others, and lifts the throttle.
 
 Source: KIP-73 for the throttle, as Kafka's `ReassignPartitionsCommand` sets it.
@@ -58,7 +59,9 @@ async def carry_out(call: NetworkCall, plan: MovePlan, pace: Pace) -> dict[Topic
             while waiting or active:
                 begun, waiting = waiting[: pace.at_once - len(active)], waiting[max(0, pace.at_once - len(active)) :]
                 if begun:
-                    answers = await call.client.alter_reassignments({key: plan.after[key] for key in begun}, timeout=timeout_s)
+                    answers = await call.client.alter_reassignments(
+                        {key: plan.after[key] for key in begun}, timeout=timeout_s
+                    )
                     outcomes |= answers
                     refused = [key for key, error in answers.items() if error is not None]
                     active |= answers.keys() - refused
@@ -114,7 +117,9 @@ def throttle_of(plan: MovePlan, rate: int) -> dict[ConfigResource, list[ConfigCh
     return changes | {ConfigResource(ResourceType.BROKER, str(broker_id)): rates for broker_id in sorted(brokers)}
 
 
-async def _set_throttle(client: AdminClient, changes: Mapping[ConfigResource, list[ConfigChange]], timeout_s: float) -> None:
+async def _set_throttle(
+    client: AdminClient, changes: Mapping[ConfigResource, list[ConfigChange]], timeout_s: float
+) -> None:
     """Errors: CommandError where it can't be set for what is there; a broker that is away needs none."""
     for resource, error in (await client.alter_configs(changes, timeout=timeout_s)).items():
         if error is not None and resource.type is ResourceType.TOPIC:

@@ -4,9 +4,10 @@
 
 `version` may be absent. An offset is the first one that stays; -1 stands for the high watermark.
 
-A file that was changed by hand or cut on its way must not delete anything: it is read whole before anything is done, and refused with its
-line, the key and the reason. What Kafka's tool lets pass and is most likely a slip is refused too: keys that mean nothing, a key that
-stands twice, offsets below -1, text behind the end. Nothing is built of the file but the offsets, so that one of many megabytes fits.
+A file that was changed by hand or cut on its way must not delete anything: it is read whole before anything is done,
+and refused with its line, the key and the reason. What Kafka's tool lets pass and is most likely a slip is refused too:
+keys that mean nothing, a key that stands twice, offsets below -1, text behind the end. Nothing is built of the file but
+the offsets, so that one of many megabytes fits.
 
     >>> parse_offset_file(b'{"partitions": [{"topic": "t", "partition": 1, "offset": 7}]}', "f.json")
     {TopicPartition(topic='t', partition=1): 7}
@@ -146,7 +147,9 @@ class _Reader:
                 self._refuse(start, f'the key "{key}" is missing')
         partition = TopicPartition(str(values["topic"]), int(values["partition"]))
         if partition in self._offsets:
-            self._refuse(start, f"partition {partition.partition} of topic {partition.topic} is there for the second time")
+            self._refuse(
+                start, f"partition {partition.partition} of topic {partition.topic} is there for the second time"
+            )
         self._offsets[partition] = int(values["offset"])
 
     def _topic(self) -> str:
@@ -156,7 +159,8 @@ class _Reader:
         topic = self._string("topic")
         if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
             self._refuse(
-                place, f'"topic" is {_short(json.dumps(topic))}: allowed are up to 249 letters, digits, dots, underscores and minus'
+                place,
+                f'"topic" is {_short(json.dumps(topic))}: allowed are up to 249 letters, digits, dots, underscores and minus',
             )
         return topic
 
@@ -171,7 +175,9 @@ class _Reader:
             self._refuse(place, f"a key is expected, and here is {self._found()}")
         key = self._string("a key")
         if key not in allowed:
-            self._refuse(place, f"the key {_short(json.dumps(key))} means nothing here: allowed are {', '.join(allowed)}")
+            self._refuse(
+                place, f"the key {_short(json.dumps(key))} means nothing here: allowed are {', '.join(allowed)}"
+            )
         if key in seen:
             self._refuse(place, f'the key "{key}" is there for the second time')
         seen.add(key)
@@ -203,7 +209,10 @@ class _Reader:
         word = "" if match is None else match[0]
         whole = _INTEGER.fullmatch(word) is not None and len(word) <= len(str(_INT64_MAX)) + 1
         if match is None or not whole or not low <= int(word) <= high:
-            self._refuse(place, f'"{key}" is {_short(word) if word else self._found()}: allowed is a whole number from {low} to {high}')
+            self._refuse(
+                place,
+                f'"{key}" is {_short(word) if word else self._found()}: allowed is a whole number from {low} to {high}',
+            )
         self._at = match.end()
         return int(word)
 

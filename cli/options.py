@@ -21,7 +21,9 @@ SOURCES = (
 def add_configuration(parser: argparse.ArgumentParser) -> None:
     """Add the options that `given_configuration` reads."""
     parser.add_argument("--config", metavar="FILE", help="a file in the syntax of server.properties")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="set one key; may be repeated")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="set one key; may be repeated"
+    )
     parser.add_argument(
         "--max-version",
         action="append",
@@ -31,7 +33,11 @@ def add_configuration(parser: argparse.ArgumentParser) -> None:
         help="offer an API up to this version only",
     )
     parser.add_argument(
-        "--log-level", metavar="LEVEL", type=str.upper, choices=LEVELS, help=f"how much the log has: {', '.join(LEVELS)}; default INFO"
+        "--log-level",
+        metavar="LEVEL",
+        type=str.upper,
+        choices=LEVELS,
+        help=f"how much the log has: {', '.join(LEVELS)}; default INFO",
     )
 
 

@@ -1,10 +1,11 @@
 """What commands print: tables and JSON on standard output, progress and remarks on standard error.
 
-Names, keys and values come from others, and a terminal acts upon some characters: what isn't printable is written as an escape. A table is
-as wide as it needs to be where no terminal shows it, so that programs that cut columns find them; on a terminal it is fitted in.
+Names, keys and values come from others, and a terminal acts upon some characters: what isn't printable is written as an
+escape. A table is as wide as it needs to be where no terminal shows it, so that programs that cut columns find them; on
+a terminal it is fitted in.
 
-JSON is for programs: one document, or one line a thing where there may be many. Keys stay, new ones may come; times are milliseconds since
-1970, unknown offsets are null.
+JSON is for programs: one document, or one line a thing where there may be many. Keys stay, new ones may come; times are
+milliseconds since 1970, unknown offsets are null.
 """
 
 from __future__ import annotations
@@ -75,7 +76,10 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]
     widths = [max([len(title), *(len(row[place]) for row in texts)]) for place, title in enumerate(columns)]
     lines = []
     for row in [list(columns), *texts]:
-        cells = (text.rjust(width) if right else text.ljust(width) for text, width, right in zip(row, widths, numeric, strict=True))
+        cells = (
+            text.rjust(width) if right else text.ljust(width)
+            for text, width, right in zip(row, widths, numeric, strict=True)
+        )
         lines.append(_GAP.join(cells).rstrip())
     return lines
 
@@ -121,7 +125,9 @@ class _Bar:
         from rich.progress import Progress as RichProgress  # noqa: PLC0415
 
         count = DownloadColumn(binary_units=True) if is_bytes else MofNCompleteColumn()
-        self.drawn = RichProgress(TextColumn("{task.description}"), BarColumn(), count, TimeRemainingColumn(), console=console)
+        self.drawn = RichProgress(
+            TextColumn("{task.description}"), BarColumn(), count, TimeRemainingColumn(), console=console
+        )
         self._task = self.drawn.add_task(title, total=total)
 
     def advance(self, count: int) -> None:

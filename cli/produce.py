@@ -1,8 +1,8 @@
 """`lowtide records produce`: values, or lines of standard input, as records of a topic.
 
-What is there is sent at once: the lines that one read brings are the batches of one flush. A line that is typed goes alone, lines of a
-file go in batches. The producer is the pipeline's: idempotent, acknowledged by all in-sync replicas. A key goes to the partition to
-which Java's clients send it; records without one stay together for a flush.
+What is there is sent at once: the lines that one read brings are the batches of one flush. A line that is typed goes
+alone, lines of a file go in batches. The producer is the pipeline's: idempotent, acknowledged by all in-sync replicas.
+A key goes to the partition to which Java's clients send it; records without one stay together for a flush.
 
 Guards: a line is bounded (`LINE_BYTES_MAX`), and with it what is held of the input.
 """
@@ -46,16 +46,21 @@ _COMPRESSIONS: Final = tuple(codec.name.lower() for codec in Compression)
 @unhurried
 def produce(  # its options are its parameters
     call: SettingsCall,
-    target: Annotated[str, typer.Argument(metavar="TOPIC[:PARTITION]", help="flights, or flights:3 for all of them to one partition")],
+    target: Annotated[
+        str, typer.Argument(metavar="TOPIC[:PARTITION]", help="flights, or flights:3 for all of them to one partition")
+    ],
     values: Annotated[
         list[str] | None, typer.Argument(metavar="[VALUE]…", help="a record each; without any, lines of standard input")
     ] = None,
     *,
     key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="the key of all records")] = None,
     separator: Annotated[
-        str | None, typer.Option("--separator", metavar="TEXT", help="each line is a key, this, and a value: `--separator :`")
+        str | None,
+        typer.Option("--separator", metavar="TEXT", help="each line is a key, this, and a value: `--separator :`"),
     ] = None,
-    header: Annotated[list[str] | None, typer.Option("--header", metavar="NAME=TEXT", help="of all records; may be repeated")] = None,
+    header: Annotated[
+        list[str] | None, typer.Option("--header", metavar="NAME=TEXT", help="of all records; may be repeated")
+    ] = None,
     form: Annotated[
         LineForm, typer.Option("--format", help="how lines are written; json is what `records show -o json` prints")
     ] = LineForm.TEXT,
@@ -63,8 +68,8 @@ def produce(  # its options are its parameters
 ) -> ExitCode:
     """Write records: each VALUE, or each line of standard input.
 
-    A record is done when all in-sync replicas have it. Retries neither lose nor double one. With --format json a line is an object with
-    value, and perhaps key, headers and timestamp.
+    A record is done when all in-sync replicas have it. Retries neither lose nor double one. With --format json a line
+    is an object with value, and perhaps key, headers and timestamp.
     """
     to = _target(target)
     if compression not in _COMPRESSIONS:
@@ -103,7 +108,10 @@ def _target(text: str) -> TopicPartition:
 
 
 def lines_of(pieces: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """The whole lines that each piece completes, without their ends; the last line may lack its end. Errors: CommandError."""
+    """The whole lines that each piece completes, without their ends; the last line may lack its end.
+
+    Errors: CommandError.
+    """
     rest = b""
     for piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")
@@ -116,7 +124,9 @@ def lines_of(pieces: Iterable[bytes]) -> Iterator[list[bytes]]:
         yield [rest]
 
 
-def _write(settings: ProducerSettings, target: TopicPartition, reader: LineReader, pieces: Iterable[list[bytes]]) -> int:
+def _write(
+    settings: ProducerSettings, target: TopicPartition, reader: LineReader, pieces: Iterable[list[bytes]]
+) -> int:
     """Write all; returns how many records. Errors: CommandError, which says how many were written before."""
     producer, clock = Producer(settings), SystemClock()
     try:
@@ -125,9 +135,13 @@ def _write(settings: ProducerSettings, target: TopicPartition, reader: LineReade
             available = producer.learn_topic(target.topic)
             count = producer.cluster.leaders.partition_count(target.topic)
             if target.partition >= count:
-                message = f"topic {target.topic} has no partition {target.partition}: it has {plural(count, 'partition')}"
+                message = (
+                    f"topic {target.topic} has no partition {target.partition}: it has {plural(count, 'partition')}"
+                )
                 raise CommandError(f"{message}{_so_far(producer)}.")
-            for partition, several in _placed(records, target.partition, available[turn % len(available)], count).items():
+            for partition, several in _placed(
+                records, target.partition, available[turn % len(available)], count
+            ).items():
                 batch = bytearray(build_batch(several, compression=settings.compression))
                 producer.add(TopicPartition(target.topic, partition), batch, len(several))
             producer.flush()

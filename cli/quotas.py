@@ -14,15 +14,23 @@ from lowtide.cli.printing import Output, print_json, print_table
 from lowtide.cli.results import report_each
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="Show, set and remove quotas of users, client ids and addresses (KIP-13, KIP-546)."
+    add_completion=False,
+    no_args_is_help=True,
+    help="Show, set and remove quotas of users, client ids and addresses (KIP-13, KIP-546).",
 )
 
 User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="a user; its name without `User:`")]
-ClientId = Annotated[str | None, typer.Option("--client-id", metavar="ID", help="a client id, also together with a user")]
-Address = Annotated[str | None, typer.Option("--ip", metavar="ADDRESS", help="an address, for connection_creation_rate")]
+ClientId = Annotated[
+    str | None, typer.Option("--client-id", metavar="ID", help="a client id, also together with a user")
+]
+Address = Annotated[
+    str | None, typer.Option("--ip", metavar="ADDRESS", help="an address, for connection_creation_rate")
+]
 Default = Annotated[
     list[str] | None,
-    typer.Option("--default", metavar="KIND", help="all that have no quota by name: user, client-id or ip; may be repeated"),
+    typer.Option(
+        "--default", metavar="KIND", help="all that have no quota by name: user, client-id or ip; may be repeated"
+    ),
 ]
 
 _KINDS: Final = {"user": "user", "client-id": "client_id", "ip": "ip"}
@@ -30,7 +38,9 @@ _KINDS: Final = {"user": "user", "client-id": "client_id", "ip": "ip"}
 
 def entity_of(user: str | None, client_id: str | None, ip: str | None, defaults: list[str] | None) -> QuotaEntity:
     """What is named. Errors: CommandError for nothing, and for what is named twice or cannot be."""
-    names: dict[str, object] = {field: name for field, name in (("user", user), ("client_id", client_id), ("ip", ip)) if name is not None}
+    names: dict[str, object] = {
+        field: name for field, name in (("user", user), ("client_id", client_id), ("ip", ip)) if name is not None
+    }
     for kind in defaults or []:
         if kind not in _KINDS:
             raise misused(f"--default {kind}: allowed are user, client-id and ip.")
@@ -75,7 +85,9 @@ async def list_quotas(call: NetworkCall) -> ExitCode:
 @network
 async def set_quotas(
     call: NetworkCall,
-    settings: Annotated[list[str], typer.Argument(metavar="KEY=LIMIT…", help="as producer_byte_rate=1048576; docs/security.md has all")],
+    settings: Annotated[
+        list[str], typer.Argument(metavar="KEY=LIMIT…", help="as producer_byte_rate=1048576; docs/security.md has all")
+    ],
     *,
     user: User = None,
     client_id: ClientId = None,

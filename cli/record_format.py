@@ -58,14 +58,20 @@ def record_value(record: Record, form: Form) -> dict[str, Any]:
         "timestamp": record.timestamp,
         "key": as_value(record.key, form),
         "value": as_value(record.value, form),
-        "headers": [{"name": name.decode("utf-8", "backslashreplace"), "value": as_value(value, form)} for name, value in record.headers],
+        "headers": [
+            {"name": name.decode("utf-8", "backslashreplace"), "value": as_value(value, form)}
+            for name, value in record.headers
+        ],
     }
 
 
 def record_text(record: Record, form: Form) -> str:
     """Key, value and headers of a record for people, in one line."""
     parts = [f"key {_quoted(record.key, form)}", f"value {_quoted(record.value, form)}"]
-    parts += [f"header {printable(name.decode('utf-8', 'backslashreplace'))}={_quoted(value, form)}" for name, value in record.headers]
+    parts += [
+        f"header {printable(name.decode('utf-8', 'backslashreplace'))}={_quoted(value, form)}"
+        for name, value in record.headers
+    ]
     return "  ".join(parts)
 
 

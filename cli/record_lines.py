@@ -42,8 +42,13 @@ class LineError(Exception):
 class LineReader:
     """Lines to records."""
 
-    def __init__(self, *, form: LineForm, key: str | None = None, separator: str | None = None, headers: Sequence[str] = ()) -> None:
-        """`headers` are NAME=TEXT. Errors: ValueError, a sentence without its end, for options that contradict each other."""
+    def __init__(
+        self, *, form: LineForm, key: str | None = None, separator: str | None = None, headers: Sequence[str] = ()
+    ) -> None:
+        """`headers` are NAME=TEXT.
+
+        Errors: ValueError, a sentence without its end, for options that contradict each other.
+        """
         if separator is not None and (key is not None or form is LineForm.JSON):
             message = f"--separator is not possible with {'--format json, whose objects have keys' if key is None else '--key'}"
             raise ValueError(message)
@@ -97,7 +102,12 @@ class LineReader:
             headers += [(each["name"].encode(), _json_bytes(each["value"])) for each in given.get("headers") or []]
         except (AttributeError, KeyError, TypeError):
             raise self._error(line, '"headers" is a list of objects with "name", a text, and "value"') from None
-        return timestamp, _json_bytes(given["key"]) if "key" in given else self._key, _json_bytes(given["value"]), headers
+        return (
+            timestamp,
+            _json_bytes(given["key"]) if "key" in given else self._key,
+            _json_bytes(given["value"]),
+            headers,
+        )
 
     def _error(self, line: bytes, reason: str) -> LineError:
         shown = line[:_SHOWN].decode("utf-8", "backslashreplace")

@@ -31,30 +31,40 @@ from lowtide.cli.show import show
 from lowtide.cli.sweep import sweep
 from lowtide.protocol.types import TopicPartition
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Delete records, sweep many partitions, show records, write some.")
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Delete records, sweep many partitions, show records, write some."
+)
 app.command("sweep")(sweep)
 app.command("show")(show)
 app.command("produce")(produce)
 
 OffsetOption = Annotated[
-    str | None, typer.Option("--offset", metavar="OFFSET", help="the first offset that stays, or `end` for all that is committed")
+    str | None,
+    typer.Option("--offset", metavar="OFFSET", help="the first offset that stays, or `end` for all that is committed"),
 ]
 BeforeOption = Annotated[
     str | None,
     typer.Option(
-        "--before", metavar="TIME", help="ISO 8601 with a time zone, or milliseconds: what is older than the first record of then"
+        "--before",
+        metavar="TIME",
+        help="ISO 8601 with a time zone, or milliseconds: what is older than the first record of then",
     ),
 ]
 GroupOption = Annotated[
     list[str] | None,
-    typer.Option("--committed-by", metavar="GROUP", help="what this group has consumed; of several, what all of them have"),
+    typer.Option(
+        "--committed-by", metavar="GROUP", help="what this group has consumed; of several, what all of them have"
+    ),
 ]
 LeaderOnlyOption = Annotated[
     bool, typer.Option("--leader-only", help="done as soon as the leader has deleted; other replicas follow (KIP-1343)")
 ]
 EraseOption = Annotated[
     bool,
-    typer.Option("--erase", help="done when no file of any live replica has the deleted records any more; names brokers that are away"),
+    typer.Option(
+        "--erase",
+        help="done when no file of any live replica has the deleted records any more; names brokers that are away",
+    ),
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="say what would go, and delete nothing")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="don't ask")]
@@ -79,8 +89,9 @@ async def delete(
 ) -> ExitCode:
     """Delete the beginning of partitions: up to an offset, a time, or what groups have consumed.
 
-    The offsets are looked up once and shown; nothing that comes later is deleted. Partitions of which a group has committed nothing, or of
-    which the offset is in doubt, are left alone, and the exit code is 1 then. So it is with --erase while any replica has not erased.
+    The offsets are looked up once and shown; nothing that comes later is deleted. Partitions of which a group has
+    committed nothing, or of which the offset is in doubt, are left alone, and the exit code is 1 then. So it is with
+    --erase while any replica has not erased.
     """
     if erase and leader_only:
         raise misused("--erase and --leader-only are not possible together: erasing concerns all replicas.")
@@ -99,7 +110,10 @@ async def delete(
         return ExitCode.FAILED
     if not yes:
         verb = "Delete and erase" if erase else "Delete"
-        confirm(f"{verb} {in_words(target)}: {summary(plan)}?", None if call.output is Output.JSON else (PLAN_COLUMNS, plan_rows(plan)))
+        confirm(
+            f"{verb} {in_words(target)}: {summary(plan)}?",
+            None if call.output is Output.JSON else (PLAN_COLUMNS, plan_rows(plan)),
+        )
     results = await call.client.delete_records(
         plan.offsets, leader_only=leader_only, erase=erase, timeout=call.timeout_ms / 1000, topic_ids=plan.topic_ids
     )
@@ -118,7 +132,9 @@ def _check(text: str) -> None:
 
 
 def _code(plan: Plan, results: dict[TopicPartition, DeleteResult]) -> ExitCode:
-    failed = any(each.reason is not None for each in plan.deletes) or not all(isinstance(each, DeletedRecords) for each in results.values())
+    failed = any(each.reason is not None for each in plan.deletes) or not all(
+        isinstance(each, DeletedRecords) for each in results.values()
+    )
     return ExitCode.FAILED if failed else ExitCode.DONE
 
 
@@ -126,20 +142,29 @@ def _print_plan(call: NetworkCall, plan: Plan, *, leader_only: bool) -> None:
     if call.output is Output.JSON:
         rows = [plan_value(each) for each in plan.deletes]
         print_json(
-            {"dry_run": True, "leader_only": leader_only, "records": plan.records, "bytes_estimated": plan.bytes, "partitions": rows}
+            {
+                "dry_run": True,
+                "leader_only": leader_only,
+                "records": plan.records,
+                "bytes_estimated": plan.bytes,
+                "partitions": rows,
+            }
         )
         return
     print_table(PLAN_COLUMNS, plan_rows(plan))
     print(f"{summary(plan)} would go. Nothing was deleted.")
 
 
-def _print_results(call: NetworkCall, plan: Plan, results: dict[TopicPartition, DeleteResult], *, leader_only: bool, erase: bool) -> None:
+def _print_results(
+    call: NetworkCall, plan: Plan, results: dict[TopicPartition, DeleteResult], *, leader_only: bool, erase: bool
+) -> None:
     if call.output is Output.JSON:
         rows = [result_value(each, results.get(each.partition)) for each in plan.deletes]
         print_json({"dry_run": False, "leader_only": leader_only, "erase": erase, "partitions": rows})
         return
     print_table(
-        _ERASED_COLUMNS if erase else _RESULT_COLUMNS, [_row(each, results.get(each.partition), erase=erase) for each in plan.deletes]
+        _ERASED_COLUMNS if erase else _RESULT_COLUMNS,
+        [_row(each, results.get(each.partition), erase=erase) for each in plan.deletes],
     )
 
 

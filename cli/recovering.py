@@ -31,11 +31,15 @@ ROWS_SHOWN: Final = 50
 """Of partitions, for people; --output json has all."""
 
 Without = Annotated[
-    list[int] | None, typer.Option("--without", metavar="ID", help="a broker whose log directories are gone for good; may be repeated")
+    list[int] | None,
+    typer.Option("--without", metavar="ID", help="a broker whose log directories are gone for good; may be repeated"),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="say what would be done, and do nothing")]
 AcceptLoss = Annotated[
-    bool, typer.Option("--accept-loss", help="go on although acknowledged records are lost, as the LOSS lines of the plan say")
+    bool,
+    typer.Option(
+        "--accept-loss", help="go on although acknowledged records are lost, as the LOSS lines of the plan say"
+    ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="don't ask")]
 
@@ -103,7 +107,10 @@ async def _looked(place: Place) -> tuple[dict[bytes, Row], Revision, int | None]
 
 
 async def read_apart(store: MetadataStore, prefix: bytes) -> tuple[dict[bytes, Row], Revision]:
-    """All that a store has of one cluster. Errors: RecoveryError where another cluster's keys lie among its, or around them."""
+    """All that a store has of one cluster.
+
+    Errors: RecoveryError where another cluster's keys lie among its, or around them.
+    """
     rows, revision = await read_rows(store, prefix)
     reason = await nesting(store, prefix, ((row[0], row[1]) for row in rows.values()))
     if reason is not None:
@@ -112,7 +119,10 @@ async def read_apart(store: MetadataStore, prefix: bytes) -> tuple[dict[bytes, R
 
 
 async def written(place: Place, path: str, plan: RecoveryPlan, beginning: Beginning = RECOVERY) -> None:
-    """Write a plan, when no broker is registered any more. `path` is empty for an etcd. Errors: those of `bring_forward`."""
+    """Write a plan, when no broker is registered any more.
+
+    `path` is empty for an etcd. Errors: those of `bring_forward`.
+    """
     store, prefix = await open_store(place, path)
     try:
         await until_nobody_is_registered(store, prefix)

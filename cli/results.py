@@ -19,8 +19,9 @@ def report_each(
     more: Mapping[Any, Mapping[str, Any]] | None = None,
     quiet: bool = False,
 ) -> ExitCode:
-    """Print what became of each; `done` is the verb, `more` what the document for programs adds. `quiet`: people see errors only.
+    """Print what became of each; `done` is the verb, `more` what the document for programs adds.
 
+    `quiet`: people see errors only.
     Returns FAILED if anything has failed.
     """
     failed = any(error is not None for error in outcomes.values())

@@ -59,10 +59,7 @@ def _serve(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="lowtide serve",
-        description=f"Run a broker. {SOURCES}",
-    )
+    parser = argparse.ArgumentParser(prog="lowtide serve", description=f"Run a broker. {SOURCES}")
     add_configuration(parser)
     add_metadata(parser)
     parser.add_argument(
@@ -105,7 +102,9 @@ def _supervise(config: BrokerConfig, processes: int, etcd: EtcdAddress | None) -
         etcd=etcd,
     )
     resume_after_imports()
-    logger = make_logger(config.node_id, level=level_of_start(config.values)).unbind("node_id").bind(process="supervisor")
+    logger = (
+        make_logger(config.node_id, level=level_of_start(config.values)).unbind("node_id").bind(process="supervisor")
+    )
     if config.unenforced_keys_given:
         logger.warning("these keys are known, but not acted upon yet", keys=list(config.unenforced_keys_given))
     if config.advertises_local_address:
@@ -121,7 +120,8 @@ def _supervise(config: BrokerConfig, processes: int, etcd: EtcdAddress | None) -
 
 
 def _run(config: BrokerConfig, etcd: EtcdAddress | None) -> int:
-    # structlog imports rich where that is installed, to print tracebacks that a broker's log has in plain text: a seventh of the start.
+    # structlog imports rich where that is installed, to print tracebacks that a broker's log has in plain text: a
+    # seventh of the start.
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
     from lowtide.broker.lifecycle.broker import START_ERRORS  # noqa: PLC0415
     from lowtide.broker.lifecycle.logger import make_logger  # noqa: PLC0415

@@ -58,14 +58,18 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 async def show(
     call: NetworkCall,
     partitions: Annotated[
-        str, typer.Argument(metavar="TOPIC[:PARTITIONS]", help="all partitions of a topic, as in flights, or some, as in flights:0,2-4")
+        str,
+        typer.Argument(
+            metavar="TOPIC[:PARTITIONS]", help="all partitions of a topic, as in flights, or some, as in flights:0,2-4"
+        ),
     ],
     *,
     first: Annotated[
         str | None, typer.Option("--from", metavar="WHERE", help="an offset or a time; without it where the log starts")
     ] = None,
     end: Annotated[
-        str | None, typer.Option("--to", metavar="WHERE", help="an offset or a time, exclusive; without it where the log ends")
+        str | None,
+        typer.Option("--to", metavar="WHERE", help="an offset or a time, exclusive; without it where the log ends"),
     ] = None,
     count: Annotated[
         int | None,
@@ -83,11 +87,14 @@ async def show(
     ] = False,
     form: Annotated[Form, typer.Option("--format", help="how keys and values are written")] = Form.TEXT,
     control: Annotated[bool, typer.Option("--control", help="also the markers that end transactions")] = False,
-    read_committed: Annotated[bool, typer.Option("--read-committed", help="leave out what was aborted, or isn't committed so far")] = False,
+    read_committed: Annotated[
+        bool, typer.Option("--read-committed", help="leave out what was aborted, or isn't committed so far")
+    ] = False,
 ) -> ExitCode:
-    """Show records: offset, time, key, value, headers. With several partitions each line begins with the number of its partition.
+    """Show records: offset, time, key, value, headers.
 
-    With --output json each record is an object in a line of its own. Records of __consumer_offsets and __transaction_state are decoded.
+    With several partitions each line begins with the number of its partition. With --output json each record is an
+    object in a line of its own. Records of __consumer_offsets and __transaction_state are decoded.
     """
     if follow and end is not None:
         raise misused("--follow and --to are not possible together.")
@@ -116,7 +123,9 @@ async def show(
     return await _one_after_the_other(keys, shown)
 
 
-async def _one_after_the_other(keys: Sequence[TopicPartition], shown: Callable[[TopicPartition], Awaitable[None]]) -> ExitCode:
+async def _one_after_the_other(
+    keys: Sequence[TopicPartition], shown: Callable[[TopicPartition], Awaitable[None]]
+) -> ExitCode:
     """Shows each partition, also after one that fails, whose error becomes a remark."""
     failed = False
     for key in keys:
@@ -170,14 +179,20 @@ async def _fetched(call: NetworkCall, wanted: Wanted, offset: Offset, *, follow:
     timeout_s, partition = call.timeout_ms / 1000, wanted.partition
     wait_ms = FOLLOW_WAIT_MS if follow else 0
     try:
-        return await call.client.fetch_records(partition, offset, wait_ms=wait_ms, read_committed=wanted.read_committed, timeout=timeout_s)
+        return await call.client.fetch_records(
+            partition, offset, wait_ms=wait_ms, read_committed=wanted.read_committed, timeout=timeout_s
+        )
     except BrokerAnsweredError as error:
         if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
             raise
     begins = (await call.client.list_offsets({partition: OffsetSpec.EARLIEST}, timeout=timeout_s))[partition]
     if follow and isinstance(begins, ListedOffset) and offset < begins.offset:
         return begins.offset
-    where = f"its log starts at {begins.offset}" if isinstance(begins, ListedOffset) else "where its log starts is not known"
+    where = (
+        f"its log starts at {begins.offset}"
+        if isinstance(begins, ListedOffset)
+        else "where its log starts is not known"
+    )
     message = f"{partition} has no offset {offset}: {where}."
     raise CommandError(message)
 
@@ -196,7 +211,10 @@ def _place_of(text: str | None, otherwise: OffsetSpec) -> Place:
 
 
 async def _offset_at(call: NetworkCall, partition: TopicPartition, place: Place) -> Offset:
-    """Returns the offset of a place; where a time is later than all records, the end of the log. Errors: CommandError, AdminError."""
+    """Returns the offset of a place; where a time is later than all records, the end of the log.
+
+    Errors: CommandError, AdminError.
+    """
     if not isinstance(place, (OffsetSpec, Timestamp)):
         return place
     for each in dict.fromkeys((place, OffsetSpec.LATEST)):
@@ -210,7 +228,10 @@ async def _offset_at(call: NetworkCall, partition: TopicPartition, place: Place)
 
 
 def readable(fetched: FetchedRecords, offset: Offset, wanted: Wanted) -> tuple[list[Record | dict[str, Any]], Offset]:
-    """Records and markers from `offset` on, and the offset behind them. Errors: CommandError for batches that can't be read."""
+    """Records and markers from `offset` on, and the offset behind them.
+
+    Errors: CommandError for batches that can't be read.
+    """
     rows: list[Record | dict[str, Any]] = []
     following = offset
     aborted = sorted(fetched.aborted, key=lambda each: each[1])
@@ -259,7 +280,9 @@ def _print(output: Output, row: Record | dict[str, Any], wanted: Wanted) -> None
         return
     said = decoded(wanted.partition.topic, row.key, row.value)
     if output is Output.JSON:
-        print_json_line({"partition": number} | record_value(row, wanted.form) | ({} if said is None else {"decoded": said}))
+        print_json_line(
+            {"partition": number} | record_value(row, wanted.form) | ({} if said is None else {"decoded": said})
+        )
     else:
         text = record_text(row, wanted.form) if said is None else in_words(said)
         print(f"{where}{row.offset}  {moment(row.timestamp)}  {text}")

@@ -13,7 +13,10 @@ from lowtide.cli.outcome import ExitCode
 
 
 def guarded(name: str, command: Callable[[], int]) -> int:
-    """Runs a command; its exit code, or FAILED when what it says can't be written. A reader that stops reading is not an error."""
+    """Runs a command; its exit code, or FAILED when what it says can't be written.
+
+    A reader that stops reading is not an error.
+    """
     if sys.stdout is None:
         sys.stdout = io.StringIO()
     if sys.stderr is None:
@@ -36,7 +39,10 @@ def guarded(name: str, command: Callable[[], int]) -> int:
 
 
 def in_utf8(words: Sequence[str]) -> list[str]:
-    """The words as they were typed, where Python took them for another encoding than UTF-8. Errors: ValueError, a sentence."""
+    """The words as they were typed, where Python took them for another encoding than UTF-8.
+
+    Errors: ValueError, a sentence.
+    """
     return [_in_utf8(word) for word in words]
 
 

@@ -54,26 +54,43 @@ class Wish:
 @network
 async def sweep(
     call: NetworkCall,
-    topics: Annotated[list[str] | None, typer.Argument(metavar="PATTERN…", help="topics: names, with * and ? for any characters")] = None,
-    *,
-    file: Annotated[str | None, typer.Option("--file", metavar="FILE", help="offsets, as lowtide-delete-records takes them")] = None,
-    offset: Annotated[str | None, typer.Option("--offset", metavar="OFFSET", help="the first offset that stays, or `end`")] = None,
-    before: Annotated[str | None, typer.Option("--before", metavar="TIME", help="ISO 8601 with a time zone, or milliseconds")] = None,
-    committed_by: Annotated[
-        list[str] | None, typer.Option("--committed-by", metavar="GROUP", help="what this group has consumed; of several, what all have")
+    topics: Annotated[
+        list[str] | None, typer.Argument(metavar="PATTERN…", help="topics: names, with * and ? for any characters")
     ] = None,
-    leader_only: Annotated[bool, typer.Option("--leader-only", help="done as soon as the leaders have deleted (KIP-1343)")] = False,
-    rate: Annotated[float | None, typer.Option("--rate", min=0.1, metavar="N", help="at most so many partitions a second")] = None,
-    state: Annotated[str | None, typer.Option("--state", metavar="FILE", help="keep in it what is done, and continue from it")] = None,
-    report: Annotated[str | None, typer.Option("--report", metavar="FILE", help="write what became of each partition, as JSON")] = None,
+    *,
+    file: Annotated[
+        str | None, typer.Option("--file", metavar="FILE", help="offsets, as lowtide-delete-records takes them")
+    ] = None,
+    offset: Annotated[
+        str | None, typer.Option("--offset", metavar="OFFSET", help="the first offset that stays, or `end`")
+    ] = None,
+    before: Annotated[
+        str | None, typer.Option("--before", metavar="TIME", help="ISO 8601 with a time zone, or milliseconds")
+    ] = None,
+    committed_by: Annotated[
+        list[str] | None,
+        typer.Option("--committed-by", metavar="GROUP", help="what this group has consumed; of several, what all have"),
+    ] = None,
+    leader_only: Annotated[
+        bool, typer.Option("--leader-only", help="done as soon as the leaders have deleted (KIP-1343)")
+    ] = False,
+    rate: Annotated[
+        float | None, typer.Option("--rate", min=0.1, metavar="N", help="at most so many partitions a second")
+    ] = None,
+    state: Annotated[
+        str | None, typer.Option("--state", metavar="FILE", help="keep in it what is done, and continue from it")
+    ] = None,
+    report: Annotated[
+        str | None, typer.Option("--report", metavar="FILE", help="write what became of each partition, as JSON")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would go, and delete nothing")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="don't ask")] = False,
 ) -> ExitCode:
     """Delete the beginning of many partitions: of topics by pattern, or of those in a file.
 
-    Offsets are looked up once, at the beginning. With --state a sweep that was stopped, or killed, continues with the rest when the same
-    command is given again, and tries again what failed. Left alone are topics that were created again meanwhile, and with --committed-by
-    partitions that a group has committed nothing for.
+    Offsets are looked up once, at the beginning. With --state a sweep that was stopped, or killed, continues with the
+    rest when the same command is given again, and tries again what failed. Left alone are topics that were created
+    again meanwhile, and with --committed-by partitions that a group has committed nothing for.
     """
     wanted = _wanted(topics or [], file, offset, before, committed_by or [])
     found = None if state is None else _read_state(state)
@@ -115,7 +132,9 @@ def _wanted(
             raise misused("nothing is named: give patterns of topics, or --file.")
         return target_of(offset, before, groups)
     if topics or offset or before or groups:
-        raise misused("--file says partitions and offsets: it isn't possible with patterns, --offset, --before or --committed-by.")
+        raise misused(
+            "--file says partitions and offsets: it isn't possible with patterns, --offset, --before or --committed-by."
+        )
     try:
         return dict(read_offset_file(file, OsFileSystem()))
     except OffsetFileError as error:
@@ -130,17 +149,30 @@ def _words(wanted: DeleteTarget | Mapping[TopicPartition, DeleteTarget]) -> str:
 
 
 async def _wish(
-    call: NetworkCall, wanted: DeleteTarget | Mapping[TopicPartition, DeleteTarget], patterns: list[str], *, leader_only: bool
+    call: NetworkCall,
+    wanted: DeleteTarget | Mapping[TopicPartition, DeleteTarget],
+    patterns: list[str],
+    *,
+    leader_only: bool,
 ) -> Wish:
     """Which partitions are meant now. Errors: CommandError."""
     words = _words(wanted)
     if isinstance(wanted, Mapping):
-        view = await view_of_topics(call.client, list(dict.fromkeys(partition.topic for partition in wanted)), call.timeout_ms)
-        return Wish(targets=wanted, view=view, request=describe_request(["--file"], words, leader_only=leader_only), in_words=words)
+        view = await view_of_topics(
+            call.client, list(dict.fromkeys(partition.topic for partition in wanted)), call.timeout_ms
+        )
+        return Wish(
+            targets=wanted,
+            view=view,
+            request=describe_request(["--file"], words, leader_only=leader_only),
+            in_words=words,
+        )
     view = await view_of_topics(call.client, None, call.timeout_ms)
     topics = matching_topics(patterns, view)
     targets = {TopicPartition(topic, number): wanted for topic in topics for number in view.topics[topic].partitions}
-    return Wish(targets=targets, view=view, request=describe_request(patterns, words, leader_only=leader_only), in_words=words)
+    return Wish(
+        targets=targets, view=view, request=describe_request(patterns, words, leader_only=leader_only), in_words=words
+    )
 
 
 def _begun(plan: Plan, wish: Wish) -> Sweep:
@@ -194,7 +226,9 @@ async def _carry_out(call: NetworkCall, swept: Sweep, pace: Pace, state: str | N
                 shown.advance(len(some))
     except asyncio.CancelledError:  # Ctrl-C
         going_on = "" if state is None else f"; the same command continues with the rest, by {state}"
-        remark(f"interrupted: {swept.count(DONE):,} of {plural(len(swept.partitions), 'partition')} are known to be done{going_on}.")
+        remark(
+            f"interrupted: {swept.count(DONE):,} of {plural(len(swept.partitions), 'partition')} are known to be done{going_on}."
+        )
         raise
 
 
@@ -202,8 +236,14 @@ async def _delete(
     client: AdminClient, offsets: dict[TopicPartition, int], swept: Sweep, timeout_ms: int, *, leader_only: bool
 ) -> dict[TopicPartition, str | None]:
     """What becomes of some partitions: None is done."""
-    topic_ids = {topic: topic_id for topic in {each.topic for each in offsets} if (topic_id := swept.topic_ids.get(topic)) is not None}
-    results = await client.delete_records(offsets, leader_only=leader_only, timeout=timeout_ms / 1000, topic_ids=topic_ids)
+    topic_ids = {
+        topic: topic_id
+        for topic in {each.topic for each in offsets}
+        if (topic_id := swept.topic_ids.get(topic)) is not None
+    }
+    results = await client.delete_records(
+        offsets, leader_only=leader_only, timeout=timeout_ms / 1000, topic_ids=topic_ids
+    )
     return {
         partition: None if isinstance(result, DeletedRecords) else str(result).removeprefix(f"{partition}: ")
         for partition, result in results.items()
@@ -220,12 +260,23 @@ def _rehearsed(call: NetworkCall, plan: Plan) -> ExitCode:
         sums[1] += each.records or 0
         sums[2] += each.reason is not None
     if call.output is Output.JSON:
-        rows = [{"topic": topic, "partitions": sums[0], "records": sums[1], "left_alone": sums[2]} for topic, sums in topics.items()]
+        rows = [
+            {"topic": topic, "partitions": sums[0], "records": sums[1], "left_alone": sums[2]}
+            for topic, sums in topics.items()
+        ]
         print_json(
-            {"dry_run": True, "partitions": len(plan.deletes), "records": plan.records, "bytes_estimated": plan.bytes, "topics": rows}
+            {
+                "dry_run": True,
+                "partitions": len(plan.deletes),
+                "records": plan.records,
+                "bytes_estimated": plan.bytes,
+                "topics": rows,
+            }
         )
     else:
-        print_table(("topic", "partitions", "records", "left alone"), [(topic, *sums) for topic, sums in topics.items()])
+        print_table(
+            ("topic", "partitions", "records", "left alone"), [(topic, *sums) for topic, sums in topics.items()]
+        )
         _print_failures({each.partition: each.reason or "" for each in failed})
         print(f"{summary(plan)} would go. Nothing was deleted.")
     return ExitCode.FAILED if failed else ExitCode.DONE
@@ -236,9 +287,13 @@ def _rest_told(call: NetworkCall, swept: Sweep) -> ExitCode:
     left = [swept.partitions[partition] for partition in swept.pending()]
     records = sum(each.records for each in left)
     if call.output is Output.JSON:
-        print_json({"dry_run": True, "partitions": len(left), "records": records, "bytes_estimated": None, "topics": []})
+        print_json(
+            {"dry_run": True, "partitions": len(left), "records": records, "bytes_estimated": None, "topics": []}
+        )
     else:
-        print(f"Left of this sweep: {plural(records, 'record')} of {plural(len(left), 'partition')}. Nothing was deleted.")
+        print(
+            f"Left of this sweep: {plural(records, 'record')} of {plural(len(left), 'partition')}. Nothing was deleted."
+        )
     return ExitCode.DONE
 
 
@@ -269,7 +324,9 @@ def _summary(swept: Sweep, took_ms: int) -> dict[str, Any]:
         "failed": len(swept.failures()),
         "records": sum(each.records for each in swept.partitions.values() if each.outcome == DONE),
         "took_ms": took_ms,
-        "failures": [{"topic": key.topic, "partition": key.partition, "reason": why} for key, why in swept.failures().items()],
+        "failures": [
+            {"topic": key.topic, "partition": key.partition, "reason": why} for key, why in swept.failures().items()
+        ],
     }
 
 

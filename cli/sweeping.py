@@ -1,10 +1,11 @@
-"""A sweep over many partitions: its state, which can be kept in a file and taken up again, and its pace. Pure; time is passed in.
+"""A sweep over many partitions: its state, which can be kept in a file and taken up again, and its pace.
 
-The offsets are fixed when a sweep begins and are in its file with the topic ids, so that what is taken up later deletes what was planned
-then: nothing that came since, and nothing of a topic that was created again. A delete whose answer was never seen is sent again, to the
-same offset.
+Pure; time is passed in. The offsets are fixed when a sweep begins and are in its file with the topic ids, so that what
+is taken up later deletes what was planned then: nothing that came since, and nothing of a topic that was created again.
+A delete whose answer was never seen is sent again, to the same offset.
 
-The file is JSON: `version` 1, `request` (what was asked for, which must be the same when it is taken up), `cluster_id`, `topic_ids`, and
+The file is JSON: `version` 1, `request` (what was asked for, which must be the same when it is taken up), `cluster_id`,
+`topic_ids`, and
 `partitions`: lists of topic, partition, log start when it was planned (or null), offset, and `pending`, `done`, or why it failed.
 Migration: another layout gets another version; version 1 must then still be read.
 """
@@ -80,7 +81,11 @@ class Sweep:
 
     def failures(self) -> dict[TopicPartition, str]:
         """Why partitions failed."""
-        return {partition: each.outcome for partition, each in self.partitions.items() if each.outcome not in (PENDING, DONE)}
+        return {
+            partition: each.outcome
+            for partition, each in self.partitions.items()
+            if each.outcome not in (PENDING, DONE)
+        }
 
     def note(self, outcomes: Mapping[TopicPartition, str | None]) -> None:
         """What became of partitions: None is done."""
@@ -89,7 +94,10 @@ class Sweep:
 
     def encode(self) -> bytes:
         """The bytes of its file."""
-        rows = [(key.topic, key.partition, each.log_start, each.offset, each.outcome) for key, each in self.partitions.items()]
+        rows = [
+            (key.topic, key.partition, each.log_start, each.offset, each.outcome)
+            for key, each in self.partitions.items()
+        ]
         ids = {topic: topic_id_text(topic_id) for topic, topic_id in self.topic_ids.items()}
         return msgspec.json.encode(_Stored(STATE_VERSION, self.request, self.cluster_id, ids, rows)) + b"\n"
 

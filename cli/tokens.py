@@ -1,6 +1,7 @@
 """`lowtide tokens`: delegation tokens, by which programs log in for a time without a password of their own (KIP-48).
 
-A token's password is printed once, by the command that creates it. The others name tokens by their ids, which are no secrets.
+A token's password is printed once, by the command that creates it. The others name tokens by their ids, which are no
+secrets.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from lowtide.cli.call import NetworkCall, network
 from lowtide.cli.outcome import CommandError, ExitCode, misused
 from lowtide.cli.printing import Output, moment, print_json, print_table, printable
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Create, list, renew and end delegation tokens (KIP-48).")
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Create, list, renew and end delegation tokens (KIP-48)."
+)
 
 TokenId = Annotated[str, typer.Argument(metavar="TOKEN", help="its id, as `lowtide tokens list` has it")]
 
@@ -39,13 +42,20 @@ async def create(
     call: NetworkCall,
     *,
     owner: Annotated[
-        str | None, typer.Option("--owner", metavar="USER", help="as whom clients log in by it; without it as the user that creates it")
+        str | None,
+        typer.Option(
+            "--owner", metavar="USER", help="as whom clients log in by it; without it as the user that creates it"
+        ),
     ] = None,
     renewer: Annotated[
-        list[str] | None, typer.Option("--renewer", metavar="USER", help="may renew and end it besides its owner; may be repeated")
+        list[str] | None,
+        typer.Option("--renewer", metavar="USER", help="may renew and end it besides its owner; may be repeated"),
     ] = None,
     lifetime: Annotated[
-        str | None, typer.Option("--lifetime", metavar="DURATION", help="how long it lasts at most, renewals included: 90s, 30m, 12h, 7d")
+        str | None,
+        typer.Option(
+            "--lifetime", metavar="DURATION", help="how long it lasts at most, renewals included: 90s, 30m, 12h, 7d"
+        ),
     ] = None,
 ) -> ExitCode:
     """Create a token, and print its id and its password. The password is not shown again."""
@@ -58,7 +68,9 @@ async def create(
     if call.output is Output.JSON:
         print_json({"token": {**_value(token), "password": token.password}})
     else:
-        print(f"token     {printable(token.token_id)}\npassword  {token.password}\nexpires   {moment(token.expires_ms)}")
+        print(
+            f"token     {printable(token.token_id)}\npassword  {token.password}\nexpires   {moment(token.expires_ms)}"
+        )
     return ExitCode.DONE
 
 
@@ -67,7 +79,9 @@ async def create(
 async def list_tokens(
     call: NetworkCall,
     *,
-    user: Annotated[list[str] | None, typer.Option("--user", metavar="USER", help="that concern this user; may be repeated")] = None,
+    user: Annotated[
+        list[str] | None, typer.Option("--user", metavar="USER", help="that concern this user; may be repeated")
+    ] = None,
 ) -> ExitCode:
     """List the tokens that you may see, without their passwords."""
     owners = None if user is None else [principal_of(each) for each in user]
@@ -76,7 +90,14 @@ async def list_tokens(
         print_json({"tokens": [_value(token) for token in tokens]})
     else:
         rows = [
-            (token.token_id, token.owner, token.requester, ", ".join(token.renewers), moment(token.expires_ms), moment(token.ends_ms))
+            (
+                token.token_id,
+                token.owner,
+                token.requester,
+                ", ".join(token.renewers),
+                moment(token.expires_ms),
+                moment(token.ends_ms),
+            )
             for token in tokens
         ]
         print_table(("token", "owner", "requester", "renewers", "expires", "renewable until"), rows)
@@ -90,7 +111,10 @@ async def renew(
     token: TokenId,
     *,
     period: Annotated[
-        str | None, typer.Option("--for", metavar="DURATION", help="how long it shall last from now on; as long as allowed without it")
+        str | None,
+        typer.Option(
+            "--for", metavar="DURATION", help="how long it shall last from now on; as long as allowed without it"
+        ),
     ] = None,
 ) -> ExitCode:
     """Have a token last longer, but never beyond its lifetime."""
@@ -106,7 +130,9 @@ async def expire(
     call: NetworkCall,
     token: TokenId,
     *,
-    period: Annotated[str | None, typer.Option("--in", metavar="DURATION", help="in how long it shall end; at once without it")] = None,
+    period: Annotated[
+        str | None, typer.Option("--in", metavar="DURATION", help="in how long it shall end; at once without it")
+    ] = None,
 ) -> ExitCode:
     """End a token. Connections that logged in by it stay until it would have ended."""
     period_ms = _AT_ONCE if period is None else duration_ms_of(period)

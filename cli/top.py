@@ -1,7 +1,8 @@
 """`lowtide top`: brokers, disks, topics by rate, deletes that wait and groups by lag, live at a terminal.
 
-It asks the cluster once in an interval, all brokers side by side, and draws when the answers are there: a broker that is away holds up a
-round by no more than the time of one question. What only Lowtide's brokers tell is left out of another cluster's view.
+It asks the cluster once in an interval, all brokers side by side, and draws when the answers are there: a broker that
+is away holds up a round by no more than the time of one question. What only Lowtide's brokers tell is left out of
+another cluster's view.
 """
 
 from __future__ import annotations
@@ -57,10 +58,15 @@ class Keys:
 async def top(
     call: NetworkCall,
     *,
-    interval: Annotated[float, typer.Option("--interval", "-n", metavar="SECONDS", min=0.2, max=3600, help="between two looks")] = 2.0,
+    interval: Annotated[
+        float, typer.Option("--interval", "-n", metavar="SECONDS", min=0.2, max=3600, help="between two looks")
+    ] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="print one view, with rates over one interval, and end")] = False,
 ) -> ExitCode:
-    """Show brokers, disks, topics by rate, deletes that wait and groups by lag, live. Keys: s sorts, p pauses, q quits."""
+    """Show brokers, disks, topics by rate, deletes that wait and groups by lag, live.
+
+    Keys: s sorts, p pauses, q quits.
+    """
     patience_s = call.timeout_ms / 1000
     if once or call.output is Output.JSON:
         return await _once(call, Sampler(call.client, SystemClock(), patience_s), interval)
@@ -96,7 +102,9 @@ async def _live(sampler: Sampler, interval_s: float) -> ExitCode:
         while not keys.quit:
             view = view_of(sample, before, keys.order)
             headline = f"s sort  p {'go on' if keys.is_paused else 'pause'}  q quit   {_headline(sample, view)}"
-            live.update(screen(tables(sample, view, keys.order), headline, sample.silent, console.size.height), refresh=True)
+            live.update(
+                screen(tables(sample, view, keys.order), headline, sample.silent, console.size.height), refresh=True
+            )
             keys.pressed.clear()
             is_pressed = False
             with contextlib.suppress(TimeoutError):

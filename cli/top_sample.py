@@ -1,7 +1,7 @@
 """What `lowtide top` knows of a cluster at a moment: asked of all brokers at once, within a bounded time.
 
-What does not answer in time keeps what it had before, and its name is among `silent`. Brokers that are not Lowtide's are asked for nothing
-of their own until `UNKNOWN_REST_S` later: such a request costs a connection.
+What does not answer in time keeps what it had before, and its name is among `silent`. Brokers that are not Lowtide's
+are asked for nothing of their own until `UNKNOWN_REST_S` later: such a request costs a connection.
 """
 
 from __future__ import annotations
@@ -122,7 +122,9 @@ class Sampler:
         wanted: list[TopicPartition] = []
         for name, topic in sorted(found.items()):
             if len(wanted) + len(topic.partitions) <= PARTITIONS_MAX:
-                wanted += [TopicPartition(name, number) for number, each in topic.partitions.items() if each.leader is not None]
+                wanted += [
+                    TopicPartition(name, number) for number, each in topic.partitions.items() if each.leader is not None
+                ]
         listed = await self._client.list_offsets(dict.fromkeys(wanted, OffsetSpec.LATEST), timeout=self._round_s)
         samples = {}
         for name, topic in found.items():
@@ -136,7 +138,9 @@ class Sampler:
             )
         return samples
 
-    async def _log_dirs(self, brokers: Sequence[BrokerId], silent: list[str]) -> Mapping[BrokerId, Mapping[str, LogDir]]:
+    async def _log_dirs(
+        self, brokers: Sequence[BrokerId], silent: list[str]
+    ) -> Mapping[BrokerId, Mapping[str, LogDir]]:
         found = await self._client.describe_log_dirs(brokers, timeout=self._round_s)
         return self._kept(found, self._last.log_dirs, silent)
 

@@ -42,7 +42,10 @@ class TopicRow(NamedTuple):
 
 
 class BrokerRow(NamedTuple):
-    """A broker. Times are milliseconds; `lag_ms` and `held_ms` are what 99 of 100 samples since the last sample stay below."""
+    """A broker.
+
+    Times are milliseconds; `lag_ms` and `held_ms` are what 99 of 100 samples since the last sample stay below.
+    """
 
     broker: int
     address: str
@@ -163,7 +166,10 @@ def high_share(now: LagHistogram | None, before: LagHistogram | None) -> float |
 
 def _disks(sample: Sample) -> list[DiskRow]:
     deleted = {
-        (broker_id, row.path): row for broker_id, health in sample.health.items() for row in health.log_dirs if row.deleted_bytes >= 0
+        (broker_id, row.path): row
+        for broker_id, health in sample.health.items()
+        for row in health.log_dirs
+        if row.deleted_bytes >= 0
     }
     rows = []
     for broker_id, directories in sorted(sample.log_dirs.items()):
@@ -174,7 +180,9 @@ def _disks(sample: Sample) -> list[DiskRow]:
             live = live if live is None or known is None else known.live_bytes
             free = directory.usable_bytes if directory.usable_bytes >= 0 else None
             total = directory.total_bytes if directory.total_bytes >= 0 else None
-            other = None if live is None or free is None or total is None else max(total - free - live - (waiting or 0), 0)
+            other = (
+                None if live is None or free is None or total is None else max(total - free - live - (waiting or 0), 0)
+            )
             rows.append(DiskRow(broker_id, path, live, waiting, other, free))
     return rows
 
@@ -205,7 +213,11 @@ def _groups(sample: Sample) -> list[GroupRow]:
         known = [(each.records, each) for each in lags if each.records is not None]
         worst = max(known, key=lambda each: each[0], default=None)
         behind = sum(count for count, _ in known) if len(known) == len(lags) else None
-        rows.append(GroupRow(name, behind, len(lags), "" if worst is None or not worst[0] else f"{worst[1].partition}: {worst[0]:,}"))
+        rows.append(
+            GroupRow(
+                name, behind, len(lags), "" if worst is None or not worst[0] else f"{worst[1].partition}: {worst[0]:,}"
+            )
+        )
     return sorted(rows, key=lambda row: (-(row.behind or 0), row.group))
 
 
@@ -234,18 +246,39 @@ class Titled(NamedTuple):
 def tables(sample: Sample, view: View, order: TopicOrder) -> list[Titled]:
     """The tables in their order; what only Lowtide's brokers tell is left out where there are none."""
     own = sample.has_lowtide
-    broker_columns = ["broker", "address", *(["up:", "connections:", "lag p99:", "held p99:", "deletes wait:"] if own else [])]
+    broker_columns = [
+        "broker",
+        "address",
+        *(["up:", "connections:", "lag p99:", "held p99:", "deletes wait:"] if own else []),
+    ]
     brokers = [
         [
             f"{row.broker}{' *' if row.is_controller else ''}",
             row.address,
-            *([_time(row.up_ms), _count(row.connections), _ms(row.lag_ms), _ms(row.held_ms), _count(row.waiting_deletes)] if own else []),
+            *(
+                [
+                    _time(row.up_ms),
+                    _count(row.connections),
+                    _ms(row.lag_ms),
+                    _ms(row.held_ms),
+                    _count(row.waiting_deletes),
+                ]
+                if own
+                else []
+            ),
         ]
         for row in view.brokers
     ]
     disk_columns = ["broker", "log directory", "live:", *(["deleted, not freed:"] if own else []), "other:", "free:"]
     disks = [
-        [str(row.broker), row.path, _bytes(row.live), *([_bytes(row.deleted)] if own else []), _bytes(row.other), _bytes(row.free)]
+        [
+            str(row.broker),
+            row.path,
+            _bytes(row.live),
+            *([_bytes(row.deleted)] if own else []),
+            _bytes(row.other),
+            _bytes(row.free),
+        ]
         for row in view.disks
     ]
     topics = [
@@ -265,10 +298,19 @@ def tables(sample: Sample, view: View, order: TopicOrder) -> list[Titled]:
     ]
     if own:
         deletes = [
-            [row.partition, f"{row.offset:,}", str(row.leader), duration(row.waits_ms), row.waits_for, row.principal or "-"]
+            [
+                row.partition,
+                f"{row.offset:,}",
+                str(row.leader),
+                duration(row.waits_ms),
+                row.waits_for,
+                row.principal or "-",
+            ]
             for row in view.deletes
         ]
-        found.append(Titled("Deletes that wait", ["partition", "to offset:", "leader:", "since:", "for", "of"], deletes))
+        found.append(
+            Titled("Deletes that wait", ["partition", "to offset:", "leader:", "since:", "for", "of"], deletes)
+        )
     groups = [[row.group, _count(row.behind), f"{row.partitions:,}", row.worst] for row in view.groups]
     found.append(Titled("Groups, by lag", ["group", "behind:", "partitions:", "most behind"], groups))
     return found
@@ -318,7 +360,9 @@ def screen(found: Sequence[Titled], headline: str, silent: Sequence[str], height
         made = Table(box=None, pad_edge=False)
         for column in each.columns:
             title, is_number = column.removesuffix(":"), column.endswith(":")
-            made.add_column(title, justify="right" if is_number else "left", no_wrap=True, overflow="ellipsis", header_style="dim")
+            made.add_column(
+                title, justify="right" if is_number else "left", no_wrap=True, overflow="ellipsis", header_style="dim"
+            )
         for row in each.rows[:count]:
             made.add_row(*(Text(printable(cell)) for cell in row))
         parts += [Text(""), Text(f"{each.title}{more}", style="bold", no_wrap=True, overflow="ellipsis"), made]

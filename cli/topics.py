@@ -31,7 +31,9 @@ Topics = Annotated[list[str], typer.Argument(metavar="TOPIC…")]
 @network
 async def list_topics(
     call: NetworkCall,
-    patterns: Annotated[list[str] | None, typer.Argument(metavar="PATTERN…", help="names, with * and ? for any characters")] = None,
+    patterns: Annotated[
+        list[str] | None, typer.Argument(metavar="PATTERN…", help="names, with * and ? for any characters")
+    ] = None,
     *,
     internal: Annotated[bool, typer.Option("--internal", help="those of coordinators, too")] = False,
 ) -> ExitCode:
@@ -41,7 +43,9 @@ async def list_topics(
     if call.output is Output.JSON:
         print_json({"topics": [_value(known[name]) for name in names]})
     else:
-        rows = [(name, len(known[name].partitions), _replicas(known[name]), known[name].topic_id_text) for name in names]
+        rows = [
+            (name, len(known[name].partitions), _replicas(known[name]), known[name].topic_id_text) for name in names
+        ]
         print_table(("topic", "partitions", "replicas", "id"), rows)
     return ExitCode.DONE
 
@@ -60,15 +64,24 @@ async def describe(call: NetworkCall, topics: Topics) -> ExitCode:
             settings[resource.name] = {key: entry.value for key, entry in entries.items() if entry.source == 1}
     if call.output is Output.JSON:
         print_json(
-            {"topics": [_value(topic) | {"configs": settings.get(name)} for name, topic in found.items()], "errors": _errors(described)}
+            {
+                "topics": [_value(topic) | {"configs": settings.get(name)} for name, topic in found.items()],
+                "errors": _errors(described),
+            }
         )
     else:
         for name, topic in found.items():
             print(f"{name}: {plural(len(topic.partitions), 'partition')}, id {topic.topic_id_text or 'not known'}")
             if settings.get(name):
                 print("set: " + ", ".join(f"{key}={value}" for key, value in settings[name].items()))
-            print_table(("partition", "leader", "epoch", "replicas", "in sync", "remark"), map(_row, topic.partitions.values()))
-    return report_each({name: each if isinstance(each, AdminError) else None for name, each in described.items()}, call.output, quiet=True)
+            print_table(
+                ("partition", "leader", "epoch", "replicas", "in sync", "remark"), map(_row, topic.partitions.values())
+            )
+    return report_each(
+        {name: each if isinstance(each, AdminError) else None for name, each in described.items()},
+        call.output,
+        quiet=True,
+    )
 
 
 @app.command()
@@ -78,19 +91,30 @@ async def create(
     topics: Topics,
     *,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, metavar="N", help="without it what the brokers are set to")
+        int | None,
+        typer.Option("--partitions", "-p", min=1, metavar="N", help="without it what the brokers are set to"),
     ] = None,
     replicas: Annotated[
-        int | None, typer.Option("--replicas", "--replication-factor", "-r", min=1, metavar="N", help="of each partition; likewise")
+        int | None,
+        typer.Option(
+            "--replicas", "--replication-factor", "-r", min=1, metavar="N", help="of each partition; likewise"
+        ),
     ] = None,
     config: SetOption = None,
     validate_only: ValidateOnlyOption = False,
-    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="a topic that exists already is not a failure")] = False,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="a topic that exists already is not a failure")
+    ] = False,
 ) -> ExitCode:
     """Create topics."""
     settings = assignments_of(config or [])
     wanted = [
-        NewTopic(name=name, partitions=partitions or BROKERS_DEFAULT, replication_factor=replicas or BROKERS_DEFAULT, configs=settings)
+        NewTopic(
+            name=name,
+            partitions=partitions or BROKERS_DEFAULT,
+            replication_factor=replicas or BROKERS_DEFAULT,
+            configs=settings,
+        )
         for name in dict.fromkeys(topics)
     ]
     made = await call.client.create_topics(wanted, validate_only=validate_only, timeout=call.timeout_ms / 1000)
@@ -104,13 +128,19 @@ async def create(
 async def partitions(
     call: NetworkCall,
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
-    count: Annotated[int, typer.Argument(metavar="COUNT", min=1, help="how many it is to have; they can't become fewer")],
+    count: Annotated[
+        int, typer.Argument(metavar="COUNT", min=1, help="how many it is to have; they can't become fewer")
+    ],
     *,
     validate_only: ValidateOnlyOption = False,
 ) -> ExitCode:
     """Give a topic more partitions. Keys are spread over all of them from then on."""
-    outcomes = await call.client.create_partitions({topic: count}, validate_only=validate_only, timeout=call.timeout_ms / 1000)
-    return report_each(outcomes, call.output, done=f"{'could have' if validate_only else 'has'} {plural(count, 'partition')}")
+    outcomes = await call.client.create_partitions(
+        {topic: count}, validate_only=validate_only, timeout=call.timeout_ms / 1000
+    )
+    return report_each(
+        outcomes, call.output, done=f"{'could have' if validate_only else 'has'} {plural(count, 'partition')}"
+    )
 
 
 @app.command("alter")

@@ -1,6 +1,7 @@
-"""`lowtide users`: who may log in by SCRAM. On a running cluster, or on the metadata of brokers that are stopped or were never started.
+"""`lowtide users`: who may log in by SCRAM.
 
-A password comes from a prompt, from standard input or from a file, never from the command line, which everybody on the machine can read.
+On a running cluster, or on the metadata of brokers that are stopped or were never started. A password comes from a
+prompt, from standard input or from a file, never from the command line, which everybody on the machine can read.
 """
 
 from __future__ import annotations
@@ -35,14 +36,20 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, help="Add, list an
 Row = tuple[str, str, int]
 T = TypeVar("T")
 
-Mechanism = Annotated[str, typer.Option("--mechanism", metavar="MECHANISM", help=f"one of {', '.join(SCRAM_MECHANISMS)}")]
+Mechanism = Annotated[
+    str, typer.Option("--mechanism", metavar="MECHANISM", help=f"one of {', '.join(SCRAM_MECHANISMS)}")
+]
 Server = Annotated[
     str | None,
-    typer.Option("--bootstrap-server", "-b", metavar="HOST:PORT,…", envvar=BOOTSTRAP_SERVER, help="brokers of a running cluster"),
+    typer.Option(
+        "--bootstrap-server", "-b", metavar="HOST:PORT,…", envvar=BOOTSTRAP_SERVER, help="brokers of a running cluster"
+    ),
 ]
 Config = Annotated[
     str | None,
-    typer.Option("--command-config", metavar="FILE", envvar=COMMAND_CONFIG, help="client properties: how to log in there"),
+    typer.Option(
+        "--command-config", metavar="FILE", envvar=COMMAND_CONFIG, help="client properties: how to log in there"
+    ),
 ]
 User = Annotated[str, typer.Argument(metavar="NAME")]
 PASSWORD_CHARACTERS_MAX: Final = 1024
@@ -66,11 +73,14 @@ def add(
     metadata_ca: Ca = None,
     metadata_cert: Cert = None,
     metadata_key: Key = None,
-    password_file: Annotated[str | None, typer.Option("--password-file", metavar="FILE", help="the password is its first line")] = None,
+    password_file: Annotated[
+        str | None, typer.Option("--password-file", metavar="FILE", help="the password is its first line")
+    ] = None,
 ) -> ExitCode:
     """Add a user, or give it another password. The password is asked for, or read from a file or from standard input.
 
-    With --log-dirs or --metadata the change is made in the metadata of brokers that are stopped, or before the first start.
+    With --log-dirs or --metadata the change is made in the metadata of brokers that are stopped, or before the first
+    start.
     """
     wanted = _mechanism(mechanism)
     place = Place(metadata, metadata_ca, metadata_cert, metadata_key)
@@ -78,7 +88,9 @@ def add(
     if _is_offline(place, log_dirs):
         _change_store(place, log_dirs, new_credential(name, wanted, password, system_random(), iterations))
     else:
-        change = ScramUpsertion(mechanism=wanted, password=password, salt=new_salt(system_random()), iterations=iterations)
+        change = ScramUpsertion(
+            mechanism=wanted, password=password, salt=new_salt(system_random()), iterations=iterations
+        )
         _change_cluster(call, bootstrap_server, command_config, name, change)
     return _done(call, name, wanted, "added")
 
@@ -140,7 +152,9 @@ def _mechanism(text: str) -> ScramMechanism:
     if found is not None:
         return found
     if text.upper() == "PLAIN":
-        raise misused("The users of PLAIN are in a broker's configuration: listener.name.<listener>.plain.sasl.jaas.config.")
+        raise misused(
+            "The users of PLAIN are in a broker's configuration: listener.name.<listener>.plain.sasl.jaas.config."
+        )
     raise misused(f"--mechanism {text} is not possible: allowed are {', '.join(SCRAM_MECHANISMS)}.")
 
 
@@ -167,7 +181,9 @@ def _password_in(path: str) -> str:
     except UnicodeDecodeError as error:
         raise misused(f"--password-file {path} is not a text in UTF-8.") from error
     if not 0 < len(password) <= PASSWORD_CHARACTERS_MAX:
-        raise misused(f"--password-file {path}: the password is the first line, of 1 to {PASSWORD_CHARACTERS_MAX} characters.")
+        raise misused(
+            f"--password-file {path}: the password is the first line, of 1 to {PASSWORD_CHARACTERS_MAX} characters."
+        )
     return password
 
 
@@ -184,8 +200,12 @@ def _is_offline(place: Place, log_dirs: list[str] | None) -> bool:
     return bool(log_dirs) or place.metadata is not None
 
 
-async def _with_store(place: Place, log_dirs: list[str] | None, work: Callable[[MetadataStore, bytes], Awaitable[list[Row]]]) -> list[Row]:
-    store, prefix = await open_store(place, store_file(place, log_dirs[0].split(",")[0] if log_dirs else None, several=False))
+async def _with_store(
+    place: Place, log_dirs: list[str] | None, work: Callable[[MetadataStore, bytes], Awaitable[list[Row]]]
+) -> list[Row]:
+    store, prefix = await open_store(
+        place, store_file(place, log_dirs[0].split(",")[0] if log_dirs else None, several=False)
+    )
     try:
         return await work(store, prefix)
     finally:
@@ -195,7 +215,9 @@ async def _with_store(place: Place, log_dirs: list[str] | None, work: Callable[[
 async def _listed(store: MetadataStore, prefix: bytes) -> list[Row]:
     image = await scram_users(store, prefix)
     return sorted(
-        (user, mechanism.text, each.credential.iterations) for mechanism, users in image.users.items() for user, each in users.items()
+        (user, mechanism.text, each.credential.iterations)
+        for mechanism, users in image.users.items()
+        for user, each in users.items()
     )
 
 
@@ -230,7 +252,9 @@ def _on_cluster(call: Call, server: Server, config: Config, work: Callable[[Admi
     return found[0]
 
 
-def _change_cluster(call: Call, server: Server, config: Config, name: str, change: ScramUpsertion | ScramMechanism) -> None:
+def _change_cluster(
+    call: Call, server: Server, config: Config, name: str, change: ScramUpsertion | ScramMechanism
+) -> None:
     """Errors: CommandError."""
     outcomes = _on_cluster(call, server, config, lambda client: client.alter_scram_users({name: change}))
     error = outcomes[name]

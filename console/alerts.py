@@ -1,4 +1,7 @@
-"""The alerts that would fire now: pure, from what the cluster says of itself. They are those that operators of Kafka have everywhere."""
+"""The alerts that would fire now: pure, from what the cluster says of itself.
+
+They are those that operators of Kafka have everywhere.
+"""
 
 from __future__ import annotations
 
@@ -51,11 +54,17 @@ def alerts(found: Found) -> list[Alert]:
 
 
 def _partitions(found: Found) -> list[Alert]:
-    rows = [(f"{name}-{number}", row) for name, topic in sorted(found.topics.items()) for number, row in sorted(topic.partitions.items())]
+    rows = [
+        (f"{name}-{number}", row)
+        for name, topic in sorted(found.topics.items())
+        for number, row in sorted(topic.partitions.items())
+    ]
     fired = []
     offline = [name for name, row in rows if row.leader is None]
     if offline:
-        fired.append(Alert(CRITICAL, "Offline partitions", f"No leader, so neither reads nor writes: {_named(offline)}."))
+        fired.append(
+            Alert(CRITICAL, "Offline partitions", f"No leader, so neither reads nor writes: {_named(offline)}.")
+        )
     refusing = [
         f"{name}-{number}"
         for name, least in sorted(found.minima.items())
@@ -67,7 +76,9 @@ def _partitions(found: Found) -> list[Alert]:
         fired.append(Alert(CRITICAL, "Under min.insync.replicas", f"{reason}: {_named(refusing)}."))
     behind = [name for name, row in rows if row.leader is not None and _lacks_replicas(row)]
     if behind:
-        fired.append(Alert(WARNING, "Under-replicated partitions", f"Fewer replicas in sync than assigned: {_named(behind)}."))
+        fired.append(
+            Alert(WARNING, "Under-replicated partitions", f"Fewer replicas in sync than assigned: {_named(behind)}.")
+        )
     return fired
 
 
@@ -83,7 +94,9 @@ def _lacks_replicas(row: PartitionDescription) -> bool:
 def _brokers(found: Found) -> list[Alert]:
     fired = []
     if found.cluster.controller_id is None:
-        fired.append(Alert(CRITICAL, "No controller", "No broker is the controller: nothing that changes the cluster is done."))
+        fired.append(
+            Alert(CRITICAL, "No controller", "No broker is the controller: nothing that changes the cluster is done.")
+        )
     fenced = [str(broker.broker_id) for broker in found.cluster.brokers if broker.is_fenced]
     if fenced:
         fired.append(Alert(CRITICAL, "Fenced brokers", f"Registered, but not live: {', '.join(fenced)}."))

@@ -1,4 +1,7 @@
-"""What a request of the page says, read strictly: names, numbers and choices. Every error is a `RefusedError` with a sentence."""
+"""What a request of the page says, read strictly: names, numbers and choices.
+
+Every error is a `RefusedError` with a sentence.
+"""
 
 from __future__ import annotations
 

@@ -28,7 +28,9 @@ async def _rehearse_delete(session: Session, given: Given, _: Ports) -> Any:
 
 async def _delete(session: Session, given: Given, ports: Ports) -> Any:
     if not session.work.has_room():
-        raise RefusedError(HTTPStatus.TOO_MANY_REQUESTS, "Some deletes are still under way: begin this one when they are over.")
+        raise RefusedError(
+            HTTPStatus.TOO_MANY_REQUESTS, "Some deletes are still under way: begin this one when they are over."
+        )
     plan = _plan(session, given, DeletePlan)
     if not plan.plan.offsets:
         raise bad("There is nothing to delete.")
@@ -59,7 +61,9 @@ def _plan(session: Session, given: Given, kind: type[PlanT]) -> PlanT:
     """The plan that was shown. Errors: RefusedError."""
     plan: PlanT | None = session.work.take_plan(arguments.text(given, "plan", longest=64), kind)
     if plan is None:
-        raise RefusedError(HTTPStatus.CONFLICT, "This rehearsal is too old, or was carried out before: rehearse it again.")
+        raise RefusedError(
+            HTTPStatus.CONFLICT, "This rehearsal is too old, or was carried out before: rehearse it again."
+        )
     return plan
 
 
@@ -69,9 +73,5 @@ REHEARSALS: Final[Mapping[str, Change]] = {
     "forget/rehearsal": _rehearse_forget,
 }
 
-CHANGES: Final[Mapping[str, Change]] = {
-    "delete": _delete,
-    "reset": _reset,
-    "forget": _forget,
-}
+CHANGES: Final[Mapping[str, Change]] = {"delete": _delete, "reset": _reset, "forget": _forget}
 """They need `console.write`."""

@@ -116,7 +116,9 @@ def counts_of(broker_id: BrokerId, topics: Mapping[str, TopicDescription]) -> Co
     )
 
 
-def _disks(directories: Mapping[str, LogDir] | AdminError | None, health: DescribeHealthResponse | None) -> dict[str, Any]:
+def _disks(
+    directories: Mapping[str, LogDir] | AdminError | None, health: DescribeHealthResponse | None
+) -> dict[str, Any]:
     """A broker's log directories. What isn't known is null."""
     if directories is None or isinstance(directories, AdminError):
         return {"disks": None, "disks_error": None if directories is None else sentence_of(directories)}
@@ -133,7 +135,9 @@ def _disk(directory: LogDir, known: LogDirectoryHealth | None) -> dict[str, Any]
         "error": None if directory.error is None else sentence_of(directory.error),
         "live_bytes": size_bytes if known is None else known.live_bytes,
         "deleted_bytes": None if known is None else known.deleted_bytes,
-        "unfreed": [{"bytes": each.size_bytes, "why": waits_for(each.waits_for)} for each in unfreed if each.size_bytes],
+        "unfreed": [
+            {"bytes": each.size_bytes, "why": waits_for(each.waits_for)} for each in unfreed if each.size_bytes
+        ],
         "total_bytes": directory.total_bytes if directory.total_bytes >= 0 else None,
         "usable_bytes": directory.usable_bytes if directory.usable_bytes >= 0 else None,
         "replicas": len(directory.replicas),

@@ -1,7 +1,7 @@
 """A delete of records from the page: carried out with its progress to be seen.
 
-What is deleted is the plan that was shown, and nothing else. Progress has four steps: asked, deleted at the
-leader, at every replica (the answer), and files freed, which is watched until the bytes that the rehearsal names are free or for
+What is deleted is the plan that was shown, and nothing else. Progress has four steps: asked, deleted at the leader, at
+every replica (the answer), and files freed, which is watched until the bytes that the rehearsal names are free or for
 `FREED_MS_MAX`: files go by whole segments, and `file.delete.delay.ms` after they left the log.
 """
 
@@ -165,7 +165,12 @@ class DeleteJob:
         except AdminError:
             return None
         found = [each for each in answers.values() if not isinstance(each, AdminError)]
-        return sum(replica.size_bytes for each in found for directory in each.values() for replica in directory.replicas.values())
+        return sum(
+            replica.size_bytes
+            for each in found
+            for directory in each.values()
+            for replica in directory.replicas.values()
+        )
 
     def value(self) -> dict[str, Any]:
         """For the page."""
@@ -193,7 +198,13 @@ class DeleteJob:
             "records": each.records,
             "log_start": start,
             "low_watermark": result.low_watermark if isinstance(result, DeletedRecords) else None,
-            "state": "done" if done else "failed" if result is not None or each.reason else "leader" if reached else "asked",
+            "state": "done"
+            if done
+            else "failed"
+            if result is not None or each.reason
+            else "leader"
+            if reached
+            else "asked",
             "error": each.reason if result is None or done else sentence_of(result),  # type: ignore[arg-type]
         }
 

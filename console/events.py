@@ -1,6 +1,7 @@
 """Server-sent events: a view, and again whenever it has changed.
 
-Between two looks lies at least `INTERVAL_S`, and twenty times what the look took: a stream takes at most a twentieth of the loop.
+Between two looks lies at least `INTERVAL_S`, and twenty times what the look took: a stream takes at most a twentieth of
+the loop.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ async def stream(
     return response
 
 
-async def _send(response: web.StreamResponse, look: Callable[[], Awaitable[Any]], session: Session, clock: Clock) -> None:
+async def _send(
+    response: web.StreamResponse, look: Callable[[], Awaitable[Any]], session: Session, clock: Clock
+) -> None:
     begun_ms = said_ms = clock.monotonic_ms()
     last = b""
     while clock.monotonic_ms() - begun_ms < LIVES_S * 1000:

@@ -13,12 +13,7 @@ from lowtide.runtime.filesystem import FileSystem
 
 FOLDER: Final = str(PurePath(__file__).parent / "static")
 
-KINDS: Final = {
-    ".html": "text/html",
-    ".css": "text/css",
-    ".js": "text/javascript",
-    ".svg": "image/svg+xml",
-}
+KINDS: Final = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 NAMES: Final = (
     "index.html",

@@ -49,7 +49,9 @@ async def groups_page(client: AdminClient) -> dict[str, Any]:
     """All groups, those with the largest lag first. Errors: AdminError."""
     listed = await client.list_groups()
     names = list(listed.groups)
-    lags, _ = await find_lags(client, {name: listed.groups[name].kind for name in names[:LAGS_MAX]}, client.settings.default_api_timeout_ms)
+    lags, _ = await find_lags(
+        client, {name: listed.groups[name].kind for name in names[:LAGS_MAX]}, client.settings.default_api_timeout_ms
+    )
     rows = [
         {
             "group": group.group_id,
@@ -72,7 +74,11 @@ def _summed(lags: Sequence[Lag] | None) -> dict[str, Any]:
     if lags is None:
         return {"lag": None, "partitions": None, "topics": None}
     known = [lag.records for lag in lags if lag.records is not None]
-    return {"lag": sum(known) if known or not lags else None, "partitions": len(lags), "topics": len({lag.partition.topic for lag in lags})}
+    return {
+        "lag": sum(known) if known or not lags else None,
+        "partitions": len(lags),
+        "topics": len({lag.partition.topic for lag in lags}),
+    }
 
 
 async def group_page(client: AdminClient, name: str) -> dict[str, Any]:
@@ -84,7 +90,14 @@ async def group_page(client: AdminClient, name: str) -> dict[str, Any]:
     readers = {key: member.member_id for member in described.members for key in member.assignment}
     rows = {lag.partition: _lag_row(lag, readers) for lag in lags.get(name, [])}
     for key in sorted(set(readers) - set(rows)):
-        rows[key] = {**_key(key), "committed": None, "log_start": None, "high_watermark": None, "lag": None, "reader": readers[key]}
+        rows[key] = {
+            **_key(key),
+            "committed": None,
+            "log_start": None,
+            "high_watermark": None,
+            "lag": None,
+            "reader": readers[key],
+        }
     return {
         "group": name,
         "state": described.state,
@@ -176,7 +189,12 @@ def reset_value(plan: ResetPlan, outcomes: Mapping[TopicPartition, AdminError | 
     for each in plan.planned:
         error = None if outcomes is None else outcomes.get(each.partition)
         rows.append(
-            {**_key(each.partition), "old": each.old, "new": each.new, "error": each.reason if error is None else sentence_of(error)}
+            {
+                **_key(each.partition),
+                "old": each.old,
+                "new": each.new,
+                "error": each.reason if error is None else sentence_of(error),
+            }
         )
     return {"group": plan.group, "partitions": rows}
 
@@ -200,10 +218,15 @@ async def rehearse_forget(client: AdminClient, given: Given) -> ForgetPlan:
     return ForgetPlan(group, chosen, whole=topic is None)
 
 
-def forget_value(plan: ForgetPlan, outcomes: Mapping[TopicPartition, AdminError | None] | None = None) -> dict[str, Any]:
+def forget_value(
+    plan: ForgetPlan, outcomes: Mapping[TopicPartition, AdminError | None] | None = None
+) -> dict[str, Any]:
     """For the page."""
-    found = outcomes or {}
-    rows = [{**_key(key), "error": None if found.get(key) is None else sentence_of(found[key])} for key in plan.partitions]  # type: ignore[arg-type]
+    errors = outcomes or {}
+    rows = []
+    for key in plan.partitions:
+        error = errors.get(key)
+        rows.append({**_key(key), "error": None if error is None else sentence_of(error)})
     return {"group": plan.group, "whole": plan.whole, "partitions": rows}
 
 

@@ -1,7 +1,7 @@
 """What only Lowtide's brokers answer, and how the page does without where they are others.
 
-The requests aren't advertised (docs/adr/0008-requests-of-our-own.md), and a broker that has none of them closes the connection: a session
-tries once whether the brokers have them, and then leaves out what they don't tell.
+The requests aren't advertised (docs/adr/0008-requests-of-our-own.md), and a broker that has none of them closes the
+connection: a session tries once whether the brokers have them, and then leaves out what they don't tell.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ async def segments_of(
     session: Session, partitions: Collection[TopicPartition], segments_max: int
 ) -> dict[TopicPartition, PartitionSegments]:
     """Of the partitions whose leaders tell."""
-    answers = await asked_lowtide(session, lambda client: client.describe_segments(partitions, segments_max=segments_max))
+    answers = await asked_lowtide(
+        session, lambda client: client.describe_segments(partitions, segments_max=segments_max)
+    )
     return {key: each for key, each in answers.items() if isinstance(each, PartitionSegments)}
 
 
@@ -110,7 +112,9 @@ async def _committed(client: AdminClient, key: TopicPartition) -> list[dict[str,
         return []
     found = {name: each.get(key) for name, each in answers.items() if not isinstance(each, AdminError)}
     return [
-        {"group": name, "offset": each.offset} for name, each in found.items() if isinstance(each, CommittedOffset) and each.offset >= 0
+        {"group": name, "offset": each.offset}
+        for name, each in found.items()
+        if isinstance(each, CommittedOffset) and each.offset >= 0
     ]
 
 
@@ -120,7 +124,11 @@ def replica_values(found: PartitionSegments | None) -> dict[int, dict[str, Any]]
 
 
 def _replica(each: DescribedReplica) -> dict[str, Any]:
-    return {"log_start": known(each.log_start_offset), "log_end": known(each.log_end_offset), "silent_ms": known(each.silent_ms)}
+    return {
+        "log_start": known(each.log_start_offset),
+        "log_end": known(each.log_end_offset),
+        "silent_ms": known(each.silent_ms),
+    }
 
 
 async def history_page(session: Session, key: TopicPartition) -> dict[str, Any]:
@@ -138,7 +146,12 @@ async def history_page(session: Session, key: TopicPartition) -> dict[str, Any]:
         "known": True,
         "interval_ms": found.interval_ms,
         "samples": [
-            {"at_ms": each.at_ms, "log_start": each.log_start_offset, "log_end": each.log_end_offset, "bytes": each.size_bytes}
+            {
+                "at_ms": each.at_ms,
+                "log_start": each.log_start_offset,
+                "log_end": each.log_end_offset,
+                "bytes": each.size_bytes,
+            }
             for each in found.samples
         ],
     }
@@ -178,7 +191,9 @@ def quantile_ms(lag: LagHistogram, share: float) -> float | None:
 # ---------------------------------------------------------------------- deletes
 async def deletes_of(session: Session) -> dict[str, Any]:
     """Deletes that wait and that ended, of all brokers that tell."""
-    answers = await asked_lowtide(session, lambda client: client.describe_deletes(waiting_max=DELETES_MAX, finished_max=DELETES_MAX))
+    answers = await asked_lowtide(
+        session, lambda client: client.describe_deletes(waiting_max=DELETES_MAX, finished_max=DELETES_MAX)
+    )
     responses = {broker_id: each for broker_id, each in answers.items() if isinstance(each, DescribeDeletesResponse)}
     waiting = [_waiting(broker_id, each, row) for broker_id, each in responses.items() for row in each.waiting]
     finished = [_finished(broker_id, row) for broker_id, each in responses.items() for row in each.finished]
@@ -187,7 +202,11 @@ async def deletes_of(session: Session) -> dict[str, Any]:
         "waiting_count": sum(each.waiting_count for each in responses.values()),
         "waiting": sorted(waiting, key=lambda row: row["asked_at_ms"])[:DELETES_MAX],
         "finished": sorted(finished, key=lambda row: -row["answered_at_ms"])[:DELETES_MAX],
-        "errors": [f"Broker {broker_id}: {sentence_of(each)}" for broker_id, each in answers.items() if isinstance(each, AdminError)],
+        "errors": [
+            f"Broker {broker_id}: {sentence_of(each)}"
+            for broker_id, each in answers.items()
+            if isinstance(each, AdminError)
+        ],
     }
 
 
@@ -210,7 +229,12 @@ def _waiting(broker_id: int, response: DescribeDeletesResponse, row: WaitingDele
 
 
 def _follower(each: AwaitedFollower) -> dict[str, Any]:
-    return {"broker": each.broker_id, "log_start": each.log_start_offset, "in_sync": each.is_in_sync, "silent_ms": each.silent_ms}
+    return {
+        "broker": each.broker_id,
+        "log_start": each.log_start_offset,
+        "in_sync": each.is_in_sync,
+        "silent_ms": each.silent_ms,
+    }
 
 
 def _finished(broker_id: int, row: FinishedDelete) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Whether a request comes from a page of this console: pure, from its headers.
 
-A page of another site can make a browser send requests here, with the visitor's cookie or from the visitor's machine. Browsers say so in
+A page of another site can make a browser send requests here, with the visitor's cookie or from the visitor's machine.
+Browsers say so in
 `Sec-Fetch-Site` and `Origin`, and send a header of our own only where the other site's answer to a preflight would allow it, which
 nothing here does.
 """
@@ -24,8 +25,8 @@ _FROM_HERE: Final = ("same-origin", "none")
 def foreign(headers: Mapping[str, str], *, changes: bool) -> str | None:
     """Why a request isn't answered, in a few words; None where it comes from here.
 
-    Event streams can't have the header: for what changes nothing it is the browser's word that counts, and it is checked wherever it is
-    given.
+    Event streams can't have the header: for what changes nothing it is the browser's word that counts, and it is
+    checked wherever it is given.
     """
     site = headers.get("Sec-Fetch-Site")
     if site is not None and site not in _FROM_HERE:

@@ -1,4 +1,7 @@
-"""The page of records: a few of a partition from an offset or a time on. One bounded fetch, bounded rows, bounded bytes of each."""
+"""The page of records: a few of a partition from an offset or a time on.
+
+One bounded fetch, bounded rows, bounded bytes of each.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +81,9 @@ async def _first(client: AdminClient, key: TopicPartition, given: Given, end: Of
     return found.offset if found.offset >= 0 else end
 
 
-async def _read(client: AdminClient, key: TopicPartition, first: Offset, end: Offset, count: int) -> tuple[list[dict[str, Any]], Offset]:
+async def _read(
+    client: AdminClient, key: TopicPartition, first: Offset, end: Offset, count: int
+) -> tuple[list[dict[str, Any]], Offset]:
     """Rows, and the offset behind them. Errors: RefusedError, AdminError."""
     try:
         fetched = await client.fetch_records(key, first, max_bytes=FETCH_BYTES)
@@ -93,7 +98,10 @@ async def _read(client: AdminClient, key: TopicPartition, first: Offset, end: Of
 
 
 def rows_of(batches: bytes | memoryview, first: Offset, end: Offset, count: int) -> tuple[list[dict[str, Any]], Offset]:
-    """At most `count` rows from `first` to `end` (exclusive), and the offset behind the last. Errors: ProtocolError, RefusedError."""
+    """At most `count` rows from `first` to `end` (exclusive), and the offset behind the last.
+
+    Errors: ProtocolError, RefusedError.
+    """
     rows: list[dict[str, Any]] = []
     following = first
     for position, header in iterate_batches(batches):

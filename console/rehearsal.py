@@ -1,4 +1,7 @@
-"""What a delete of records would do: up to where, how many records, which bytes are freed, and when. Nothing is deleted."""
+"""What a delete of records would do: up to where, how many records, which bytes are freed, and when.
+
+Nothing is deleted.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,10 @@ async def rehearse_delete(session: Session, given: Given) -> DeletePlan:
 
 
 async def _delay_ms(client: AdminClient, name: str, leader: BrokerId) -> int:
-    """How long deleted segments take room: not at all where the broker empties them at once. Defaults where the user may not see it."""
+    """How long deleted segments take room: not at all where the broker empties them at once.
+
+    Defaults where the user may not see it.
+    """
     resource = ConfigResource(ResourceType.BROKER, str(leader))
     try:
         found = (await client.describe_configs([resource], keys=[FREE_KEY]))[resource]
@@ -78,7 +84,9 @@ def freed_by(found: PartitionSegments, offset: Offset, delay_ms: int) -> dict[st
         parts.append(f"{count} {'file goes' if count == 1 else 'files go'} {when}")
     if cut is not None:
         kind = "the active segment" if cut.is_active else "a segment with records that stay"
-        parts.append(f"{kind}, offsets {cut.base_offset} to {cut.end_offset - 1}, keeps {size(cut.size_bytes)} until all of it goes")
+        parts.append(
+            f"{kind}, offsets {cut.base_offset} to {cut.end_offset - 1}, keeps {size(cut.size_bytes)} until all of it goes"
+        )
     text = "; ".join(parts) or "nothing is below that offset"
     replicas = max(1, sum(each.is_live for each in found.described.replicas))
     sentence = f"{text[0].upper()}{text[1:]}."
@@ -87,7 +95,9 @@ def freed_by(found: PartitionSegments, offset: Offset, delay_ms: int) -> dict[st
 
 def _stays(segment: DescribedSegment, offset: Offset) -> bool:
     """Whether its file stays although records of it go."""
-    return segment.base_offset < offset < segment.end_offset or (segment.is_active and segment.base_offset < segment.end_offset <= offset)
+    return segment.base_offset < offset < segment.end_offset or (
+        segment.is_active and segment.base_offset < segment.end_offset <= offset
+    )
 
 
 def target_of(given: Given) -> tuple[DeleteTarget, str]:
@@ -97,7 +107,9 @@ def target_of(given: Given) -> tuple[DeleteTarget, str]:
         return -1, "all records that are there now"
     if kind == "committed":
         groups = arguments.texts(given, "groups", GROUPS_MAX)
-        return Committed(groups), f"all records that {' and '.join(groups)} {'has' if len(groups) == 1 else 'have all'} consumed"
+        return Committed(
+            groups
+        ), f"all records that {' and '.join(groups)} {'has' if len(groups) == 1 else 'have all'} consumed"
     text = arguments.text(given, "value", longest=64)
     try:
         if kind == "time":

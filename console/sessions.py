@@ -133,7 +133,9 @@ class Sessions:
         return session
 
     async def _connected(self, user: str, password: str, mechanism: str) -> Session:
-        settings = replace(self._settings.client, sasl=SaslSettings(mechanism=mechanism, username=user, password=password))
+        settings = replace(
+            self._settings.client, sasl=SaslSettings(mechanism=mechanism, username=user, password=password)
+        )
         session = self._new(user, settings)
         try:
             await session.client.describe_cluster()
@@ -143,7 +145,10 @@ class Sessions:
         return session
 
     async def of_password(self, address: str, user: str, password: str) -> Session:
-        """The session of a visitor who shows name and password with each request: opened at the first one. Errors: as `log_in`."""
+        """The session of a visitor who shows name and password with each request: opened at the first one.
+
+        Errors: as `log_in`.
+        """
         key = _hash(f"{len(user)} {user} {password}") + _BY_PASSWORD
         async with self._opening:
             self.sweep()
@@ -193,7 +198,10 @@ class Sessions:
         return cookie
 
     def _put(self, key: bytes, session: Session) -> None:
-        """Keeps a session. If its user has too many, the least recently used ends; if places lack, one of a user with the most."""
+        """Keeps a session.
+
+        If its user has too many, the least recently used ends; if places lack, one of a user with the most.
+        """
         self.sweep()
         counts = Counter(each.user for each in self._by_hash.values())
         if counts[session.user] >= SESSIONS_OF_USER_MAX:
@@ -202,7 +210,9 @@ class Sessions:
             giving_way = {user for user, count in counts.items() if count == max(counts.values())}
         else:
             giving_way = set()
-        oldest = min((each for each, other in self._by_hash.items() if other.user in giving_way), key=self._used_ms, default=None)
+        oldest = min(
+            (each for each, other in self._by_hash.items() if other.user in giving_way), key=self._used_ms, default=None
+        )
         if oldest is not None:
             self._end(self._by_hash.pop(oldest))
         self._by_hash[key] = session

@@ -32,7 +32,10 @@ class Login(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleSettings:
-    """All settings. `client` is how brokers are reached; with `Login.PASSWORD` each visitor's name and password are put into it."""
+    """All settings.
+
+    `client` is how brokers are reached; with `Login.PASSWORD` each visitor's name and password are put into it.
+    """
 
     client: ClientSettings
     login: Login

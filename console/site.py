@@ -58,7 +58,8 @@ PAGE_HEADERS: Final[Mapping[str, str]] = MappingProxyType(
 """Of every answer."""
 
 _NOT_LOCAL: Final = RefusedError(
-    HTTPStatus.FORBIDDEN, "The brokers ask for no login, so the console is only for visitors of the broker's own machine."
+    HTTPStatus.FORBIDDEN,
+    "The brokers ask for no login, so the console is only for visitors of the broker's own machine.",
 )
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -144,7 +145,10 @@ class ConsoleSite:
         return session
 
     async def _found(self, request: web.Request) -> Session | None:
-        """By its cookie; else by the name and the password that the server in front has let in (HTTP Basic). Errors: RefusedError."""
+        """By its cookie; else by the name and the password that the server in front has let in (HTTP Basic).
+
+        Errors: RefusedError.
+        """
         session = self._sessions.found(request.cookies.get(COOKIE))
         authorization = request.headers.get("Authorization")
         if session is not None or authorization is None or self._settings.login is not Login.PASSWORD:
@@ -184,12 +188,16 @@ class ConsoleSite:
             if self._settings.login is Login.TOKEN:
                 opened = self._sessions.open_by_token(request[CLIENT], arguments.text(given, "token", longest=128))
                 if opened is None:
-                    raise RefusedError(HTTPStatus.UNAUTHORIZED, "This is not the address that the command has printed last.")
+                    raise RefusedError(
+                        HTTPStatus.UNAUTHORIZED, "This is not the address that the command has printed last."
+                    )
                 cookie, _ = opened
             elif self._settings.login is Login.PASSWORD:
                 user = arguments.text(given, "user", longest=256)
                 password = arguments.text(given, "password", longest=PASSWORD_CHARACTERS_MAX)
-                mechanism = arguments.choice(given, "mechanism", self._settings.mechanisms, self._settings.mechanisms[0])
+                mechanism = arguments.choice(
+                    given, "mechanism", self._settings.mechanisms, self._settings.mechanisms[0]
+                )
                 cookie, _ = await self._sessions.log_in(request[CLIENT], user, password, mechanism)
             else:
                 raise bad("No login is needed here.")
@@ -199,7 +207,9 @@ class ConsoleSite:
             raise _too_many(error) from None
         response = answer({})
         age_s = AGE_MS_MAX // 1000
-        response.set_cookie(COOKIE, cookie, path=PATH, max_age=age_s, httponly=True, samesite="Strict", secure=request.secure)
+        response.set_cookie(
+            COOKIE, cookie, path=PATH, max_age=age_s, httponly=True, samesite="Strict", secure=request.secure
+        )
         return response
 
     async def _log_out(self, request: web.Request) -> web.StreamResponse:
@@ -214,7 +224,9 @@ class ConsoleSite:
         if name in REHEARSALS:
             return answer(await REHEARSALS[name](session, given, self._ports))
         if not self._settings.write:
-            raise RefusedError(HTTPStatus.FORBIDDEN, "This console is read-only: it was started without permission to change anything.")
+            raise RefusedError(
+                HTTPStatus.FORBIDDEN, "This console is read-only: it was started without permission to change anything."
+            )
         session.work.forget_answers()
         try:
             return answer(await CHANGES[name](session, given, self._ports))

@@ -1,4 +1,7 @@
-"""What the page can ask for: each view by its name, with what it needs of the visitor. None of them changes anything."""
+"""What the page can ask for: each view by its name, with what it needs of the visitor.
+
+None of them changes anything.
+"""
 
 from __future__ import annotations
 

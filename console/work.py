@@ -96,7 +96,10 @@ class Work:
 
     # ------------------------------------------------------------------ answers
     async def shared(self, key: tuple[str, ...], ask: Callable[[], Awaitable[Any]]) -> Any:
-        """The answer to a question, which is asked once for all that want it within `ANSWER_AGE_MS`. Errors: those of `ask`."""
+        """The answer to a question, which is asked once for all that want it within `ANSWER_AGE_MS`.
+
+        Errors: those of `ask`.
+        """
         now_ms = self._clock.monotonic_ms()
         kept = self._answers.get(key)
         if kept is None or (kept.task.done() and now_ms - kept.at_ms > ANSWER_AGE_MS) or kept.task.cancelled():

@@ -18,7 +18,10 @@ FLIGHT = "carrier string, dep_delay double, time_hour timestamp"
 
 
 def read_flights(spark: SparkSession, servers: str, trim: str) -> DataFrame:
-    """The flights as a stream. With `trim=eager` a micro-batch is deleted from the broker as soon as it is committed."""
+    """The flights as a stream.
+
+    With `trim=eager` a micro-batch is deleted from the broker as soon as it is committed.
+    """
     records = (
         spark.readStream.format("lowtide")
         .option("kafka.bootstrap.servers", servers)
@@ -60,7 +63,9 @@ def main() -> None:
         # A repeated micro-batch overwrites its own folder: each row is in the table once.
         rows.write.mode("overwrite").parquet(f"{arguments.output}/batch={batch}")
         message = rows.select(f.col("carrier").alias("key"), f.to_json(f.struct("*")).alias("value"))
-        to_topic = message.write.format("lowtide").mode("append").option("kafka.bootstrap.servers", arguments.bootstrap_server)
+        to_topic = (
+            message.write.format("lowtide").mode("append").option("kafka.bootstrap.servers", arguments.bootstrap_server)
+        )
         to_topic.option("topic", "delays").save()
         rows.unpersist()
 

@@ -45,7 +45,8 @@ SETTINGS = {
     # Small segments and a short delay, so that the disk is freed within the run.
     "log.segment.bytes": "4194304",
     "log.segment.delete.delay.ms": "500",
-    # Records that all groups have consumed may be deleted (KIP-68), after a time that the topic sets; here the check runs every second.
+    # Records that all groups have consumed may be deleted (KIP-68), after a time that the topic sets; here the check
+    # runs every second.
     "log.retention.commitoffset.enable": "true",
     "log.retention.check.interval.ms": "1000",
     "log.initial.task.delay.ms": "1000",
@@ -83,7 +84,11 @@ class Broker:
     def command(self) -> list[str]:
         settings = {"listeners": f"PLAINTEXT://{self.address}", "log.dirs": str(self.directory)} | SETTINGS
         program = Path(sys.executable).with_name("lowtide")
-        return [str(program), "serve", *itertools.chain.from_iterable(("--set", f"{key}={value}") for key, value in settings.items())]
+        return [
+            str(program),
+            "serve",
+            *itertools.chain.from_iterable(("--set", f"{key}={value}") for key, value in settings.items()),
+        ]
 
     def start(self) -> float:
         """Start the process, wait for its first answer and return the seconds that took."""
@@ -134,7 +139,9 @@ class Broker:
         command = [str(program), "topics", "explain", TOPIC, "--bootstrap-server", self.address]
         explained = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
         if explained.returncode:
-            raise DemoError(f"lowtide topics explain ended with code {explained.returncode}: {explained.stderr.strip()}")
+            raise DemoError(
+                f"lowtide topics explain ended with code {explained.returncode}: {explained.stderr.strip()}"
+            )
         return explained.stdout
 
     def disk_bytes(self) -> int:
@@ -189,7 +196,9 @@ def kcat(*arguments: str, stdin: int | None = None) -> Iterator[subprocess.Popen
     if program is None:
         raise DemoError("kcat is not installed; install the package `kcat` with the system's package manager.")
     with tempfile.TemporaryFile() as words:
-        process = subprocess.Popen([program, *arguments], stdin=stdin, stdout=subprocess.PIPE, stderr=words, bufsize=1 << 20)
+        process = subprocess.Popen(
+            [program, *arguments], stdin=stdin, stdout=subprocess.PIPE, stderr=words, bufsize=1 << 20
+        )
         try:
             yield process
             code = process.wait(DEADLINE_S)
@@ -207,7 +216,19 @@ def load(broker: Broker, flights: Sequence[Flight], done: Callable[[int], None])
     for month, of_month in itertools.groupby(flights, key=lambda flight: flight.month):
         # Records of the month before have earlier times, not the same: kcat needs more than this to start.
         begun[month] = int(time.time() * 1000)
-        arguments = ["-P", "-b", broker.address, "-t", TOPIC, "-K", "|", "-X", "enable.idempotence=true", "-X", "linger.ms=20"]
+        arguments = [
+            "-P",
+            "-b",
+            broker.address,
+            "-t",
+            TOPIC,
+            "-K",
+            "|",
+            "-X",
+            "enable.idempotence=true",
+            "-X",
+            "linger.ms=20",
+        ]
         with kcat(*arguments, stdin=subprocess.PIPE) as process:
             lines: IO[bytes] | None = process.stdin
             assert lines is not None
@@ -244,7 +265,12 @@ def read_by_python(broker: Broker, offsets: Sequence[tuple[int, int]], done: Cal
     """Read the whole topic with confluent-kafka, each partition from its start to its end by ListOffsets."""
     contents = Contents()
     consumer = Consumer(
-        {"bootstrap.servers": broker.address, "group.id": "demo", "enable.auto.commit": False, "auto.offset.reset": "error"}
+        {
+            "bootstrap.servers": broker.address,
+            "group.id": "demo",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+        }
     )
     try:
         consumer.assign([TopicPartition(TOPIC, p, start) for p, (start, end) in enumerate(offsets) if start < end])
@@ -275,11 +301,14 @@ class Client:
 
     def close(self) -> None:
         self._consumer.close()
-        # The admin client has no close of its own; it ends with its last reference, and would otherwise log errors about the killed broker.
+        # The admin client has no close of its own; it ends with its last reference, and would otherwise log errors
+        # about the killed broker.
         del self._admin
 
     def create_topic(self) -> None:
-        self._admin.create_topics([NewTopic(TOPIC, num_partitions=PARTITIONS, replication_factor=1)])[TOPIC].result(DEADLINE_S)
+        self._admin.create_topics([NewTopic(TOPIC, num_partitions=PARTITIONS, replication_factor=1)])[TOPIC].result(
+            DEADLINE_S
+        )
 
     def offsets(self) -> list[tuple[int, int]]:
         """Return (start, end) of each partition; a broker that has just started may need a moment to become leader."""
@@ -287,7 +316,9 @@ class Client:
         deadline = time.monotonic() + DEADLINE_S
         while True:
             try:
-                return [self._consumer.get_watermark_offsets(place, timeout=DEADLINE_S, cached=False) for place in places]
+                return [
+                    self._consumer.get_watermark_offsets(place, timeout=DEADLINE_S, cached=False) for place in places
+                ]
             except KafkaException:
                 if time.monotonic() > deadline:
                     raise
@@ -315,7 +346,10 @@ class Client:
         try:
             while True:
                 try:
-                    consumer.commit(offsets=[TopicPartition(TOPIC, p, offset) for p, offset in enumerate(offsets)], asynchronous=False)
+                    consumer.commit(
+                        offsets=[TopicPartition(TOPIC, p, offset) for p, offset in enumerate(offsets)],
+                        asynchronous=False,
+                    )
                 except KafkaException:
                     if time.monotonic() > deadline:
                         raise
@@ -381,7 +415,9 @@ class Demo:
         for flight in self._flights:
             before[flight.partition] += flight.month < FIRST_KEPT_MONTH
         if july != before:
-            raise DemoError(f"The first records loaded with July were found at offsets {july}; they must be at {before}.")
+            raise DemoError(
+                f"The first records loaded with July were found at offsets {july}; they must be at {before}."
+            )
         client.delete_below(july)
         self._read_and_compare(client, "delete by time (before July)", list(zip(july, ends, strict=True)))
 
@@ -421,7 +457,15 @@ class Demo:
         with self._screen.step("  read by confluent-kafka", expected.total) as done:
             read_by_python(self._broker, offsets, done).check(expected, "confluent-kafka")
         seconds = time.monotonic() - begin
-        self._rows.append(Row(step=step, offsets=offsets, records=expected.total, disk_bytes=self._broker.disk_bytes(), seconds=seconds))
+        self._rows.append(
+            Row(
+                step=step,
+                offsets=offsets,
+                records=expected.total,
+                disk_bytes=self._broker.disk_bytes(),
+                seconds=seconds,
+            )
+        )
 
 
 def main() -> int:

@@ -58,7 +58,9 @@ class Contents:
         """Errors: `DemoError` if this differs from `expected` in number, order or content."""
         for partition, (count, wanted) in enumerate(zip(self.counts, expected.counts, strict=True)):
             if count != wanted:
-                raise DemoError(f"{reader} read {count:,} records from partition {partition}; there must be {wanted:,}.")
+                raise DemoError(
+                    f"{reader} read {count:,} records from partition {partition}; there must be {wanted:,}."
+                )
             if self.digests[partition].digest() != expected.digests[partition].digest():
                 raise DemoError(
                     f"{reader} read the right number of records from partition {partition}, but not the right records in the right order."

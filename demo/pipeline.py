@@ -1,15 +1,16 @@
 """`make demo-pipeline`: a year of flights through a topic from which Spark deletes what it has consumed.
 
-The 336,776 flights that left New York in 2013 are written to the topic `flights`, day by day, a week a second. A separate Spark
-job, `delays_by_carrier.py`, which is all that a user would write, reads them as they arrive, computes delays by carrier and hour into
-the topic `delays` and a Parquet table, and deletes from the broker what it has committed. The same flights go to a second topic that no
-query trims, which shows how the disk would fill.
+The 336,776 flights that left New York in 2013 are written to the topic `flights`, day by day, a week a second. A
+separate Spark job, `delays_by_carrier.py`, which is all that a user would write, reads them as they arrive, computes
+delays by carrier and hour into the topic `delays` and a Parquet table, and deletes from the broker what it has
+committed. The same flights go to a second topic that no query trims, which shows how the disk would fill.
 
-At the end the topic must be empty, the table must have its 60,142 rows, and each must equal the result of pandas on the same file; any
-difference ends the run with a message and exit code 1. A picture shows the bytes on the disk and the low watermark over time.
+At the end the topic must be empty, the table must have its 60,142 rows, and each must equal the result of pandas on the
+same file; any difference ends the run with a message and exit code 1. A picture shows the bytes on the disk and the low
+watermark over time.
 
-Run: `python demo/pipeline.py [picture.png]`, with Java 17 or newer, in an environment with `lowtide[pipeline,demo]`. It takes a few
-minutes, most of it the year itself, and 300 MB of temporary space.
+Run: `python demo/pipeline.py [picture.png]`, with Java 17 or newer, in an environment with `lowtide[pipeline,demo]`. It
+takes a few minutes, most of it the year itself, and 300 MB of temporary space.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ class Running:
         self._log = folder / f"{name}.log"
         with self._log.open("wb") as log:
             # A session of its own: Ctrl-C ends the demo, and the demo ends its processes.
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=folder, start_new_session=True)
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=folder, start_new_session=True
+            )
 
     def check(self) -> None:
         """Errors: `DemoError` if it has ended."""
@@ -106,7 +109,9 @@ def start_job(folder: Path, address: str) -> Running:
     if submit is None:
         raise DemoError("spark-submit is not installed; `make demo-pipeline` installs PySpark.")
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
-        raise DemoError("Spark needs Java 17 or newer; install it with the system's package manager (openjdk-17-jre-headless).")
+        raise DemoError(
+            "Spark needs Java 17 or newer; install it with the system's package manager (openjdk-17-jre-headless)."
+        )
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     settings = {
         "spark.ui.enabled": "false",
@@ -116,7 +121,14 @@ def start_job(folder: Path, address: str) -> Running:
     }
     job = Path(__file__).with_name("delays_by_carrier.py")
     options = itertools.chain.from_iterable(("--conf", f"{key}={value}") for key, value in settings.items())
-    arguments = ["--bootstrap-server", address, "--output", str(folder / "table"), "--checkpoint", str(folder / "checkpoint")]
+    arguments = [
+        "--bootstrap-server",
+        address,
+        "--output",
+        str(folder / "table"),
+        "--checkpoint",
+        str(folder / "checkpoint"),
+    ]
     return Running("spark-submit", [submit, "--master", "local[2]", *options, str(job), *arguments], folder)
 
 
@@ -152,7 +164,8 @@ class Load:
                 for topic in (TRIMMED, LEFT_ALONE):
                     for flight in day:
                         producer.produce(topic, flight.line, flight.carrier)
-                # A day is complete before the next one: partitions do not diverge by more than the job's watermark allows.
+                # A day is complete before the next one: partitions do not diverge by more than the job's watermark
+                # allows.
                 producer.flush()
                 self.written += len(day)
                 # The first day starts Spark's workers; the year begins when it is done.
@@ -279,7 +292,9 @@ class Demo:
 
     def _watch(self, watch: Watch, load: Load, processes: list[Running]) -> None:
         """Until everything that was written is consumed, deleted and in the results."""
-        self._console.print("  seconds   flights in    deleted    rows out     MB: flights   not trimmed    delays", style="bold")
+        self._console.print(
+            "  seconds   flights in    deleted    rows out     MB: flights   not trimmed    delays", style="bold"
+        )
         shown = -LINE_S
         deadline = None
         while True:
@@ -292,7 +307,11 @@ class Demo:
                 self._console.print(sample.line())
             if load.is_over:
                 deadline = deadline or time.monotonic() + DEADLINE_S
-                if sample.low_watermark == sample.written and sample.results >= GROUPS and sample.trimmed_bytes < FREE_BYTES:
+                if (
+                    sample.low_watermark == sample.written
+                    and sample.results >= GROUPS
+                    and sample.trimmed_bytes < FREE_BYTES
+                ):
                     self._console.print(sample.line())
                     return
                 if time.monotonic() > deadline:

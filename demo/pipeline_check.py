@@ -20,7 +20,9 @@ def expected_table() -> pd.DataFrame:
     flights = pd.read_csv(archive, usecols=["carrier", "dep_delay", "time_hour"])
     flights["hour"] = pd.to_datetime(flights["time_hour"], utc=True)
     groups = flights.groupby(["carrier", "hour"])["dep_delay"]
-    table = pd.DataFrame({"flights": groups.size(), "cancelled": groups.size() - groups.count(), "mean_delay": groups.mean()})
+    table = pd.DataFrame(
+        {"flights": groups.size(), "cancelled": groups.size() - groups.count(), "mean_delay": groups.mean()}
+    )
     return table.reset_index()
 
 
@@ -32,9 +34,15 @@ def check_table(folder: Path, rows_in_topic: int) -> None:
     if len(expected) != GROUPS:
         raise DemoError(f"pandas finds {len(expected):,} carriers and hours; there must be {GROUPS:,}.")
     if len(found) != GROUPS or rows_in_topic < GROUPS:
-        raise DemoError(f"The Parquet table has {len(found):,} rows, the topic {rows_in_topic:,}; there must be {GROUPS:,}.")
+        raise DemoError(
+            f"The Parquet table has {len(found):,} rows, the topic {rows_in_topic:,}; there must be {GROUPS:,}."
+        )
     both = expected.merge(found, on=["carrier", "hour"], how="left", suffixes=("", "_found"))
     same = (both["flights"] == both["flights_found"]) & (both["cancelled"] == both["cancelled_found"])
-    same &= ((both["mean_delay"] - both["mean_delay_found"]).abs() < 1e-9) | (both["mean_delay"].isna() & both["mean_delay_found"].isna())
+    same &= ((both["mean_delay"] - both["mean_delay_found"]).abs() < 1e-9) | (
+        both["mean_delay"].isna() & both["mean_delay_found"].isna()
+    )
     if not same.all():
-        raise DemoError(f"{(~same).sum():,} rows are not as pandas has them, the first is {both[~same].iloc[0].to_dict()}.")
+        raise DemoError(
+            f"{(~same).sum():,} rows are not as pandas has them, the first is {both[~same].iloc[0].to_dict()}."
+        )

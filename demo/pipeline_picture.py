@@ -51,14 +51,37 @@ def freed_after_s(samples: list[Sample], slack_bytes: int) -> float:
 def draw(samples: list[Sample], path: Path) -> None:
     """Write the picture, a PNG."""
     seconds = [sample.seconds for sample in samples]
-    plt.rcParams.update({"font.size": 10, "axes.edgecolor": INK, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK})
+    plt.rcParams.update(
+        {"font.size": 10, "axes.edgecolor": INK, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK}
+    )
     figure, (disk, records) = plt.subplots(2, 1, figsize=(8.6, 6.4), sharex=True, gridspec_kw={"height_ratios": [3, 2]})
 
-    disk.fill_between(seconds, [sample.left_alone_bytes / 1e6 for sample in samples], color=SAND, alpha=0.25, linewidth=0)
-    disk.plot(seconds, [sample.left_alone_bytes / 1e6 for sample in samples], color=SAND, linewidth=2, label="flights, not trimmed")
+    disk.fill_between(
+        seconds, [sample.left_alone_bytes / 1e6 for sample in samples], color=SAND, alpha=0.25, linewidth=0
+    )
+    disk.plot(
+        seconds,
+        [sample.left_alone_bytes / 1e6 for sample in samples],
+        color=SAND,
+        linewidth=2,
+        label="flights, not trimmed",
+    )
     disk.fill_between(seconds, [sample.trimmed_bytes / 1e6 for sample in samples], color=TIDE, alpha=0.35, linewidth=0)
-    disk.plot(seconds, [sample.trimmed_bytes / 1e6 for sample in samples], color=TIDE, linewidth=2, label="flights, trim=eager")
-    disk.plot(seconds, [sample.result_bytes / 1e6 for sample in samples], color=DEEP, linewidth=1.4, linestyle="--", label="delays")
+    disk.plot(
+        seconds,
+        [sample.trimmed_bytes / 1e6 for sample in samples],
+        color=TIDE,
+        linewidth=2,
+        label="flights, trim=eager",
+    )
+    disk.plot(
+        seconds,
+        [sample.result_bytes / 1e6 for sample in samples],
+        color=DEEP,
+        linewidth=1.4,
+        linestyle="--",
+        label="delays",
+    )
     disk.set_ylabel("MB on disk")
     disk.set_title("A year of flights through a topic that Spark trims", loc="left", color=INK, fontweight="bold")
 

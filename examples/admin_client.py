@@ -31,7 +31,13 @@ async def look_at(address: str) -> None:
         await admin.alter_configs({resource: [ConfigChange("retention.bytes", "1000000")]})
         entries = (await admin.describe_configs([resource]))[resource]
         assert not isinstance(entries, Exception), entries
-        print({key: entry.value for key, entry in sorted(entries.items()) if key.startswith("retention.") and not entry.is_default})
+        print(
+            {
+                key: entry.value
+                for key, entry in sorted(entries.items())
+                if key.startswith("retention.") and not entry.is_default
+            }
+        )
 
         # A group's position can be set while the group has no members.
         await admin.alter_group_offsets(f"{name}-readers", {TopicPartition(name, 0): 0})
@@ -42,7 +48,10 @@ async def look_at(address: str) -> None:
         for directories in (await admin.describe_log_dirs()).values():
             assert not isinstance(directories, Exception), directories
             print(f"{len(directories)} log directory")
-        print({topic: error for topic, error in (await admin.delete_topics([name])).items() if error is not None} or "topic deleted")
+        print(
+            {topic: error for topic, error in (await admin.delete_topics([name])).items() if error is not None}
+            or "topic deleted"
+        )
 
 
 def main() -> None:

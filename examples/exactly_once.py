@@ -21,8 +21,16 @@ class Crash(Exception):
 
 
 def double_all(address: str, source: str, target: str, *, crash_after: int | None) -> None:
-    """Write each number of `source`, doubled, to `target`, until all are done. A crash comes before the commit of a transaction."""
-    settings = {"group.id": source, "auto.offset.reset": "earliest", "enable.auto.commit": False, "isolation.level": "read_committed"}
+    """Write each number of `source`, doubled, to `target`, until all are done.
+
+    A crash comes before the commit of a transaction.
+    """
+    settings = {
+        "group.id": source,
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "isolation.level": "read_committed",
+    }
     consumer = Consumer({"bootstrap.servers": address, **settings})
     # The same transactional id fences the crashed producer, and aborts its transaction.
     producer = Producer({"bootstrap.servers": address, "transactional.id": f"{source}-doubler"})
@@ -67,7 +75,12 @@ def run(address: str) -> None:
     double_all(address, source, target, crash_after=None)
 
     reader = Consumer(
-        {"bootstrap.servers": address, "group.id": "unused", "enable.auto.commit": False, "isolation.level": "read_committed"}
+        {
+            "bootstrap.servers": address,
+            "group.id": "unused",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+        }
     )
     reader.assign([TopicPartition(target, 0, OFFSET_BEGINNING)])
     doubled: list[int] = []

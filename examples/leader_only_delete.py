@@ -2,8 +2,9 @@
 
     python examples/leader_only_delete.py [HOST:PORT]
 
-The call returns when the leader has the delete on disk; followers receive it with their next fetches. Until then, a leader that is
-elected among them may show the deleted records again. A delete without `leader_only` waits for every live replica.
+The call returns when the leader has the delete on disk; followers receive it with their next fetches. Until then, a
+leader that is elected among them may show the deleted records again. A delete without `leader_only` waits for every
+live replica.
 """
 
 from __future__ import annotations

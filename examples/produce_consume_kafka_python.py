@@ -19,7 +19,9 @@ def run(address: str) -> None:
     producer.flush(30)
     producer.close()
 
-    consumer = KafkaConsumer(topic, bootstrap_servers=address, group_id=topic, auto_offset_reset="earliest", consumer_timeout_ms=30_000)
+    consumer = KafkaConsumer(
+        topic, bootstrap_servers=address, group_id=topic, auto_offset_reset="earliest", consumer_timeout_ms=30_000
+    )
     for message in consumer:
         print(message.offset, message.value.decode())
         if message.offset == 9:

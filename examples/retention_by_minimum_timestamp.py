@@ -2,7 +2,8 @@
 
     python examples/retention_by_minimum_timestamp.py
 
-It starts a broker that checks every 0.2 seconds (the default is five minutes). Segments are deleted whose records are all older.
+It starts a broker that checks every 0.2 seconds (the default is five minutes). Segments are deleted whose records are
+all older.
 """
 
 from __future__ import annotations

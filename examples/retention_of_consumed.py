@@ -2,8 +2,8 @@
 
     python examples/retention_of_consumed.py
 
-It starts a broker that checks every 0.2 seconds (the default is five minutes). A segment is deleted when every group that has committed an
-offset for the partition is past its last record.
+It starts a broker that checks every 0.2 seconds (the default is five minutes). A segment is deleted when every group
+that has committed an offset for the partition is past its last record.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def main() -> None:
         admin.create_topics([NewTopic(name="tides", partitions=1, configs=configs)])
         fill(cluster.bootstrap)
 
-        # Instead of consumers: two groups commit their positions. The slower one decides, so it comes first: a group that has committed
-        # nothing keeps nothing.
+        # Instead of consumers: two groups commit their positions. The slower one decides, so it comes first: a group
+        # that has committed nothing keeps nothing.
         admin.alter_group_offsets("archive", {PARTITION: RECORDS // 2})
         admin.alter_group_offsets("reports", {PARTITION: RECORDS})
         first = wait_until_it_rises(admin, 0)

@@ -39,9 +39,16 @@ def sums(spark: SparkSession, address: str, topic: str, folder: str) -> None:
 
     def write(rows, batch: int) -> None:
         # A repeated micro-batch overwrites its own folder.
-        rows.groupBy("customer").agg(f.sum("amount").alias("amount")).write.mode("overwrite").parquet(f"{folder}/sums/batch={batch}")
+        rows.groupBy("customer").agg(f.sum("amount").alias("amount")).write.mode("overwrite").parquet(
+            f"{folder}/sums/batch={batch}"
+        )
 
-    query = orders.writeStream.foreachBatch(write).option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start()
+    query = (
+        orders.writeStream.foreachBatch(write)
+        .option("checkpointLocation", f"{folder}/checkpoint")
+        .trigger(availableNow=True)
+        .start()
+    )
     query.awaitTermination()
 
 
@@ -57,10 +64,19 @@ def main() -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     with some_broker() as address, tempfile.TemporaryDirectory() as folder:
         fill(address, topic)
-        spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").config("spark.log.level", "ERROR").getOrCreate()
+        spark = (
+            SparkSession.builder.master("local[1]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.log.level", "ERROR")
+            .getOrCreate()
+        )
         sums(spark, address, topic, folder)
         for row in (
-            spark.read.parquet(f"{folder}/sums").groupBy("customer").agg(f.sum("amount").alias("amount")).orderBy("customer").collect()
+            spark.read.parquet(f"{folder}/sums")
+            .groupBy("customer")
+            .agg(f.sum("amount").alias("amount"))
+            .orderBy("customer")
+            .collect()
         ):
             print(row.customer, row.amount)
         spark.stop()

@@ -15,7 +15,9 @@ def test_delivery(lowtide, lowtide_topic):
     producer.produce(lowtide_topic, b"hello")
     assert producer.flush(10) == 0
 
-    consumer = Consumer({"bootstrap.servers": lowtide.bootstrap, "group.id": lowtide_topic, "auto.offset.reset": "earliest"})
+    consumer = Consumer(
+        {"bootstrap.servers": lowtide.bootstrap, "group.id": lowtide_topic, "auto.offset.reset": "earliest"}
+    )
     consumer.subscribe([lowtide_topic])
     message = consumer.poll(30)
     assert message.value() == b"hello"

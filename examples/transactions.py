@@ -27,7 +27,9 @@ def run(address: str) -> None:
     producer.commit_transaction(30)
 
     for level in ("read_uncommitted", "read_committed"):
-        consumer = Consumer({"bootstrap.servers": address, "group.id": "unused", "enable.auto.commit": False, "isolation.level": level})
+        consumer = Consumer(
+            {"bootstrap.servers": address, "group.id": "unused", "enable.auto.commit": False, "isolation.level": level}
+        )
         consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
         messages = consumer.consume(3 if level == "read_uncommitted" else 2, timeout=30)
         print(level, [message.value().decode() for message in messages])

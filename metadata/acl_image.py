@@ -23,7 +23,10 @@ class AclImage(msgspec.Struct, frozen=True):
 
 
 class AclChangeImage(msgspec.Struct, frozen=True):
-    """A change that is in force, and whose rules are still to be written one by one. Each of these steps compares with `revision`."""
+    """A change that is in force, and whose rules are still to be written one by one.
+
+    Each of these steps compares with `revision`.
+    """
 
     change: AclChangeRecord
     revision: Revision

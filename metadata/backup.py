@@ -1,7 +1,8 @@
 """A backup of the metadata: one file that has them as they stood at one revision, for a store that is lost.
 
-What lives with a lease isn't in it, as in the copies of log directories (`metadata_copy`), whose lines it has. It holds what the store
-holds: salted hashes of passwords, what checks delegation tokens, keys of key stores that were set as configurations.
+What lives with a lease isn't in it, as in the copies of log directories (`metadata_copy`), whose lines it has. It holds
+what the store holds: salted hashes of passwords, what checks delegation tokens, keys of key stores that were set as
+configurations.
 
 Format, a text file:
 
@@ -11,8 +12,8 @@ Format, a text file:
 | second | a JSON object: `made_ms` (since 1970), `version` (of Lowtide), `metadata_level` (the highest of the brokers in it) |
 | then | a `metadata_copy` without changes: cluster id, history, revision, keys |
 
-Guards: a file that isn't whole, byte for byte, is none. A file of a later format, or of a metadata level that this version doesn't know, is
-refused: a restore writes partitions again, and would drop what it doesn't know.
+Guards: a file that isn't whole, byte for byte, is none. A file of a later format, or of a metadata level that this
+version doesn't know, is refused: a restore writes partitions again, and would drop what it doesn't know.
 
 Does not do: deciding what a restore writes (`restore`), writing it (`recovery_writer`).
 """
@@ -58,7 +59,10 @@ class BackupError(ValueError):
 
 
 class Backup(msgspec.Struct, frozen=True):
-    """The metadata at one revision. `metadata_level` is the highest of the brokers that wrote them; `made_ms` is since 1970."""
+    """The metadata at one revision.
+
+    `metadata_level` is the highest of the brokers that wrote them; `made_ms` is since 1970.
+    """
 
     made_ms: int
     version: str

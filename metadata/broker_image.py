@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 import msgspec
 
 from lowtide.metadata import keys
-from lowtide.metadata.records import LOG_START_REPORTING_LEVEL, BrokerRecord, Listener, MetadataCorruptError, ReplicaNumbers, decode
+from lowtide.metadata.records import (
+    LOG_START_REPORTING_LEVEL,
+    BrokerRecord,
+    Listener,
+    MetadataCorruptError,
+    ReplicaNumbers,
+    decode,
+)
 from lowtide.protocol.types import BrokerEpoch, BrokerId, TopicId, parse_topic_id, topic_id_text
 
 if TYPE_CHECKING:
@@ -139,7 +146,9 @@ class BrokersChange:
         if key.startswith(keys.STALE):
             broker_id, number = keys.parse_stale(key)
             kept = next((mark for mark in self._kept.stale_marks.get(broker_id, ()) if mark.number == number), None)
-            self._put_mark(broker_id, StaleMark(number, change.modify_revision, None if kept is None else kept.replicas))
+            self._put_mark(
+                broker_id, StaleMark(number, change.modify_revision, None if kept is None else kept.replicas)
+            )
             return kept is not None and kept.replicas is not None
         if key.startswith(keys.BROKERS):
             broker_id = self._touch(key, keys.BROKERS)
@@ -193,7 +202,9 @@ class BrokersChange:
         if change.value is None:
             self._to_change().pop(broker_id, None)
             return
-        self._to_change()[broker_id] = _broker(broker_id, change.create_revision, decode(key, change.value, BrokerRecord))
+        self._to_change()[broker_id] = _broker(
+            broker_id, change.create_revision, decode(key, change.value, BrokerRecord)
+        )
 
     def _apply_known(self, key: bytes, change: KeyValue | Event) -> None:
         broker_id = self._touch(key, keys.KNOWN_BROKERS)

@@ -77,9 +77,14 @@ class BrokerReports:
             await self._held.commit(ChangePlan((witness,), needs_controller=False))
 
     async def _put(self, key: bytes, value: bytes) -> None:
-        """Have a key say this, with our lease. Only one process writes it; the comparison is for its own attempts that come late."""
+        """Have a key say this, with our lease.
+
+        Only one process writes it; the comparison is for its own attempts that come late.
+        """
         pair = await self._store.get(self._prefix + key)
         if pair is not None and (pair.value, pair.lease) == (value, self._held.lease_id):
             return
         unchanged = Compare(key, "modify", "==", ABSENT if pair is None else pair.modify_revision)
-        await self._held.commit(ChangePlan((Step((Put(key, value, self._held.lease_id),), (unchanged,)),), needs_controller=False))
+        await self._held.commit(
+            ChangePlan((Step((Put(key, value, self._held.lease_id),), (unchanged,)),), needs_controller=False)
+        )

@@ -1,7 +1,8 @@
 """A change of the metadata, decided but not yet made: what a decision hands to the session.
 
-A plan is a list of steps, each one transaction. Steps are carried out in order and a plan stops at the first that conflicts, so a plan is
-ordered such that every prefix of it leaves something harmless (a topic's record comes last when it is created, first when it is deleted).
+A plan is a list of steps, each one transaction. Steps are carried out in order and a plan stops at the first that
+conflicts, so a plan is ordered such that every prefix of it leaves something harmless (a topic's record comes last when
+it is created, first when it is deleted).
 
 Keys here are without the prefix; the session adds it, and the fences.
 """
@@ -27,7 +28,8 @@ assert STEP_PARTITIONS + FENCES < MAX_TRANSACTION_OPERATIONS
 class Step(msgspec.Struct, frozen=True):
     """One transaction: `operations` if all of `compares` hold.
 
-    Made again after an answer was lost, it must conflict or do no harm: it compares every key that may have another writer.
+    Made again after an answer was lost, it must conflict or do no harm: it compares every key that may have another
+    writer.
     """
 
     operations: tuple[Put | Delete, ...]

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 class ConfigImage(msgspec.Struct, frozen=True):
-    """What was set on one broker, on all of them, or on a group. `revision` is what a change of it must compare with; 0: nothing is set."""
+    """What was set on one broker, on all of them, or on a group.
+
+    `revision` is what a change of it must compare with; 0: nothing is set.
+    """
 
     configs: Mapping[str, str] = {}
     revision: Revision = 0

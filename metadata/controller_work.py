@@ -1,7 +1,7 @@
 """How a broker becomes controller, and does the controller's work while it is.
 
-The controller's key is under the lease of its registration: it is free when the broker that has it is gone. What the work is, is decided
-elsewhere (`replication/controller`), and handed in.
+The controller's key is under the lease of its registration: it is free when the broker that has it is gone. What the
+work is, is decided elsewhere (`replication/controller`), and handed in.
 
 Guards: the key is taken only if it is free, and each write of a controller compares its revision (`held_registration`).
 """
@@ -17,7 +17,16 @@ from lowtide.metadata.changes import ChangePlan
 from lowtide.metadata.errors import ConflictError, FencedError, NotControllerError
 from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.records import ControllerRecord, encode
-from lowtide.metadata.store import ABSENT, AmbiguousError, Compare, Get, LeaseGoneError, MetadataStore, Put, UnavailableError
+from lowtide.metadata.store import (
+    ABSENT,
+    AmbiguousError,
+    Compare,
+    Get,
+    LeaseGoneError,
+    MetadataStore,
+    Put,
+    UnavailableError,
+)
 from lowtide.metadata.writer import Retry
 
 if TYPE_CHECKING:
@@ -31,7 +40,9 @@ Reconcile: TypeAlias = Callable[[MetadataImage], ChangePlan]
 class ControllerWork:
     """Part of a session, used from its loop."""
 
-    def __init__(self, held: HeldRegistration, store: MetadataStore, prefix: bytes, reconcile: Reconcile | None) -> None:
+    def __init__(
+        self, held: HeldRegistration, store: MetadataStore, prefix: bytes, reconcile: Reconcile | None
+    ) -> None:
         self._held = held
         self._store = store
         self._prefix = prefix
@@ -58,7 +69,14 @@ class ControllerWork:
         """Do the controller's work. Returns what went wrong, if a newer image or a store that answers can mend it."""
         try:
             await self._do()
-        except (ConflictError, FencedError, NotControllerError, UnavailableError, AmbiguousError, LeaseGoneError) as error:
+        except (
+            ConflictError,
+            FencedError,
+            NotControllerError,
+            UnavailableError,
+            AmbiguousError,
+            LeaseGoneError,
+        ) as error:
             return error
         return None
 
@@ -85,7 +103,9 @@ class ControllerWork:
         ]
         record = encode(ControllerRecord(self._held.broker_id, epoch))
         result = await self._store.transact(
-            compares, [Put(controller_key, record, self._held.lease_id), Put(epoch_key, b"%d" % epoch)], [Get(controller_key)]
+            compares,
+            [Put(controller_key, record, self._held.lease_id), Put(epoch_key, b"%d" % epoch)],
+            [Get(controller_key)],
         )
         if result.succeeded:
             await self._held.wait_for(result.revision)
@@ -94,5 +114,8 @@ class ControllerWork:
 
 
 def _next_epoch(current: KeyValue) -> int:
-    """The epoch of the next controller. Where the last one can't be read the revision is above it, for each election makes one."""
+    """The epoch of the next controller.
+
+    Where the last one can't be read the revision is above it, for each election makes one.
+    """
     return (int(current.value) if current.value.isdigit() else current.modify_revision) + 1

@@ -1,8 +1,8 @@
 """The metadata store of a machine without etcd: one SQLite file in the first log directory, on a thread of its own.
 
-SQLite because torn writes, checksums, compaction and atomic changes of many keys are done there, and a commit costs one fdatasync.
-The file is opened in WAL mode with `synchronous=FULL`: what was answered survives a power cut. The event loop keeps all keys in memory
-(`local`), so SQLite is read once, when it is opened, and then only written.
+SQLite because torn writes, checksums, compaction and atomic changes of many keys are done there, and a commit costs one
+fdatasync. The file is opened in WAL mode with `synchronous=FULL`: what was answered survives a power cut. The event
+loop keeps all keys in memory (`local`), so SQLite is read once, when it is opened, and then only written.
 
 Format, `user_version` 1:
 
@@ -11,11 +11,12 @@ Format, `user_version` 1:
 | `keys` | `key` (primary), `value`, `create_revision`, `modify_revision`, `lease` |
 | `state` | one row: `revision`, `boots` (how often the file was opened; begins every lease id) |
 
-The past isn't stored: a process that begins reads everything, and watches from there. Leases aren't stored either. They end with the
-process, and the next one deletes their keys in one revision while it opens, so a broker that was killed needs not wait for itself.
+The past isn't stored: a process that begins reads everything, and watches from there. Leases aren't stored either. They
+end with the process, and the next one deletes their keys in one revision while it opens, so a broker that was killed
+needs not wait for itself.
 
-Guards: one owner (a lock beside the file), mode 0600 (it will hold credentials), a newer format is refused.
-Does not do: several processes; for those there is etcd. Source: SQLite's documentation of WAL and of `PRAGMA synchronous`.
+Guards: one owner (a lock beside the file), mode 0600 (it will hold credentials), a newer format is refused. Does not
+do: several processes; for those there is etcd. Source: SQLite's documentation of WAL and of `PRAGMA synchronous`.
 """
 
 from __future__ import annotations
@@ -86,7 +87,9 @@ class EmbeddedStore(LocalStore):
     """A `MetadataStore` on SQLite. Made by `open`."""
 
     @classmethod
-    async def open(cls, path: str, *, filesystem: FileSystem, clock: Clock, max_bytes: int = MAX_FILE_BYTES) -> EmbeddedStore:
+    async def open(
+        cls, path: str, *, filesystem: FileSystem, clock: Clock, max_bytes: int = MAX_FILE_BYTES
+    ) -> EmbeddedStore:
         """Open the file, or make it, and end the leases of the earlier life, in one commit.
 
         Errors: AlreadyLockedError when another broker has it open, MetadataFileError, OSError.
@@ -96,7 +99,8 @@ class EmbeddedStore(LocalStore):
         worker = ThreadWorker(loop, threads=1, name="metadata")
         try:
             if not filesystem.exists(path):
-                # An empty file is an empty database. Made here for its mode, which SQLite gives to the files beside it too.
+                # An empty file is an empty database. Made here for its mode, which SQLite gives to the files beside it
+                # too.
                 filesystem.replace_file(path, b"")
             reserve = Reserve(filesystem, path)
             database = _Database(path, max_bytes, lambda: _lacks_room(filesystem, path), reserve)
@@ -118,7 +122,10 @@ class EmbeddedStore(LocalStore):
 
 
 def _lacks_room(filesystem: FileSystem, path: str) -> bool:
-    """Whether a file beside this one meets a full disk or an exhausted quota. SQLite says so of ENOSPC, and not of EDQUOT."""
+    """Whether a file beside this one meets a full disk or an exhausted quota.
+
+    SQLite says so of ENOSPC, and not of EDQUOT.
+    """
     place = path + PROBE_SUFFIX
     try:
         filesystem.write_bytes(place, bytes(PROBE_BYTES))
@@ -131,8 +138,9 @@ def _lacks_room(filesystem: FileSystem, path: str) -> bool:
 
 
 def read_embedded(path: str, filesystem: FileSystem) -> tuple[list[KeyValue], Revision]:
-    """What is in the file, which no broker may be using, and its revision; nothing where there is no file. Changes nothing.
+    """What is in the file, which no broker may be using, and its revision; nothing where there is no file.
 
+    Changes nothing.
     Errors: AlreadyLockedError, MetadataFileError, OSError.
     """
     if not filesystem.exists(path):
@@ -152,7 +160,9 @@ def read_embedded_in_use(path: str) -> tuple[list[KeyValue], Revision]:
     import sqlite3  # noqa: PLC0415 - see `_Database.open`.
 
     try:
-        connection = sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_S)
+        connection = sqlite3.connect(
+            f"file:{quote(path)}?mode=ro", uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_S
+        )
         try:
             connection.execute("BEGIN")  # Both reads see the same commit.
             if not _check_format(connection, path):
@@ -167,7 +177,10 @@ def read_embedded_in_use(path: str) -> tuple[list[KeyValue], Revision]:
 
 
 def _check_format(connection: sqlite3.Connection, path: str) -> int:
-    """Returns how many tables there are. Errors: MetadataFileError for a newer format and for other programs' files; those of SQLite."""
+    """Returns how many tables there are.
+
+    Errors: MetadataFileError for a newer format and for other programs' files; those of SQLite.
+    """
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     if version > FORMAT_VERSION:
@@ -225,7 +238,10 @@ class _Database:
         return self.open(folds=True)
 
     def open(self, *, folds: bool = False) -> Engine:
-        """Open or make the file. Returns its state, with the leased keys of the earlier life gone. Errors: MetadataFileError."""
+        """Open or make the file.
+
+        Returns its state, with the leased keys of the earlier life gone. Errors: MetadataFileError.
+        """
         import sqlite3  # noqa: PLC0415 - 4 ms, and only a broker without etcd needs it.
 
         try:
@@ -254,7 +270,9 @@ class _Database:
         connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA temp_store = MEMORY")  # A file for it would take a descriptor in the middle of a transaction.
+        connection.execute(
+            "PRAGMA temp_store = MEMORY"
+        )  # A file for it would take a descriptor in the middle of a transaction.
         if not tables:
             connection.executescript(_SCHEMA)
         connection.execute(f"PRAGMA max_page_count = {self._max_pages}")
@@ -276,7 +294,11 @@ class _Database:
         failure = self.write(batches)
         if failure is None:
             self._reserve.restore()
-        elif failure.applied is False and any(event.value is None for batch in batches for event in batch.events) and self._reserve.lend():
+        elif (
+            failure.applied is False
+            and any(event.value is None for batch in batches for event in batch.events)
+            and self._reserve.lend()
+        ):
             return self.write(batches)
         return failure
 
@@ -296,7 +318,8 @@ class _Database:
                 connection.execute("UPDATE state SET boots = ?", (boots,))
             connection.execute("COMMIT")
         except sqlite3.Error as error:
-            # A full disk, a lack of memory or descriptors, or a lock that another program holds: the roll-back leaves all as it was.
+            # A full disk, a lack of memory or descriptors, or a lock that another program holds: the roll-back leaves
+            # all as it was.
             passing = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_CANTOPEN}
             harmless = error.sqlite_errorcode & _PRIMARY_CODE in passing or self._met_quota(error)
             try:
@@ -308,7 +331,10 @@ class _Database:
         return None
 
     def _met_quota(self, error: sqlite3.Error) -> bool:
-        """Whether a write met an exhausted quota, which SQLite doesn't tell from a broken disk. What is not whole in its log is nothing."""
+        """Whether a write met an exhausted quota, which SQLite doesn't tell from a broken disk.
+
+        What is not whole in its log is nothing.
+        """
         import sqlite3  # noqa: PLC0415 - see `open`.
 
         return error.sqlite_errorcode == sqlite3.SQLITE_IOERR_WRITE and self._lacks_room()
@@ -317,7 +343,12 @@ class _Database:
         """Whether an opening may have met a full disk: in the file, or in the shared memory beside it."""
         import sqlite3  # noqa: PLC0415 - see `open`.
 
-        codes = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_SHMMAP}
+        codes = {
+            sqlite3.SQLITE_FULL,
+            sqlite3.SQLITE_CANTOPEN,
+            sqlite3.SQLITE_IOERR_SHMSIZE,
+            sqlite3.SQLITE_IOERR_SHMMAP,
+        }
         return error.sqlite_errorcode in codes or self._met_quota(error)
 
     def close(self) -> None:
@@ -328,7 +359,9 @@ class _Database:
 
 
 def _write_batch(connection: sqlite3.Connection, batch: Batch) -> None:
-    puts = [(e.key, e.value, e.create_revision, e.modify_revision, e.lease) for e in batch.events if e.value is not None]
+    puts = [
+        (e.key, e.value, e.create_revision, e.modify_revision, e.lease) for e in batch.events if e.value is not None
+    ]
     deletions = [(event.key,) for event in batch.events if event.value is None]
     # A batch writes a key once, so the order among the keys doesn't matter.
     if deletions:

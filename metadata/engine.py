@@ -1,10 +1,11 @@
 """The state that a store without a server keeps: keys, revision, leases, and the recent past for watches.
 
-Pure: no waiting, no disk, time is passed in. A transaction is first staged on an overlay and changes the state only when the store that
-keeps it durable says so (`commit`), so that a failed write leaves nothing behind. Several transactions may be staged on one
-overlay, each under its own revision: that is a group commit.
+Pure: no waiting, no disk, time is passed in. A transaction is first staged on an overlay and changes the state only
+when the store that keeps it durable says so (`commit`), so that a failed write leaves nothing behind. Several
+transactions may be staged on one overlay, each under its own revision: that is a group commit.
 
-Guards: the revision grows by one per transaction that changes something; a lease's keys go in one revision; history has no holes.
+Guards: the revision grows by one per transaction that changes something; a lease's keys go in one revision; history has
+no holes.
 """
 
 from __future__ import annotations
@@ -69,7 +70,10 @@ class Engine:
     """Keys with their revisions, leases, history. `boot` counts the lives of the store, from 1."""
 
     def __init__(self, *, boot: int, revision: Revision, keys: Iterable[KeyValue]) -> None:
-        """Take over what was durable: `keys` as they stood at `revision`. History begins here, and no lease is alive."""
+        """Take over what was durable: `keys` as they stood at `revision`.
+
+        History begins here, and no lease is alive.
+        """
         self._boot = boot
         self._leases_granted = 0
         self._keys: dict[bytes, KeyValue] = {pair.key: pair for pair in keys}
@@ -98,7 +102,11 @@ class Engine:
         return Staged(self.revision)
 
     def evaluate(
-        self, staged: Staged, compares: Sequence[Compare], operations: Sequence[Operation], otherwise: Sequence[Operation]
+        self,
+        staged: Staged,
+        compares: Sequence[Compare],
+        operations: Sequence[Operation],
+        otherwise: Sequence[Operation],
     ) -> TransactionResult:
         """Run one transaction on the overlay. Errors: LeaseGoneError, and then the overlay is as it was."""
         succeeded = all(self._holds(staged, compare) for compare in compares)
@@ -137,7 +145,9 @@ class Engine:
 
     def commit(self, staged: Staged) -> None:
         """Put what was staged in force; it is durable. The overlay must be the next one after the revision in force."""
-        assert staged.revision - len(staged.batches) == self.revision, f"staged on another revision than {self.revision}"
+        assert staged.revision - len(staged.batches) == self.revision, (
+            f"staged on another revision than {self.revision}"
+        )
         for key, pair in staged.overlay.items():
             self._release_from_lease(key)
             if pair is None:
@@ -250,7 +260,10 @@ class Engine:
     # History
 
     def batches_from(self, revision: Revision, limit: int) -> list[Batch]:
-        """At most `limit` batches from `revision` (inclusive) on. Errors: CompactedError when that one is no longer kept."""
+        """At most `limit` batches from `revision` (inclusive) on.
+
+        Errors: CompactedError when that one is no longer kept.
+        """
         if revision <= self.compacted_revision:
             message = f"revision {revision} is compacted: {self.compacted_revision + 1} is the first that is kept"
             raise CompactedError(message)

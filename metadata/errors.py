@@ -11,7 +11,10 @@ class SessionError(Exception):
 
 
 class FencedError(SessionError):
-    """This broker's registration is not the one in force: another epoch, or none. It must not act as a replica or leader."""
+    """This broker's registration is not the one in force: another epoch, or none.
+
+    It must not act as a replica or leader.
+    """
 
 
 class NotControllerError(SessionError):
@@ -39,7 +42,10 @@ class NestedPrefixError(InconsistentClusterError):
 
 
 class StoreWentBackError(InconsistentClusterError):
-    """The store was put back to an earlier state of this cluster. Nothing may be decided on it before it is brought forward."""
+    """The store was put back to an earlier state of this cluster.
+
+    Nothing may be decided on it before it is brought forward.
+    """
 
     def __init__(self, reason: str) -> None:
         """`reason` says what shows it; the message says what to do besides."""

@@ -1,15 +1,16 @@
 """The metadata store of a cluster: etcd v3, through a thin session of our own on `grpc.aio`.
 
-Guards: a transaction is sent once. When its answer was lost, the caller gets AmbiguousError and decides; only reads, and calls
-that may be repeated without harm, are repeated, at the next endpoint. All reads are linearizable. A watch continues after a lost
-connection where it was, from the revision after the last that it delivered, so nothing is missed and nothing comes twice; if etcd has
-compacted that revision, the watcher gets an error.
+Guards: a transaction is sent once. When its answer was lost, the caller gets AmbiguousError and decides; only reads,
+and calls that may be repeated without harm, are repeated, at the next endpoint. All reads are linearizable. A watch
+continues after a lost connection where it was, from the revision after the last that it delivered, so nothing is missed
+and nothing comes twice; if etcd has compacted that revision, the watcher gets an error.
 
-Does not do: deciding what an ambiguous transaction did (`writer`), pauses between attempts (`session`), compaction (etcd has a setting for
-it, `--auto-compaction-retention`). Progress notifications are not relied upon: etcd has sent wrong ones.
+Does not do: deciding what an ambiguous transaction did (`writer`), pauses between attempts (`session`), compaction
+(etcd has a setting for it, `--auto-compaction-retention`). Progress notifications are not relied upon: etcd has sent
+wrong ones.
 
-One event loop of a process may use it, for gRPC can't serve two. Sources: etcd's API guide, its `rpc.proto`; Jepsen's reports on etcd and
-on its Java client, which executed transactions twice.
+One event loop of a process may use it, for gRPC can't serve two. Sources: etcd's API guide, its `rpc.proto`; Jepsen's
+reports on etcd and on its Java client, which executed transactions twice.
 """
 
 from __future__ import annotations
@@ -70,9 +71,17 @@ class EtcdStore:
 
     @classmethod
     async def open(
-        cls, endpoints: Sequence[str], *, access: EtcdAccess = NO_ACCESS, prefix: bytes = b"\0", timeout_s: float = START_TIMEOUT_S
+        cls,
+        endpoints: Sequence[str],
+        *,
+        access: EtcdAccess = NO_ACCESS,
+        prefix: bytes = b"\0",
+        timeout_s: float = START_TIMEOUT_S,
     ) -> EtcdStore:
-        """Return when etcd answers. Errors: UnavailableError when none of the endpoints does in time; AccessDeniedError."""
+        """Return when etcd answers.
+
+        Errors: UnavailableError when none of the endpoints does in time; AccessDeniedError.
+        """
         store = cls(endpoints, access=access, prefix=prefix)
         reason = "not reached"
         try:
@@ -107,7 +116,9 @@ class EtcdStore:
 
     async def get(self, key: bytes) -> KeyValue | None:
         """See `MetadataStore.get`."""
-        response = await self._read("KV/Range", messages.range_request(key, b"", limit=1, revision=0), rpc.RangeResponse)
+        response = await self._read(
+            "KV/Range", messages.range_request(key, b"", limit=1, revision=0), rpc.RangeResponse
+        )
         return messages.key_value(response.kvs[0]) if response.kvs else None
 
     async def range(self, prefix: bytes) -> tuple[list[KeyValue], Revision]:
@@ -133,7 +144,9 @@ class EtcdStore:
 
     async def revision(self) -> Revision:
         """See `MetadataStore.revision`. A read like any other: every answer has the revision at which it was true."""
-        response = await self._read("KV/Range", messages.range_request(self._probe_key, b"", limit=1, revision=0), rpc.RangeResponse)
+        response = await self._read(
+            "KV/Range", messages.range_request(self._probe_key, b"", limit=1, revision=0), rpc.RangeResponse
+        )
         return response.header.revision
 
     async def watch(self, prefix: bytes, start_revision: Revision) -> AsyncGenerator[Batch, None]:
@@ -179,7 +192,9 @@ class EtcdStore:
 
         Repeated after a lost answer: a lease that no broker knows of ends by itself.
         """
-        response = await self._read("Lease/LeaseGrant", rpc.LeaseGrantRequest(TTL=-(-time_to_live_ms // 1000)), rpc.LeaseGrantResponse)
+        response = await self._read(
+            "Lease/LeaseGrant", rpc.LeaseGrantRequest(TTL=-(-time_to_live_ms // 1000)), rpc.LeaseGrantResponse
+        )
         return response.ID
 
     async def lease_keep_alive(self, lease: LeaseId) -> None:
@@ -188,7 +203,9 @@ class EtcdStore:
         for _ in range(self._connection.attempts):
             self._check_open()
             try:
-                async with self._connection.stream("Lease/LeaseKeepAlive", rpc.LeaseKeepAliveRequest, rpc.LeaseKeepAliveResponse) as stream:
+                async with self._connection.stream(
+                    "Lease/LeaseKeepAlive", rpc.LeaseKeepAliveRequest, rpc.LeaseKeepAliveResponse
+                ) as stream:
                     await stream.write(rpc.LeaseKeepAliveRequest(ID=lease))
                     response = await stream.read(REQUEST_TIMEOUT_S)
             except CallFailedError as error:
@@ -204,7 +221,9 @@ class EtcdStore:
     async def lease_revoke(self, lease: LeaseId) -> None:
         """See `MetadataStore.lease_revoke`. May be called twice: the id of a lease is not given again."""
         try:
-            await self._call("Lease/LeaseRevoke", rpc.LeaseRevokeRequest(ID=lease), rpc.LeaseRevokeResponse, repeatable=True)
+            await self._call(
+                "Lease/LeaseRevoke", rpc.LeaseRevokeRequest(ID=lease), rpc.LeaseRevokeResponse, repeatable=True
+            )
         except CallFailedError as error:
             if error.code is not grpc.StatusCode.NOT_FOUND:
                 raise _lost(error) from error
@@ -235,16 +254,22 @@ class EtcdStore:
     # Calls
 
     async def _read(self, method: str, request: Any, response_type: type[T]) -> T:
-        """A call that may be repeated, and whose effect, if it has one, is not visible. Errors: UnavailableError, CompactedError."""
+        """A call that may be repeated, and whose effect, if it has one, is not visible.
+
+        Errors: UnavailableError, CompactedError.
+        """
         try:
             return await self._call(method, request, response_type, repeatable=True)
         except CallFailedError as error:
-            raise CompactedError(str(error)) if error.code is grpc.StatusCode.OUT_OF_RANGE else _unavailable(error) from error
+            raise (
+                CompactedError(str(error)) if error.code is grpc.StatusCode.OUT_OF_RANGE else _unavailable(error)
+            ) from error
 
     async def _call(self, method: str, request: Any, response_type: type[T], *, repeatable: bool) -> T:
         """Try the endpoints in turn, as long as that is safe.
 
-        Errors: UnavailableError when the store is closed; CallFailedError, a refusal or else one of unknown outcome if there was one.
+        Errors: UnavailableError when the store is closed; CallFailedError, a refusal or else one of unknown outcome if
+        there was one.
         """
         unknown: CallFailedError | None = None
         failure: CallFailedError | None = None
@@ -286,7 +311,9 @@ class _WatchAnswers:
             message = f"etcd has compacted everything before revision {response.compact_revision}"
             raise CompactedError(message)
         if response.canceled:
-            raise CallFailedError(f"etcd ended the watch: {response.cancel_reason or 'no reason given'}", Outcome.UNKNOWN)
+            raise CallFailedError(
+                f"etcd ended the watch: {response.cancel_reason or 'no reason given'}", Outcome.UNKNOWN
+            )
         batches = messages.batches_of([*self._held, *messages.events_of(response)])
         self._held = list(batches.pop().events) if response.fragment and batches else []
         return batches

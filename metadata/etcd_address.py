@@ -21,7 +21,10 @@ _PREFIX: Final = re.compile(r"[A-Za-z0-9._-]{1,100}(/[A-Za-z0-9._-]{1,100}){0,7}
 
 
 class EtcdAccess(msgspec.Struct, frozen=True):
-    """What etcd is shown: PEM texts for TLS, which is used if there is a `ca`; a user and a password. Not to be printed."""
+    """What etcd is shown: PEM texts for TLS, which is used if there is a `ca`; a user and a password.
+
+    Not to be printed.
+    """
 
     ca: bytes = b""
     certificate: bytes = b""

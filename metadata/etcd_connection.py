@@ -1,13 +1,14 @@
 """The way to an etcd: one endpoint at a time, calls with deadlines, and what became of those that failed.
 
-Everything goes through one member: when a call to it fails, all that is under way there is given up, watches too, and what comes next goes
-to the next endpoint. Otherwise a watch on a member that was stopped would stay silent for ever, while writes through another one continue.
+Everything goes through one member: when a call to it fails, all that is under way there is given up, watches too, and
+what comes next goes to the next endpoint. Otherwise a watch on a member that was stopped would stay silent for ever,
+while writes through another one continue.
 
-Guards: a call is repeated only by who knows that it may be (`store` does for reads); a failure says whether the server may have acted on
-the call, and says no only where that is certain.
+Guards: a call is repeated only by who knows that it may be (`store` does for reads); a failure says whether the server
+may have acted on the call, and says no only where that is certain.
 
-A user's password gets a token from etcd, which a member forgets when it restarts, or when it wasn't used there for a while; then another
-one is asked for. Client certificates need none of that.
+A user's password gets a token from etcd, which a member forgets when it restarts, or when it wasn't used there for a
+while; then another one is asked for. Client certificates need none of that.
 
 Does not do: pauses between attempts (the session makes them).
 Sources: gRPC's keepalive guide; the errors of etcd's `rpctypes`; etcd's guide to role-based access.
@@ -53,8 +54,8 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 1000),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    # Pings find a member that is silent while only a watch is open. More often than every 5 s etcd refuses; all three of the next
-    # are needed, for a stopped server isn't noticed otherwise.
+    # Pings find a member that is silent while only a watch is open. More often than every 5 s etcd refuses; all three
+    # of the next are needed, for a stopped server isn't noticed otherwise.
     ("grpc.keepalive_time_ms", 6000),
     ("grpc.http2.ping_timeout_ms", 3000),
     ("grpc.http2.max_pings_without_data", 0),
@@ -67,7 +68,9 @@ CALL_METADATA: Final = (("hasleader", "true"),)
 _LINEARIZABLE: Final = frozenset({"KV/Range", "KV/Txn"})
 """Calls whose answers never have a revision below one that was answered before they were sent."""
 
-_NOT_FOR_US: Final = frozenset({grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNIMPLEMENTED})
+_NOT_FOR_US: Final = frozenset(
+    {grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNIMPLEMENTED}
+)
 
 _SAID_BY_ETCD: Final = "etcdserver: "
 _NO_LEADER: Final = "etcdserver: no leader"
@@ -148,8 +151,8 @@ class Stream(Generic[T]):
     async def write(self, request: Any) -> None:
         """Send a message. Errors: CallFailedError.
 
-        With a deadline, though nothing is waited for but the connection: on a stream that the server refuses while it begins, gRPC's write
-        may never return.
+        With a deadline, though nothing is waited for but the connection: on a stream that the server refuses while it
+        begins, gRPC's write may never return.
         """
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
@@ -201,7 +204,10 @@ class EtcdConnection:
         return len(self.endpoints) + 1
 
     async def call(self, method: str, request: Any, response_type: type[T]) -> T:
-        """One call, once. Errors: CallFailedError; InconsistentClusterError when this endpoint is of another etcd, or of an earlier one."""
+        """One call, once.
+
+        Errors: CallFailedError; InconsistentClusterError when this endpoint is of another etcd, or of an earlier one.
+        """
         link = await self._connected()
         seen, seen_term = self._revision, self._raft_term
         response = await self._call(link, method, request, response_type)
@@ -216,8 +222,9 @@ class EtcdConnection:
         return response  # type: ignore[no-any-return]
 
     async def raft_surplus(self) -> int | None:
-        """See `MetadataStore.raft_surplus`. None where the user may not ask: some releases keep the question for the user root.
+        """See `MetadataStore.raft_surplus`.
 
+        None where the user may not ask: some releases keep the question for the user root.
         Errors: CallFailedError.
         """
         return await self._raft_surplus(await self._connected())
@@ -235,12 +242,16 @@ class EtcdConnection:
                 return None
             raise
         self.check_cluster(link.endpoint, response.header.cluster_id)
-        # The revision is read before the index, and is of what was applied: the difference may be too large, and isn't too small.
+        # The revision is read before the index, and is of what was applied: the difference may be too large, and isn't
+        # too small.
         index = response.raft_applied_index or response.raft_index
         return int(index) - int(response.header.revision)
 
     async def _check_link(self, link: _Link) -> None:
-        """Before the first call over a connection: is it the etcd that it was? Errors: StoreWentBackError; CallFailedError, not sent."""
+        """Before the first call over a connection: is it the etcd that it was?
+
+        Errors: StoreWentBackError; CallFailedError, not sent.
+        """
         try:
             surplus = await self._raft_surplus(link)
         except CallFailedError as error:
@@ -264,7 +275,9 @@ class EtcdConnection:
             await self.on_broken(link, error)
 
     @asynccontextmanager
-    async def stream(self, method: str, request_type: type[Any], response_type: type[T]) -> AsyncGenerator[Stream[T], None]:
+    async def stream(
+        self, method: str, request_type: type[Any], response_type: type[T]
+    ) -> AsyncGenerator[Stream[T], None]:
         """A stream, which ends with the block. Errors: CallFailedError."""
         link = await self._connected()
         try:
@@ -319,7 +332,9 @@ class EtcdConnection:
         try:
             response = await self._call(link, "Auth/Authenticate", request, rpc.AuthenticateResponse)
         except CallFailedError as error:
-            if error.reason == _AUTH_IS_OFF:  # It may be switched on any time; then the first call that it refuses asks again.
+            if (
+                error.reason == _AUTH_IS_OFF
+            ):  # It may be switched on any time; then the first call that it refuses asks again.
                 self._needs_token = False
                 return
             if error.outcome is Outcome.UNKNOWN:
@@ -328,12 +343,17 @@ class EtcdConnection:
         self._token, self._needs_token = response.token, False
 
     async def _reached(self) -> _Link:
-        """The connection, once it stands. Until then nothing was sent, which a deadline in the midst of a call can't say."""
+        """The connection, once it stands.
+
+        Until then nothing was sent, which a deadline in the midst of a call can't say.
+        """
         link = self._link
         reason = f"not reached {'with' if self._access.ca else 'without'} TLS"
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                while (state := link.channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+                while (
+                    state := link.channel.get_state(try_to_connect=True)
+                ) is not grpc.ChannelConnectivity.TRANSIENT_FAILURE:
                     if state is grpc.ChannelConnectivity.READY:
                         return link
                     await link.channel.wait_for_state_change(state)
@@ -345,7 +365,10 @@ class EtcdConnection:
         raise CallFailedError(f"etcd at {link.endpoint}: {reason}", Outcome.NOT_SENT)
 
     async def on_broken(self, link: _Link, error: BaseException) -> NoReturn:
-        """Tell what became of a call that raised `error`, and turn to the next endpoint. Errors: CallFailedError, CancelledError."""
+        """Tell what became of a call that raised `error`, and turn to the next endpoint.
+
+        Errors: CallFailedError, CancelledError.
+        """
         if isinstance(error, asyncio.CancelledError):
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -371,7 +394,9 @@ class EtcdConnection:
 
 def tls_credentials(access: EtcdAccess) -> grpc.ChannelCredentials | None:
     """What TLS is spoken with; None where it isn't."""
-    return grpc.ssl_channel_credentials(access.ca, access.key or None, access.certificate or None) if access.ca else None
+    return (
+        grpc.ssl_channel_credentials(access.ca, access.key or None, access.certificate or None) if access.ca else None
+    )
 
 
 def _failure(endpoint: str, error: BaseException) -> CallFailedError:

@@ -1,7 +1,7 @@
 """What the port says, in etcd's messages, and back.
 
-Pure. The port and etcd mean the same by revision, comparison, lease and event, so each function below only moves fields. An event of a
-deletion has create revision and lease 0 in both.
+Pure. The port and etcd mean the same by revision, comparison, lease and event, so each function below only moves
+fields. An event of a deletion has create revision and lease 0 in both.
 """
 
 from __future__ import annotations
@@ -36,11 +36,16 @@ def key_range(prefix: bytes) -> tuple[bytes, bytes]:
 
 
 def range_request(key: bytes, range_end: bytes, *, limit: int, revision: int) -> rpc.RangeRequest:
-    """At most `limit` keys of a range as they stood at `revision`; 0 is now. Linearizable: a stale answer is never asked for."""
+    """At most `limit` keys of a range as they stood at `revision`; 0 is now.
+
+    Linearizable: a stale answer is never asked for.
+    """
     return rpc.RangeRequest(key=key, range_end=range_end, limit=limit, revision=revision)
 
 
-def transaction_request(compares: Sequence[Compare], operations: Sequence[Operation], otherwise: Sequence[Operation]) -> rpc.TxnRequest:
+def transaction_request(
+    compares: Sequence[Compare], operations: Sequence[Operation], otherwise: Sequence[Operation]
+) -> rpc.TxnRequest:
     """See `MetadataStore.transact`."""
     return rpc.TxnRequest(
         compare=[_compare(compare) for compare in compares],
@@ -60,7 +65,9 @@ def _compare(compare: Compare) -> rpc.Compare:
 
 def _operation(operation: Operation) -> rpc.RequestOp:
     if isinstance(operation, Put):
-        return rpc.RequestOp(request_put=rpc.PutRequest(key=operation.key, value=operation.value, lease=operation.lease))
+        return rpc.RequestOp(
+            request_put=rpc.PutRequest(key=operation.key, value=operation.value, lease=operation.lease)
+        )
     if isinstance(operation, Delete):
         return rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=operation.key))
     return rpc.RequestOp(request_range=rpc.RangeRequest(key=operation.key))

@@ -40,7 +40,10 @@ class EtcdRenewer:
         self._channel = self._connect()
 
     def renew(self, lease: LeaseId) -> None:
-        """See `Renewer`. Tries one endpoint, the next one when it is called again. Errors: UnavailableError, LeaseGoneError."""
+        """See `Renewer`.
+
+        Tries one endpoint, the next one when it is called again. Errors: UnavailableError, LeaseGoneError.
+        """
         try:
             if self._needs_token:
                 self._authenticate()

@@ -1,10 +1,10 @@
 """The registration that a broker holds, and writes in its name.
 
-Every write compares the broker epoch, and a controller's write also the revision of the controller's key: a broker that was taken for
-dead, or a controller that was deposed, is stopped inside the store and not by its own good manners.
+Every write compares the broker epoch, and a controller's write also the revision of the controller's key: a broker that
+was taken for dead, or a controller that was deposed, is stopped inside the store and not by its own good manners.
 
-Guards: without a registration nothing is written; a broker whose store turned out to be another or an earlier one holds none any more; an
-answer that was lost is looked up, never guessed (`writer`).
+Guards: without a registration nothing is written; a broker whose store turned out to be another or an earlier one holds
+none any more; an answer that was lost is looked up, never guessed (`writer`).
 """
 
 from __future__ import annotations
@@ -113,7 +113,10 @@ class HeldRegistration:
         return fences
 
     async def commit(self, plan: ChangePlan) -> Revision:
-        """Make the steps of `plan`, fenced. Returns the revision of the last. Errors: as of `MetadataSession.commit`."""
+        """Make the steps of `plan`, fenced.
+
+        Returns the revision of the last. Errors: as of `MetadataSession.commit`.
+        """
         fences = self.fences(needs_controller=plan.needs_controller)
         async with self._refusing():
             return await self._writer.write(plan.steps, fences, self.image.revision)
@@ -124,7 +127,10 @@ class HeldRegistration:
             return await self._writer.allocate_producer_ids(self.fences(needs_controller=False))
 
     async def wait_for(self, revision: Revision) -> None:
-        """Return when the image shows `revision`, one that changed a key under the prefix. Errors: SessionError when the session closes."""
+        """Return when the image shows `revision`, one that changed a key under the prefix.
+
+        Errors: SessionError when the session closes.
+        """
         await self._follower.wait_for(revision)
 
     @asynccontextmanager

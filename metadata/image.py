@@ -1,9 +1,10 @@
 """The cluster as a broker sees it: an immutable picture of the metadata at one revision.
 
-A broker acts on an image, never on the store. Nothing that was handed out changes, so an image may be kept over a wait and compared with
-the next one.
+A broker acts on an image, never on the store. Nothing that was handed out changes, so an image may be kept over a wait
+and compared with the next one.
 
-Does not: get from one image to the next (`image_change`), read the store (`session`), decide what should be (`replication/controller`).
+Does not: get from one image to the next (`image_change`), read the store (`session`), decide what should be
+(`replication/controller`).
 """
 
 from __future__ import annotations
@@ -18,12 +19,7 @@ from lowtide.metadata.broker_image import BrokerImage, Replicas, StaleMark
 from lowtide.metadata.config_image import ConfigImage
 from lowtide.metadata.keys import TOPICS, is_acl
 from lowtide.metadata.keys import topic as topic_key
-from lowtide.metadata.records import (
-    NO_LEADER,
-    FeaturesRecord,
-    HistoryRecord,
-    PartitionRecord,
-)
+from lowtide.metadata.records import NO_LEADER, FeaturesRecord, HistoryRecord, PartitionRecord
 from lowtide.metadata.scram_image import NO_SCRAM, ScramImage
 from lowtide.metadata.token_image import TokenImage
 from lowtide.metadata.unreadable_keys import Unreadable
@@ -46,7 +42,10 @@ _record_values: Final = attrgetter(*_RECORD_FIELDS)
 
 
 class PartitionImage(msgspec.Struct, frozen=True, gc=False):
-    """One partition: all that is in its `PartitionRecord`. `modify_revision` is what a change of it must compare with."""
+    """One partition: all that is in its `PartitionRecord`.
+
+    `modify_revision` is what a change of it must compare with.
+    """
 
     replicas: tuple[BrokerId, ...]
     isr: tuple[BrokerId, ...]
@@ -76,8 +75,9 @@ class PartitionImage(msgspec.Struct, frozen=True, gc=False):
         return dict(zip((*self.elr, *self.isr), (*self.elr_epochs, *self.isr_epochs), strict=True))
 
     def changed(self, **fields: Any) -> PartitionRecord:
-        """The record that follows this state, with these fields changed. Everything else stays, and the partition epoch is one more.
+        """The record that follows this state, with these fields changed.
 
+        Everything else stays, and the partition epoch is one more.
         Every change of a partition is made here, so that a field that is added to the record is forgotten by none.
         """
         kept = dict(zip(_RECORD_FIELDS, _record_values(self), strict=True))
@@ -91,11 +91,16 @@ def unknown_partition(modify_revision: Revision) -> PartitionImage:
 
 def partition_image(record: PartitionRecord, modify_revision: Revision) -> PartitionImage:
     """The state of a partition that has this record."""
-    return PartitionImage(**dict(zip(_RECORD_FIELDS, _record_values(record), strict=True)), modify_revision=modify_revision)
+    return PartitionImage(
+        **dict(zip(_RECORD_FIELDS, _record_values(record), strict=True)), modify_revision=modify_revision
+    )
 
 
 class TopicImage(msgspec.Struct, frozen=True):
-    """A topic with all its partitions, by number. The revisions are what changes of the record and of the configuration compare with."""
+    """A topic with all its partitions, by number.
+
+    The revisions are what changes of the record and of the configuration compare with.
+    """
 
     name: str
     topic_id: TopicId
@@ -106,10 +111,12 @@ class TopicImage(msgspec.Struct, frozen=True):
 
 
 class ImageDelta(msgspec.Struct, frozen=True):
-    """What is different in a newer image. A topic deleted and created again under its name is in `topics_deleted` and `topics_created`.
+    """What is different in a newer image.
 
+    A topic deleted and created again under its name is in `topics_deleted` and `topics_created`.
     `topics_changed` are topics that were and are, with another partition or configuration. `brokers_changed` are those that came, went or
-    registered again, and those with another wish to stop, other offline replicas or other marks, or that were unregistered.
+    registered again, and those with another wish to stop, other offline replicas or other marks, or that were
+    unregistered.
     `broker_configs_changed` are names as in `MetadataImage.broker_configs`. What is set on groups takes effect where it is looked up.
     `partitions_changed` has, of each topic of `topics_changed` of which that is known, the numbers of the partitions that are others than
     in the image before, ascending: `partitions_of` has them in any case.
@@ -161,16 +168,17 @@ class MetadataImage(msgspec.Struct, frozen=True):
     """The cluster at `revision`.
 
     `controller_id` is -1 without a controller; `controller_revision` is its fence. `loose_partitions` are those whose topic doesn't
-    exist (yet, or any more), by topic id. `broker_configs` has what was set on brokers while they run, by a broker's id in decimal, and
-    under the empty name what was set on all of them. `shutdowns`, `offline_replicas`, `stale_marks` and `unclean_starts`
-    tell more of brokers, by their ids (`broker_image`); ask the methods instead. `known_brokers` are all that ever registered and weren't
-    unregistered, as they registered last. `group_configs` has what is set on groups, by their ids, `client_quotas` the quotas of users,
-    clients and addresses, by their texts, `client_metrics` the subscriptions to clients' metrics, by their names. `deleted_topics` are
-    topic ids that were deleted, the newest of them at least, with the revision of the deletion. `suspension`
-    says why no broker may act on these metadata; it is empty while all may. `acls` has the rules of access control by their keys; it is
-    another mapping whenever one changed, and so are `tokens`, the delegation tokens. `acl_change` is a change of many rules that `acls`
-    shows already, and that is still to be written rule by rule. `unreadable` has the keys that are not understood. The mappings must not
-    be changed.
+    exist (yet, or any more), by topic id. `broker_configs` has what was set on brokers while they run, by a broker's id
+    in decimal, and under the empty name what was set on all of them. `shutdowns`, `offline_replicas`, `stale_marks` and
+    `unclean_starts` tell more of brokers, by their ids (`broker_image`); ask the methods instead. `known_brokers` are
+    all that ever registered and weren't unregistered, as they registered last. `group_configs` has what is set on
+    groups, by their ids, `client_quotas` the quotas of users, clients and addresses, by their texts, `client_metrics`
+    the subscriptions to clients' metrics, by their names. `deleted_topics` are topic ids that were deleted, the newest
+    of them at least, with the revision of the deletion. `suspension` says why no broker may act on these metadata; it
+    is empty while all may. `acls` has the rules of access control by their keys; it is another mapping whenever one
+    changed, and so are `tokens`, the delegation tokens. `acl_change` is a change of many rules that `acls` shows
+    already, and that is still to be written rule by rule. `unreadable` has the keys that are not understood. The
+    mappings must not be changed.
     """
 
     revision: Revision = 0
@@ -240,7 +248,11 @@ class MetadataImage(msgspec.Struct, frozen=True):
     @property
     def fenced_brokers(self) -> dict[BrokerId, BrokerImage]:
         """The known brokers that aren't alive, by ascending id."""
-        return {broker_id: broker for broker_id, broker in sorted(self.known_brokers.items()) if broker_id not in self.brokers}
+        return {
+            broker_id: broker
+            for broker_id, broker in sorted(self.known_brokers.items())
+            if broker_id not in self.brokers
+        }
 
     def replica_is_online(self, broker_id: BrokerId, topic_id: TopicId, number: int) -> bool:
         """Whether a replica's broker is registered, and its log directory works."""
@@ -252,7 +264,11 @@ class MetadataImage(msgspec.Struct, frozen=True):
     def may_be_in_sync(self, broker_id: BrokerId, topic_id: TopicId, number: int) -> bool:
         """Whether a replica is online and its broker isn't about to stop: only such a one is to join an ISR, or to be elected."""
         broker = self.brokers.get(broker_id)
-        return broker is not None and not broker.in_controlled_shutdown and self.replica_is_online(broker_id, topic_id, number)
+        return (
+            broker is not None
+            and not broker.in_controlled_shutdown
+            and self.replica_is_online(broker_id, topic_id, number)
+        )
 
     def is_stale(self, broker_id: BrokerId, topic_id: TopicId, number: int, member_epoch: BrokerEpoch) -> bool:
         """Whether a replica, in the ISR since the registration `member_epoch`, has lost since then what it had (rule DR8)."""

@@ -1,7 +1,7 @@
 """From one image to the next: the changes of one revision, and what is different after them.
 
-Guards: the revision never falls; what belongs together changes together, because a revision is applied as a whole; a key that can't be read
-stops what depends on it, and nothing else (`unreadable_keys`).
+Guards: the revision never falls; what belongs together changes together, because a revision is applied as a whole; a
+key that can't be read stops what depends on it, and nothing else (`unreadable_keys`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 NOTHING_KNOWN: Final = MetadataImage()
 
 
-def load_image(pairs: Iterable[KeyValue], revision: Revision, *, prefix: bytes, known: MetadataImage = NOTHING_KNOWN) -> MetadataImage:
+def load_image(
+    pairs: Iterable[KeyValue], revision: Revision, *, prefix: bytes, known: MetadataImage = NOTHING_KNOWN
+) -> MetadataImage:
     """The image of a whole range, as read at `revision`. `known` is the image from before, for what can't be read now.
 
     Errors: NeededKeyError where a key can't be read without which no broker may act, and that isn't known from before.
@@ -77,7 +79,13 @@ def difference(
         named = (
             each
             for image in (old, new)
-            for each in (*image.brokers, *image.offline_replicas, *image.stale_marks, *image.known_brokers, *image.unclean_starts)
+            for each in (
+                *image.brokers,
+                *image.offline_replicas,
+                *image.stale_marks,
+                *image.known_brokers,
+                *image.unclean_starts,
+            )
         )
         broker_ids = dict.fromkeys(named)
     created, deleted, changed = [], [], []
@@ -140,7 +148,12 @@ def _topics_of(image: MetadataImage) -> TopicsImage:
 
 def _brokers_of(image: MetadataImage) -> BrokersImage:
     return BrokersImage(
-        image.brokers, image.shutdowns, image.offline_replicas, image.stale_marks, image.known_brokers, image.unclean_starts
+        image.brokers,
+        image.shutdowns,
+        image.offline_replicas,
+        image.stale_marks,
+        image.known_brokers,
+        image.unclean_starts,
     )
 
 
@@ -168,7 +181,9 @@ class _ImageChange:
     def apply(self, key: bytes, change: KeyValue | Event) -> None:
         """Take over one change, or note that it can't be read. Errors: as of `load_image`."""
         try:
-            if not (self.topics.apply(key, change) or self.brokers.apply(key, change) or self._apply_setting(key, change)):
+            if not (
+                self.topics.apply(key, change) or self.brokers.apply(key, change) or self._apply_setting(key, change)
+            ):
                 self._apply_other(key, change)
         except ValueError as error:
             self._hold(key, change, str(error))
@@ -176,7 +191,10 @@ class _ImageChange:
             self._unreadable.forget(key)
 
     def _hold(self, key: bytes, change: KeyValue | Event, reason: str) -> None:
-        """A key can't be read: what was known stays in force; else what harms nothing. See `unreadable_keys`. Errors: NeededKeyError."""
+        """A key can't be read: what was known stays in force; else what harms nothing.
+
+        See `unreadable_keys`. Errors: NeededKeyError.
+        """
         if change.value is None:  # It never was more than a name that says nothing.
             self._unreadable.forget(key)
             return
@@ -290,7 +308,11 @@ class _ImageChange:
     def _apply_other(self, key: bytes, change: KeyValue | Event) -> None:
         value = change.value
         if key == keys.CONTROLLER:
-            self._controller = (NO_LEADER, 0) if value is None else (decode(key, value, ControllerRecord).broker_id, change.create_revision)
+            self._controller = (
+                (NO_LEADER, 0)
+                if value is None
+                else (decode(key, value, ControllerRecord).broker_id, change.create_revision)
+            )
         elif key == keys.CLUSTER_ID and value is not None:
             self._cluster_id = value.decode()
         elif key.startswith(keys.SCRAM):
@@ -304,7 +326,9 @@ class _ImageChange:
         elif key.startswith(keys.DELETED_TOPICS):
             self._apply_tombstone(key, change)
         elif key == keys.FEATURES:
-            self._features = (NO_FEATURES, 0) if value is None else (decode(key, value, FeaturesRecord), change.modify_revision)
+            self._features = (
+                (NO_FEATURES, 0) if value is None else (decode(key, value, FeaturesRecord), change.modify_revision)
+            )
         elif key == keys.HISTORY:
             self._history = NO_HISTORY if value is None else decode(key, value, HistoryRecord)
         elif key == keys.SUSPENSION:

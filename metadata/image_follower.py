@@ -1,8 +1,8 @@
 """Keeps a broker's image up to date with the store, and knows how old it may be.
 
-That the broker's lease lives doesn't prove that its image is young: the watch may lag behind, or be silent. So the store is asked for its
-revision from time to time; the image is at least as young as that question once it shows the answer. When it stays behind, everything is
-read again and the watch started again.
+That the broker's lease lives doesn't prove that its image is young: the watch may lag behind, or be silent. So the
+store is asked for its revision from time to time; the image is at least as young as that question once it shows the
+answer. When it stays behind, everything is read again and the watch started again.
 
 Guards: the image never goes back; every listener sees every image, in order.
 """
@@ -106,12 +106,17 @@ class ImageFollower:
         try:
             copy.history_id = "" if history is None else decode(keys.HISTORY, history[1], HistoryRecord).history_id
             copy.cluster_id = "" if cluster_id is None else cluster_id[1].decode()
-        except ValueError:  # They never change: what was followed is of the same ones, and `load_image` says what can't be read.
+        except (
+            ValueError
+        ):  # They never change: what was followed is of the same ones, and `load_image` says what can't be read.
             copy.history_id, copy.cluster_id = self.copy.history_id, self.copy.cluster_id
         return copy
 
     async def image_from(self, revision: Revision) -> MetadataImage:
-        """An image that shows the store at `revision`, which may not have changed anything that is shown. Errors: as `read`."""
+        """An image that shows the store at `revision`, which may not have changed anything that is shown.
+
+        Errors: as `read`.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(WATCH_PATIENCE_S):
                 await self.wait_for(revision)
@@ -200,7 +205,10 @@ class ImageFollower:
     # Waiting
 
     async def wait_for(self, revision: Revision) -> None:
-        """Return when the image shows `revision`, one that changed a key under the prefix. Errors: SessionError when it won't any more."""
+        """Return when the image shows `revision`, one that changed a key under the prefix.
+
+        Errors: SessionError when it won't any more.
+        """
         if self.image.revision < revision:
             if self._ended:
                 raise SessionError(self._ended)

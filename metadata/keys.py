@@ -33,9 +33,9 @@
 | `tokens/<hash of the HMAC>` | `TokenRecord` | until the token is removed, or has expired and is swept |
 | `adoption` | `1` | while topics are being taken over that were found on disk |
 
-Partitions stand under the topic's **id**, so that a topic deleted and created again can't revive the state of the old one. Topic names
-consist of letters, digits, `.`, `_` and `-`, so a name never holds the separator; a group's id may, and is the rest of its key; so is a
-user's name.
+Partitions stand under the topic's **id**, so that a topic deleted and created again can't revive the state of the old
+one. Topic names consist of letters, digits, `.`, `_` and `-`, so a name never holds the separator; a group's id may,
+and is the rest of its key; so is a user's name.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The lease under which a broker is registered: renewed, and the moment from which the broker can't know that it lives.
 
-Guards: that moment counts from before a renewal was sent, and only from renewals that were answered to this loop. So it is before the
-lease ends in the store, also where `lease_keeper` renewed it, and however long the loop was held between.
+Guards: that moment counts from before a renewal was sent, and only from renewals that were answered to this loop. So it
+is before the lease ends in the store, also where `lease_keeper` renewed it, and however long the loop was held between.
 
 Does not do: registering (`registration`), what a broker does without a lease (`session`).
 """
@@ -29,7 +29,13 @@ class HeldLease:
     """When the lease of a broker ends, as far as the broker may rely on it. Part of a session, used from its loop."""
 
     def __init__(
-        self, store: MetadataStore, clock: Clock, *, time_to_live_ms: int, keep_alive_ms: int, keeper: LeaseKeeper | None = None
+        self,
+        store: MetadataStore,
+        clock: Clock,
+        *,
+        time_to_live_ms: int,
+        keep_alive_ms: int,
+        keeper: LeaseKeeper | None = None,
     ) -> None:
         """None is held yet."""
         self._store = store
@@ -62,7 +68,10 @@ class HeldLease:
         return lease
 
     async def renew_until_lost(self, check: Callable[[], Awaitable[None]], on_renewed: Callable[[], None]) -> None:
-        """Renew it every heartbeat. Returns when it is `lost`. Errors: LeaseGoneError, and what `check` raises before each renewal."""
+        """Renew it every heartbeat.
+
+        Returns when it is `lost`. Errors: LeaseGoneError, and what `check` raises before each renewal.
+        """
         retry = Retry()
         wait_ms = self._keep_alive_ms
         while not await is_set_within(self.lost, wait_ms):

@@ -1,18 +1,20 @@
 """Renews a broker's lease while its event loop is held, so that a hold shorter than the session costs no registration.
 
-The session in the loop renews its lease every heartbeat. A loop that is held, by a request that takes too long or a disk that blocks,
-can't; a keeper, which doesn't need the loop, renews for it then, over a connection of its own. It stops soon, so a loop that is dead
-loses its lease: at most a quarter of the session later than a process that is dead.
+The session in the loop renews its lease every heartbeat. A loop that is held, by a request that takes too long or a
+disk that blocks, can't; a keeper, which doesn't need the loop, renews for it then, over a connection of its own. It
+stops soon, so a loop that is dead loses its lease: at most a quarter of the session later than a process that is dead.
 
-Guards: fencing never relies on a keeper. Until when the broker may act follows only from answers that the loop got, and from the moments
-before it asked (`lease`). A loop that wakes after more than `FENCE_PART` of the session is fenced until its own renewal is answered, one
-round trip later, and continues in the same registration. So a keeper may renew too much or too little without harm to what is acknowledged:
-a lease that is renewed is alive in the store, and no other broker was elected.
+Guards: fencing never relies on a keeper. Until when the broker may act follows only from answers that the loop got, and
+from the moments before it asked (`lease`). A loop that wakes after more than `FENCE_PART` of the session is fenced
+until its own renewal is answered, one round trip later, and continues in the same registration. So a keeper may renew
+too much or too little without harm to what is acknowledged: a lease that is renewed is alive in the store, and no other
+broker was elected.
 
-A broker whose own renewals fail is fenced, and must lose its lease though a keeper reaches the store: a keeper trusts a loop for a number
-of ticks after each renewal of the loop's own. Ticks, not time, for a loop that is held counts none.
+A broker whose own renewals fail is fenced, and must lose its lease though a keeper reaches the store: a keeper trusts a
+loop for a number of ticks after each renewal of the loop's own. Ticks, not time, for a loop that is held counts none.
 
-Does not do: connections (`etcd_renewer`), the loop's own renewals (`lease`). A process that is stopped (SIGSTOP) stops its keeper too.
+Does not do: connections (`etcd_renewer`), the loop's own renewals (`lease`). A process that is stopped (SIGSTOP) stops
+its keeper too.
 """
 
 from __future__ import annotations
@@ -58,8 +60,9 @@ def keeper_times(time_to_live_ms: int, keep_alive_ms: int) -> KeeperTimes:
 
 
 class LeaseWatch:
-    """What a keeper knows of the loop, and when it renews. The loop calls `on_tick`, `on_renewed` and `on_lost`, the keeper the others.
+    """What a keeper knows of the loop, and when it renews.
 
+    The loop calls `on_tick`, `on_renewed` and `on_lost`, the keeper the others.
     Two threads may use it so: a renewal that is decided on what is a moment old does no harm.
     """
 

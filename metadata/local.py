@@ -96,7 +96,8 @@ class LocalStore:
         self._journal = journal
         self._clock = clock
         self._loop = loop
-        # Several processes of a simulation may share a store that outlives them: its timers must not die with one that called it.
+        # Several processes of a simulation may share a store that outlives them: its timers must not die with one that
+        # called it.
         self._context = copy_context()
         self._queue: list[_Waiting] = []
         self._writing = False
@@ -134,7 +135,11 @@ class LocalStore:
         next_revision = start_revision
         while True:
             self._check_usable()
-            batches = self._engine.batches_from(next_revision, MAX_WATCH_BATCHES) if next_revision <= self._engine.revision else []
+            batches = (
+                self._engine.batches_from(next_revision, MAX_WATCH_BATCHES)
+                if next_revision <= self._engine.revision
+                else []
+            )
             for batch in batches:
                 next_revision = batch.revision + 1
                 events = tuple(event for event in batch.events if event.key.startswith(prefix))
@@ -273,13 +278,20 @@ class LocalStore:
             self._stop()
         for waiting in group:
             if waiting.ended_lease != NO_LEASE and failure.applied is False:
-                self._loop.call_later(LEASE_END_RETRY_MS / 1000, self._retry_lease_end, waiting.ended_lease, context=self._context)
-            _refuse(waiting, AmbiguousError(str(failure)) if failure.applied is None else UnavailableError(str(failure)))
+                self._loop.call_later(
+                    LEASE_END_RETRY_MS / 1000, self._retry_lease_end, waiting.ended_lease, context=self._context
+                )
+            _refuse(
+                waiting, AmbiguousError(str(failure)) if failure.applied is None else UnavailableError(str(failure))
+            )
 
     # Leases
 
     def _arm_lease_timer(self) -> None:
-        """Have one timer for the lease that ends first. Keep-alives don't touch it: it fires early, and is set again."""
+        """Have one timer for the lease that ends first.
+
+        Keep-alives don't touch it: it fires early, and is set again.
+        """
         deadline_ms = self._engine.next_lease_deadline()
         if deadline_ms is None or self._closed or self._failed is not None:
             return
@@ -291,7 +303,9 @@ class LocalStore:
 
     def _set_lease_timer(self, at_ms: int, then: Callable[[], None]) -> None:
         self._lease_timer_at_ms = at_ms
-        delay_ms = max(0, at_ms - self._clock.monotonic_ms()) + 1  # Not before: a loop's time may be a little behind the clock's.
+        delay_ms = (
+            max(0, at_ms - self._clock.monotonic_ms()) + 1
+        )  # Not before: a loop's time may be a little behind the clock's.
         self._lease_timer = self._loop.call_later(delay_ms / 1000, then, context=self._context)
 
     def _on_lease_timer(self) -> None:

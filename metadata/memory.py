@@ -1,9 +1,9 @@
 """A metadata store for the simulator: deterministic, without threads, and with faults.
 
-Three things that a real machine keeps apart are apart here too: `MemoryDisk` is what a power cut leaves; `MemoryStore` is the store
-inside one simulated process and dies with it; `MemoryClient` is one broker's way to a store that it shares with others, which can
-be cut, slowed and made ambiguous. One broker with an embedded store is a disk and a store; a cluster on etcd is one store that
-outlives the brokers and a client for each.
+Three things that a real machine keeps apart are apart here too: `MemoryDisk` is what a power cut leaves; `MemoryStore`
+is the store inside one simulated process and dies with it; `MemoryClient` is one broker's way to a store that it shares
+with others, which can be cut, slowed and made ambiguous. One broker with an embedded store is a disk and a store; a
+cluster on etcd is one store that outlives the brokers and a client for each.
 
 Does not do: threads, files, wall-clock time.
 """
@@ -72,14 +72,18 @@ class MemoryDisk:
                 if event.value is None:
                     self.keys.pop(event.key, None)
                 else:
-                    self.keys[event.key] = KeyValue(event.key, event.value, event.create_revision, event.modify_revision, event.lease)
+                    self.keys[event.key] = KeyValue(
+                        event.key, event.value, event.create_revision, event.modify_revision, event.lease
+                    )
         return None
 
 
 class _MemoryJournal:
     """Writes to a `MemoryDisk` after some simulated time, and answers after some more: a crash in between is a lost answer."""
 
-    def __init__(self, disk: MemoryDisk, loop: asyncio.AbstractEventLoop, random: Random, write_ms: tuple[float, float]) -> None:
+    def __init__(
+        self, disk: MemoryDisk, loop: asyncio.AbstractEventLoop, random: Random, write_ms: tuple[float, float]
+    ) -> None:
         self._disk = disk
         self._loop = loop
         self._random = random
@@ -115,9 +119,18 @@ class MemoryStore(LocalStore):
     """The metadata store of one simulated process, or of a simulated etcd."""
 
     def __init__(
-        self, disk: MemoryDisk, *, clock: Clock, random: Random, loop: asyncio.AbstractEventLoop, write_ms: tuple[float, float] = (0.1, 1.0)
+        self,
+        disk: MemoryDisk,
+        *,
+        clock: Clock,
+        random: Random,
+        loop: asyncio.AbstractEventLoop,
+        write_ms: tuple[float, float] = (0.1, 1.0),
     ) -> None:
-        """Begin a life on `disk`: the keys of earlier leases go in one revision. A write takes a time within `write_ms`."""
+        """Begin a life on `disk`: the keys of earlier leases go in one revision.
+
+        A write takes a time within `write_ms`.
+        """
         engine = disk.begin_life()
         staged = engine.stage()
         engine.stage_orphans(staged)

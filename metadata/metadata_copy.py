@@ -103,7 +103,11 @@ class MetadataCopy:
 def rows_of(pairs: Iterable[KeyValue], prefix: bytes) -> list[Row]:
     """The keys that a copy has, without the prefix."""
     size = len(prefix)
-    return [(pair.key[size:], pair.value, pair.create_revision, pair.modify_revision) for pair in pairs if pair.lease == NO_LEASE]
+    return [
+        (pair.key[size:], pair.value, pair.create_revision, pair.modify_revision)
+        for pair in pairs
+        if pair.lease == NO_LEASE
+    ]
 
 
 def change_of(batch: Batch, prefix: bytes) -> Change:
@@ -150,7 +154,11 @@ def decode_copy(content: bytes) -> MetadataCopy:
                 continue
             if len(copy.rows) != head.keys and copy.revision == head.revision:
                 break
-            copy.apply(Change(change.revision, tuple(map(_row, change.puts)), tuple(key.encode(_TEXT) for key in change.deletes)))
+            copy.apply(
+                Change(
+                    change.revision, tuple(map(_row, change.puts)), tuple(key.encode(_TEXT) for key in change.deletes)
+                )
+            )
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
         raise CopyError(f"the copy of the metadata can't be read: {error}") from error
     if copy.revision == head.revision and len(copy.rows) != head.keys:

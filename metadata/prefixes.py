@@ -1,10 +1,12 @@
 """Clusters that share an etcd: the keys of one must not lie among those of another.
 
-A prefix is an address of folders, so one lies inside another where it begins with it. Where there is a cluster is shown by its
+A prefix is an address of folders, so one lies inside another where it begins with it. Where there is a cluster is shown
+by its
 `cluster_id`, a text; a topic, group or user of that name has a JSON object.
 
-Guards: of two clusters that begin at the same time, one inside the other, one goes on. The inner one compares that there is none around it
-in the transaction that makes its id; the outer one makes its id first, then looks for one inside, and gives the id back if there is one.
+Guards: of two clusters that begin at the same time, one inside the other, one goes on. The inner one compares that
+there is none around it in the transaction that makes its id; the outer one makes its id first, then looks for one
+inside, and gives the id back if there is one.
 """
 
 from __future__ import annotations
@@ -33,7 +35,10 @@ def prefixes_around(prefix: bytes) -> list[bytes]:
 
 
 def prefix_inside(prefix: bytes, values: Iterable[tuple[bytes, bytes]]) -> bytes | None:
-    """Returns the prefix of a cluster inside this one, or None. `values` are keys without this prefix, with their values."""
+    """Returns the prefix of a cluster inside this one, or None.
+
+    `values` are keys without this prefix, with their values.
+    """
     for key, value in values:
         if key.endswith(_INSIDE) and not value.startswith(b"{"):
             return prefix + key.removesuffix(keys.CLUSTER_ID)
@@ -56,7 +61,10 @@ async def prefix_around(store: MetadataStore, prefix: bytes) -> bytes | None:
 
 
 async def nesting(store: MetadataStore, prefix: bytes, values: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """How this cluster's prefix and another one's lie in each other, in a sentence; None where they don't. Errors: UnavailableError."""
+    """How this cluster's prefix and another one's lie in each other, in a sentence; None where they don't.
+
+    Errors: UnavailableError.
+    """
     inner = prefix_inside(prefix, values)
     if inner is not None:
         return around(prefix, inner)

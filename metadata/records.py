@@ -1,7 +1,7 @@
 """What stands in the values of the metadata store: JSON, one struct per kind of key.
 
-JSON because an operator reads it with `etcdctl` or `sqlite3`, and because fields can be added: an unknown field is skipped, a
-missing one takes its default. Topic ids are in Kafka's text form.
+JSON because an operator reads it with `etcdctl` or `sqlite3`, and because fields can be added: an unknown field is
+skipped, a missing one takes its default. Topic ids are in Kafka's text form.
 """
 
 from __future__ import annotations
@@ -88,8 +88,9 @@ class FeaturesRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class HistoryRecord(msgspec.Struct, frozen=True, gc=False):
-    """Which life of the store this is. `history_id` is random; a recovery (`lowtide metadata recover`) makes another one.
+    """Which life of the store this is.
 
+    `history_id` is random; a recovery (`lowtide metadata recover`) makes another one.
     `raft_surplus`: below it the store was restored from a snapshot; see `MetadataStore.raft_surplus`. `previous_id` and
     `previous_revision` say from which history, and up to where, a recovery came.
     """
@@ -129,8 +130,8 @@ class PartitionRecord(msgspec.Struct, frozen=True, gc=False):
     """Who has a partition, who leads it, who is in sync.
 
     `isr_epochs` has the broker epoch under which each in-sync replica is a member, in the order of `isr` (KIP-903). `partition_epoch`
-    grows by one with every write. `adding` and `removing` belong to a reassignment (KIP-455). `elr` are the eligible leader replicas
-    (KIP-966): not in sync, with all that is committed, as of the registrations in `elr_epochs`.
+    grows by one with every write. `adding` and `removing` belong to a reassignment (KIP-455). `elr` are the eligible
+    leader replicas (KIP-966): not in sync, with all that is committed, as of the registrations in `elr_epochs`.
     """
 
     replicas: tuple[BrokerId, ...]
@@ -172,7 +173,10 @@ class AclChangeRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class ScramRecord(msgspec.Struct, frozen=True, gc=False):
-    """What checks a user's password in SCRAM (RFC 5802): the bytes are base64. The password can't be computed from it, only tried."""
+    """What checks a user's password in SCRAM (RFC 5802): the bytes are base64.
+
+    The password can't be computed from it, only tried.
+    """
 
     salt: bytes
     stored_key: bytes
@@ -197,7 +201,8 @@ class ScramSecretRecord(msgspec.Struct, frozen=True, gc=False):
 class TokenRecord(msgspec.Struct, frozen=True, gc=False):
     """A delegation token (KIP-48), without its HMAC: that is computed of the id with the brokers' secret.
 
-    Principals are texts as `User:alice`. Times are milliseconds since 1970: the token ends at `expires_ms`, which a renewal sets, and at
+    Principals are texts as `User:alice`. Times are milliseconds since 1970: the token ends at `expires_ms`, which a
+    renewal sets, and at
     `ends_ms` at the latest. `credentials` check the HMAC as a password, by the names of SCRAM mechanisms.
     """
 

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 class GivenLog(NamedTuple):
-    """A replica's log. `may_lack_records`: its machine stopped while its directory was in use, and what was not synced may be gone."""
+    """A replica's log.
+
+    `may_lack_records`: its machine stopped while its directory was in use, and what was not synced may be gone.
+    """
 
     replica: SurveyedReplica
     may_lack_records: bool
@@ -47,7 +50,9 @@ def choose_members(image: MetadataImage, topic: TopicImage, number: int, logs: M
     state = topic.partitions[number]
     epochs = state.members
     members = {
-        member: epochs[member] for member in (*state.isr, *state.elr) if not image.is_stale(member, topic.topic_id, number, epochs[member])
+        member: epochs[member]
+        for member in (*state.isr, *state.elr)
+        if not image.is_stale(member, topic.topic_id, number, epochs[member])
     }
     given = {member: logs[member] for member in members if member in logs}
     if not given:
@@ -60,7 +65,8 @@ def choose_members(image: MetadataImage, topic: TopicImage, number: int, logs: M
     whole = [
         member
         for member, epoch in members.items()
-        if image.has_all(member, topic.topic_id, number, epoch) and not (member in given and given[member].may_lack_records)
+        if image.has_all(member, topic.topic_id, number, epoch)
+        and not (member in given and given[member].may_lack_records)
     ]
     committed = max(log.replica.high_watermark for log in given.values())
     name = f"{topic.name}-{number}"
@@ -75,7 +81,11 @@ def choose_members(image: MetadataImage, topic: TopicImage, number: int, logs: M
     elr = (
         member
         for member in state.elr
-        if needs_others and member in whole and member in given and member not in isr and given[member].end[1] >= committed
+        if needs_others
+        and member in whole
+        and member in given
+        and member not in isr
+        and given[member].end[1] >= committed
     )
     return Choice(isr, tuple(elr), start, best[1], loss)
 
@@ -93,7 +103,10 @@ def _ids(brokers: Sequence[BrokerId]) -> str:
 
 
 def without_logs(state: PartitionImage) -> str:
-    """What becomes of a partition without a sound log that had everything. The only replica is led as it is (rule DR8)."""
+    """What becomes of a partition without a sound log that had everything.
+
+    The only replica is led as it is (rule DR8).
+    """
     if len(state.replicas) == 1:
         leader = f"broker {state.replicas[0]}"
         return f"no sound log of its only replica is given; {leader} leads it with what it has when it starts, perhaps nothing"
@@ -106,8 +119,8 @@ def still_stale(
 ) -> Mapping[BrokerId, Mapping[TopicId, frozenset[int]]]:
     """Of the partitions whose members stay as they are, those that must not be elected cleanly (rule DR8).
 
-    They are marked as stale, or may lack records while another one has them all. All are members since `LONG_AGO` from now on, so what an
-    election found by their registrations is written as a mark.
+    They are marked as stale, or may lack records while another one has them all. All are members since `LONG_AGO` from
+    now on, so what an election found by their registrations is written as a mark.
     """
     stale: dict[BrokerId, dict[TopicId, frozenset[int]]] = {}
     for topic_id, number, state in kept:

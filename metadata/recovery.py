@@ -70,7 +70,10 @@ class RecoveryError(Exception):
 
 
 class BrokerFacts(msgspec.Struct, frozen=True):
-    """What one broker's log directories hold. `copy` is the newest copy of the metadata among them, its bytes as ISO 8859-1."""
+    """What one broker's log directories hold.
+
+    `copy` is the newest copy of the metadata among them, its bytes as ISO 8859-1.
+    """
 
     format: int
     broker_id: BrokerId
@@ -87,7 +90,10 @@ class BrokerFacts(msgspec.Struct, frozen=True):
 
 
 class RecoveredPartition(msgspec.Struct, frozen=True):
-    """What becomes of a partition, for people to look at. `loss` says what would be lost, in a sentence; it is empty for nothing."""
+    """What becomes of a partition, for people to look at.
+
+    `loss` says what would be lost, in a sentence; it is empty for nothing.
+    """
 
     topic: str
     partition: int
@@ -125,7 +131,9 @@ class RecoveryPlan(msgspec.Struct, frozen=True):
 def facts_of(directories: Sequence[SurveyedDirectory], copies: Sequence[bytes]) -> BrokerFacts:
     """The facts of one broker. Errors: RecoveryError."""
     if len({(each.cluster_id, each.node_id) for each in directories}) != 1:
-        raise RecoveryError(f"these are not the log directories of one broker: {', '.join(each.path for each in directories)}")
+        raise RecoveryError(
+            f"these are not the log directories of one broker: {', '.join(each.path for each in directories)}"
+        )
     readable = []
     for content in copies:
         try:
@@ -161,7 +169,9 @@ def newest_copy(facts: Sequence[BrokerFacts]) -> tuple[BrokerId, MetadataCopy]:
     if not facts:
         raise RecoveryError("nothing is given to bring the metadata forward from")
     if len({each.cluster_id for each in facts}) > 1:
-        raise RecoveryError(f"the brokers are of several clusters: {', '.join(sorted({each.cluster_id for each in facts}))}")
+        raise RecoveryError(
+            f"the brokers are of several clusters: {', '.join(sorted({each.cluster_id for each in facts}))}"
+        )
     ids = [each.broker_id for each in facts]
     if len(set(ids)) < len(ids):
         raise RecoveryError(f"a broker is given twice: {', '.join(map(str, sorted(ids)))}")
@@ -169,7 +179,9 @@ def newest_copy(facts: Sequence[BrokerFacts]) -> tuple[BrokerId, MetadataCopy]:
     earlier = {history_of(copy.rows).previous_id for copy in copies.values()}
     newest = {copy.history_id for copy in copies.values()} - earlier
     if len(newest) != 1:
-        raise RecoveryError(_differing({broker_id: copy for broker_id, copy in copies.items() if copy.history_id in newest} or copies))
+        raise RecoveryError(
+            _differing({broker_id: copy for broker_id, copy in copies.items() if copy.history_id in newest} or copies)
+        )
     candidates = [(copy.revision, -broker_id) for broker_id, copy in copies.items() if copy.history_id in newest]
     broker_id = -max(candidates)[1]
     return broker_id, copies[broker_id]
@@ -180,7 +192,9 @@ def _differing(copies: Mapping[BrokerId, MetadataCopy]) -> str:
     by_history: dict[str, list[BrokerId]] = {}
     for broker_id, copy in sorted(copies.items()):
         by_history.setdefault(copy.history_id, []).append(broker_id)
-    reached = {history: max(copies[broker_id].revision for broker_id in brokers) for history, brokers in by_history.items()}
+    reached = {
+        history: max(copies[broker_id].revision for broker_id in brokers) for history, brokers in by_history.items()
+    }
     topics = {
         history: max(sum(key.startswith(keys.TOPICS) for key in copies[broker_id].rows) for broker_id in brokers)
         for history, brokers in by_history.items()
@@ -198,7 +212,9 @@ def _differing(copies: Mapping[BrokerId, MetadataCopy]) -> str:
     )
 
 
-def is_needed(facts: Sequence[BrokerFacts], rows: Mapping[bytes, Row], revision: Revision, surplus: int | None) -> str | None:
+def is_needed(
+    facts: Sequence[BrokerFacts], rows: Mapping[bytes, Row], revision: Revision, surplus: int | None
+) -> str | None:
     """Why the store has to be brought forward; None for one that is as the brokers know it. Errors: RecoveryError."""
     _, copy = newest_copy(facts)
     history = history_of(rows)
@@ -222,8 +238,9 @@ def plan_recovery(
     raft_surplus: int,
     newest: tuple[BrokerId | None, MetadataCopy] | None = None,
 ) -> RecoveryPlan:
-    """What the store is to hold, which has `rows` now. `without`: brokers that can't be asked any more. Errors: RecoveryError.
+    """What the store is to hold, which has `rows` now.
 
+    `without`: brokers that can't be asked any more. Errors: RecoveryError.
     `newest` is the copy that counts, and whose it is (None for a backup's), where that isn't the newest of the brokers'.
     """
     source, copy = newest_copy(facts) if newest is None else newest
@@ -247,7 +264,11 @@ def plan_recovery(
             others = store.topic_by_id(topic.topic_id)
             now = others.partitions[number] if others is not None and number < len(others.partitions) else None
             known = logs.get((topic_id_text(topic.topic_id), number), {})
-            epochs = [state.leader_epoch, now.leader_epoch if now else 0, *(log.replica.leader_epoch for log in known.values())]
+            epochs = [
+                state.leader_epoch,
+                now.leader_epoch if now else 0,
+                *(log.replica.leader_epoch for log in known.values()),
+            ]
             found = choose_members(image, topic, number, known)
             record = state.changed(
                 isr=found.isr,
@@ -265,14 +286,23 @@ def plan_recovery(
                 kept.append((topic.topic_id, number, state))
     _raise_counters(values, facts, copy, rows)
     for broker_id, replicas in still_stale(image, kept).items():
-        values[keys.stale(broker_id, _registration(copy.rows, broker_id).registered)] = encode(encode_replicas(replicas))
+        values[keys.stale(broker_id, _registration(copy.rows, broker_id).registered)] = encode(
+            encode_replicas(replicas)
+        )
     history = HistoryRecord(history_id, raft_surplus, copy.history_id, copy.revision)
     for key, each in image.unreadable.items():
         problems.append(f"{key.decode(errors='replace')} can't be read, and is kept as it is: {each.reason}")
     back, gone = image.topics.keys() - store.topics.keys(), store.topics.keys() - image.topics.keys()
     problems += [f"topic {name} is in the store, and no broker knows of it: it is forgotten" for name in sorted(gone)]
     return RecoveryPlan(
-        values, history, source, copy.revision, tuple(partitions), tuple(sorted(back)), tuple(sorted(gone)), tuple(problems)
+        values,
+        history,
+        source,
+        copy.revision,
+        tuple(partitions),
+        tuple(sorted(back)),
+        tuple(sorted(gone)),
+        tuple(problems),
     )
 
 
@@ -302,7 +332,9 @@ def _registered(facts: BrokerFacts, copy: MetadataCopy) -> int:
     return max([known, *(directory.registration or 0 for directory in facts.directories)])
 
 
-def _raise_counters(values: dict[bytes, bytes], facts: Sequence[BrokerFacts], copy: MetadataCopy, rows: Mapping[bytes, Row]) -> None:
+def _raise_counters(
+    values: dict[bytes, bytes], facts: Sequence[BrokerFacts], copy: MetadataCopy, rows: Mapping[bytes, Row]
+) -> None:
     """What only grows is above everything that is known of it."""
     given = {each.broker_id: each for each in facts}
     for broker_id in _known_brokers(copy) | given.keys():
@@ -313,7 +345,9 @@ def _raise_counters(values: dict[bytes, bytes], facts: Sequence[BrokerFacts], co
     for key, jump in ((keys.CONTROLLER_EPOCH, 1), (keys.NEXT_PRODUCER_ID, PRODUCER_IDS_JUMP)):
         given_out = [_number(row) for row in (copy.rows.get(key), rows.get(key)) if row is not None]
         if None in given_out:
-            raise RecoveryError(f"{key.decode()} can't be read: put a number there that is above all that were given out")
+            raise RecoveryError(
+                f"{key.decode()} can't be read: put a number there that is above all that were given out"
+            )
         values[key] = b"%d" % (max([0, *(number for number in given_out if number is not None)]) + jump)
 
 
@@ -328,7 +362,9 @@ def _with_whole_topics(copy: MetadataCopy) -> tuple[MetadataCopy, list[str]]:
         key = b"" if named is None else keys.TOPICS + named[1]
         if key in image.unreadable:
             rows[key] = (key, encode(TopicRecord(topic_id_text(topic_id), max(partitions) + 1)), *rows[key][2:])
-            said.append(f"{key.decode(errors='replace')} can't be read, and is made again of the topic's {len(partitions)} partitions")
+            said.append(
+                f"{key.decode(errors='replace')} can't be read, and is made again of the topic's {len(partitions)} partitions"
+            )
     return MetadataCopy(rows.values(), copy.revision, history_id=copy.history_id, cluster_id=copy.cluster_id), said
 
 
@@ -348,7 +384,9 @@ def _registration(rows: Mapping[bytes, Row], broker_id: BrokerId) -> Registratio
     try:
         return RegistrationRecord() if row is None else decode(row[0], row[1], RegistrationRecord)
     except MetadataCorruptError as error:
-        raise RecoveryError(f"{error}; it has `drawn` and `registered`, numbers above all that the broker's directories have") from error
+        raise RecoveryError(
+            f"{error}; it has `drawn` and `registered`, numbers above all that the broker's directories have"
+        ) from error
 
 
 def history_of(rows: Mapping[bytes, Row]) -> HistoryRecord:

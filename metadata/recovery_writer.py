@@ -57,7 +57,9 @@ async def until_nobody_is_registered(store: MetadataStore, prefix: bytes, limit_
         async with asyncio.timeout(limit_s):
             while True:
                 pairs, _ = await store.range(prefix + keys.BROKERS)
-                alive = [pair.key.removeprefix(prefix + keys.BROKERS).decode() for pair in pairs if pair.lease != NO_LEASE]
+                alive = [
+                    pair.key.removeprefix(prefix + keys.BROKERS).decode() for pair in pairs if pair.lease != NO_LEASE
+                ]
                 if not alive:
                     return
                 await asyncio.sleep(_LOOK_S)
@@ -65,8 +67,13 @@ async def until_nobody_is_registered(store: MetadataStore, prefix: bytes, limit_
         raise RecoveryError(f"broker {', '.join(alive)} is running: stop all brokers first") from None
 
 
-async def bring_forward(store: MetadataStore, prefix: bytes, plan: RecoveryPlan, beginning: Beginning = RECOVERY) -> None:
-    """Write the plan. Errors: RecoveryError when another recovery is under way; those of the store: it can be repeated then."""
+async def bring_forward(
+    store: MetadataStore, prefix: bytes, plan: RecoveryPlan, beginning: Beginning = RECOVERY
+) -> None:
+    """Write the plan.
+
+    Errors: RecoveryError when another recovery is under way; those of the store: it can be repeated then.
+    """
     suspension = Put(prefix + keys.SUSPENSION, encode(SuspensionRecord(beginning.reason, _NO_BROKER)))
     compares = [Compare(prefix + each.key, each.field, each.operator, each.argument) for each in beginning.compares]
     begun = await store.transact(compares, [suspension])
@@ -79,7 +86,9 @@ async def bring_forward(store: MetadataStore, prefix: bytes, plan: RecoveryPlan,
         raise RecoveryError(around(prefix, inner))  # Its keys would be deleted.
     kept = {keys.SUSPENSION, keys.HISTORY}
     changes: list[Put | Delete] = [Delete(prefix + key) for key in rows if key not in plan.values and key not in kept]
-    changes += [Put(prefix + key, value) for key, value in plan.values.items() if key not in rows or rows[key][1] != value]
+    changes += [
+        Put(prefix + key, value) for key, value in plan.values.items() if key not in rows or rows[key][1] != value
+    ]
     for step in _steps(changes):
         await _write(store, mine, step)
     await _write(store, mine, [Put(prefix + keys.HISTORY, encode(plan.history)), Delete(suspension.key)])
@@ -88,7 +97,9 @@ async def bring_forward(store: MetadataStore, prefix: bytes, plan: RecoveryPlan,
 async def _write(store: MetadataStore, mine: Compare, operations: list[Operation]) -> None:
     result = await store.transact([mine], operations)
     if not result.succeeded:
-        raise RecoveryError("another recovery is under way, or a broker runs: nothing was finished, make this one again")
+        raise RecoveryError(
+            "another recovery is under way, or a broker runs: nothing was finished, make this one again"
+        )
 
 
 def _steps(changes: Iterable[Put | Delete]) -> Iterator[list[Operation]]:

@@ -25,7 +25,13 @@ import msgspec
 
 from lowtide.metadata import keys
 from lowtide.metadata.broker_image import Replicas, encode_replicas
-from lowtide.metadata.errors import REMEDY, DuplicateBrokerError, InconsistentClusterError, OldBrokerError, StoreWentBackError
+from lowtide.metadata.errors import (
+    REMEDY,
+    DuplicateBrokerError,
+    InconsistentClusterError,
+    OldBrokerError,
+    StoreWentBackError,
+)
 from lowtide.metadata.image_follower import check_progress
 from lowtide.metadata.records import (
     ELIGIBLE_LEADERS_LEVEL,
@@ -39,7 +45,17 @@ from lowtide.metadata.records import (
     decode,
     encode,
 )
-from lowtide.metadata.store import ABSENT, AmbiguousError, Compare, Get, LeaseGoneError, LeaseId, Put, Revision, UnavailableError
+from lowtide.metadata.store import (
+    ABSENT,
+    AmbiguousError,
+    Compare,
+    Get,
+    LeaseGoneError,
+    LeaseId,
+    Put,
+    Revision,
+    UnavailableError,
+)
 from lowtide.metadata.writer import Retry
 
 if TYPE_CHECKING:
@@ -85,7 +101,10 @@ class LogDirectories(Protocol):
         ...
 
     def note_page_cache(self) -> None:
-        """The store knows what the directories may lack: from here on the next stop of the machine counts. One that fails goes offline."""
+        """The store knows what the directories may lack: from here on the next stop of the machine counts.
+
+        One that fails goes offline.
+        """
         ...
 
 
@@ -166,8 +185,13 @@ class Registrar:
         self.store_is_older = False
         """Whether a log directory has a number that the store never drew: the store was lost, or put back from a backup."""
 
-    def begin(self, registration: BrokerRegistration, incarnation: str, directories: LogDirectories, *, adopts: bool = False) -> None:
-        """A new process: say who it is. `adopts`: the operator knows that the store has forgotten what the directories have seen."""
+    def begin(
+        self, registration: BrokerRegistration, incarnation: str, directories: LogDirectories, *, adopts: bool = False
+    ) -> None:
+        """A new process: say who it is.
+
+        `adopts`: the operator knows that the store has forgotten what the directories have seen.
+        """
         self._record = BrokerRecord(
             incarnation,
             registration.listeners,
@@ -179,10 +203,11 @@ class Registrar:
         self._adopts = adopts
 
     async def register(self, give_up_ms: int, offline: Replicas) -> Registered:
-        """Register, with these replicas as offline. Waits while an earlier registration lives that may be another process's.
+        """Register, with these replicas as offline.
 
-        Errors: DuplicateBrokerError after `give_up_ms` (monotonic), or at once when another process registered since we did;
-        OldBrokerError; UnavailableError, LeaseGoneError, AmbiguousError after `give_up_ms`.
+        Waits while an earlier registration lives that may be another process's. Errors: DuplicateBrokerError after
+        `give_up_ms` (monotonic), or at once when another process registered since we did; OldBrokerError;
+        UnavailableError, LeaseGoneError, AmbiguousError after `give_up_ms`.
         """
         retry = Retry()
         while True:
@@ -235,7 +260,9 @@ class Registrar:
                 result = await self._store.transact([unchanged], [put])
                 if result.succeeded:
                     unsound = tuple(path for path, own in owned.items() if own < record.registered)
-                    return _Drawn(number, result.revision, tuple(path for path in owned if path not in unsound), unsound)
+                    return _Drawn(
+                        number, result.revision, tuple(path for path in owned if path not in unsound), unsound
+                    )
 
     def _drawn_before(self, others: _Others) -> _Drawn:
         """The number of this process, if it is still the last that was registered. Errors: DuplicateBrokerError."""
@@ -247,8 +274,13 @@ class Registrar:
 
     # Registration
 
-    async def _register_as(self, drawn: _Drawn, give_up_ms: int, offline: Replicas, *, first: bool) -> Registered | None:
-        """Put the broker's key under a new lease, with its number. Returns None when another number was drawn meanwhile."""
+    async def _register_as(
+        self, drawn: _Drawn, give_up_ms: int, offline: Replicas, *, first: bool
+    ) -> Registered | None:
+        """Put the broker's key under a new lease, with its number.
+
+        Returns None when another number was drawn meanwhile.
+        """
         retry = Retry()
         while True:
             others = await self._look()
@@ -275,7 +307,14 @@ class Registrar:
                 await retry.wait()
 
     async def _transact(
-        self, drawn: _Drawn, lease: LeaseId, offline: Replicas, missing: Replicas, features: KeyValue | None, *, first: bool
+        self,
+        drawn: _Drawn,
+        lease: LeaseId,
+        offline: Replicas,
+        missing: Replicas,
+        features: KeyValue | None,
+        *,
+        first: bool,
     ) -> TransactionResult | None:
         """The transaction that registers. Returns None when its answer was lost."""
         broker, registration = keys.broker(self._broker_id), keys.registration(self._broker_id)
@@ -285,26 +324,41 @@ class Registrar:
             Compare(self._key(keys.SUSPENSION), "create", "==", ABSENT),
         ]
         record = encode(self._record)
-        operations: list[Operation] = [Put(self._key(broker), record, lease), Put(self._key(keys.known_broker(self._broker_id)), record)]
+        operations: list[Operation] = [
+            Put(self._key(broker), record, lease),
+            Put(self._key(keys.known_broker(self._broker_id)), record),
+        ]
         if first:
             operations.append(Put(self._key(registration), encode(RegistrationRecord(drawn.number, drawn.number))))
         if first and self._directories.may_lack_records():
             operations.append(Put(self._key(keys.unclean_start(self._broker_id)), encode(drawn.number)))
         if missing:
-            operations.append(Put(self._key(keys.stale(self._broker_id, drawn.number)), encode(encode_replicas(missing))))
+            operations.append(
+                Put(self._key(keys.stale(self._broker_id, drawn.number)), encode(encode_replicas(missing)))
+            )
         if offline:
             operations.append(Put(self._key(keys.offline(self._broker_id)), encode(encode_replicas(offline)), lease))
         if self._record.metadata_level < ELIGIBLE_LEADERS_LEVEL:
-            # A broker that finalizes features meanwhile does so without knowing of this one: one of the two has to fail.
-            compares.append(Compare(self._key(keys.FEATURES), "modify", "==", ABSENT if features is None else features.modify_revision))
-            operations.append(Put(self._key(keys.FEATURES), encode(FeaturesRecord()) if features is None else features.value))
+            # A broker that finalizes features meanwhile does so without knowing of this one: one of the two has to
+            # fail.
+            compares.append(
+                Compare(
+                    self._key(keys.FEATURES), "modify", "==", ABSENT if features is None else features.modify_revision
+                )
+            )
+            operations.append(
+                Put(self._key(keys.FEATURES), encode(FeaturesRecord()) if features is None else features.value)
+            )
         try:
             return await self._store.transact(compares, operations)
         except AmbiguousError:
             return None
 
     async def _look(self) -> _Others:
-        """What stands in the way, as of one moment. Errors: InconsistentClusterError when the store went back, or is suspended."""
+        """What stands in the way, as of one moment.
+
+        Errors: InconsistentClusterError when the store went back, or is suspended.
+        """
         seen = self._follower.image.revision
         wanted = [keys.broker(self._broker_id), keys.registration(self._broker_id), keys.FEATURES, keys.SUSPENSION]
         result = await self._store.transact([], [Get(self._key(key)) for key in wanted])
@@ -343,7 +397,10 @@ def _registration(pair: KeyValue | None) -> RegistrationRecord:
 
 
 def _read(pair: KeyValue, kind: type[T]) -> T:
-    """A record that a registration relies on. Errors: UnavailableError for one that can't be read, until it is repaired."""
+    """A record that a registration relies on.
+
+    Errors: UnavailableError for one that can't be read, until it is repaired.
+    """
     try:
         return decode(pair.key, pair.value, kind)
     except MetadataCorruptError as error:

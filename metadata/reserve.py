@@ -1,7 +1,8 @@
 """Room that is kept beside the metadata file, for what must work on a full disk: a start, and a write that deletes.
 
-It is a file of zeros. A start that finds no room has all of it, and keeps half of it again at once, for the start after a crash. A
-transaction that deletes keys, as that of a topic does, has half of what is there: what it deletes makes room, and then it is whole again.
+It is a file of zeros. A start that finds no room has all of it, and keeps half of it again at once, for the start after
+a crash. A transaction that deletes keys, as that of a topic does, has half of what is there: what it deletes makes
+room, and then it is whole again.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ class Reserve:
         self._filesystem.unlink(self._place)
 
     def keep(self, size: int) -> None:
-        """Keep so many bytes. Where there is no room for them, the next start tries again. Errors: OSError that doesn't pass."""
+        """Keep so many bytes.
+
+        Where there is no room for them, the next start tries again. Errors: OSError that doesn't pass.
+        """
         try:
             if not self.is_there or self._filesystem.file_size(self._place) != size:
                 # Written, not only made as large: that takes the room on every file system.

@@ -1,8 +1,8 @@
 """What a restore of a backup writes into an empty store, with what log directories know besides.
 
-A backup is one more copy of the metadata beside those of the log directories, so the plan is that of a recovery (`recovery`): topics,
-configurations and deletes as in whichever copy has seen the most, which is the backup's only where the directories are gone or are older;
-log starts aren't in it, for they are in the directories' journals.
+A backup is one more copy of the metadata beside those of the log directories, so the plan is that of a recovery
+(`recovery`): topics, configurations and deletes as in whichever copy has seen the most, which is the backup's only
+where the directories are gone or are older; log starts aren't in it, for they are in the directories' journals.
 
 Pure. Errors are RecoveryErrors, in a sentence.
 """
@@ -34,7 +34,9 @@ def newest_of(backup: MetadataCopy, facts: Sequence[BrokerFacts]) -> tuple[Broke
         return None, backup
     broker_id, copy = newest_copy(facts)
     if copy.cluster_id != backup.cluster_id:
-        raise RecoveryError(f"the backup is of cluster {backup.cluster_id}, the log directories of broker {broker_id} of {copy.cluster_id}")
+        raise RecoveryError(
+            f"the backup is of cluster {backup.cluster_id}, the log directories of broker {broker_id} of {copy.cluster_id}"
+        )
     if copy.history_id == backup.history_id:
         return (None, backup) if backup.revision > copy.revision else (broker_id, copy)
     if history_of(copy.rows).previous_id == backup.history_id:
@@ -47,7 +49,10 @@ def newest_of(backup: MetadataCopy, facts: Sequence[BrokerFacts]) -> tuple[Broke
 
 
 def begin_restore(backup: MetadataCopy, rows: Mapping[bytes, Row], *, replaces: bool) -> Beginning:
-    """How a restore begins on a store that has `rows` now. `replaces`: what is there goes. Errors: RecoveryError where it must not."""
+    """How a restore begins on a store that has `rows` now.
+
+    `replaces`: what is there goes. Errors: RecoveryError where it must not.
+    """
     cluster_id = rows[keys.CLUSTER_ID][1].decode() if keys.CLUSTER_ID in rows else backup.cluster_id
     if cluster_id != backup.cluster_id:
         raise RecoveryError(f"the backup is of cluster {backup.cluster_id}, and the metadata store of {cluster_id}")
@@ -63,7 +68,9 @@ def begin_restore(backup: MetadataCopy, rows: Mapping[bytes, Row], *, replaces: 
             "`lowtide metadata recover` brings it forward; to have the backup instead of what is there, give --replace"
         )
     # Each broker writes the first of these keys before anything else, each other restore or recovery the second.
-    return Beginning(UNDER_WAY, tuple(Compare(key, "create", "==", ABSENT) for key in (keys.CLUSTER_ID, keys.SUSPENSION)))
+    return Beginning(
+        UNDER_WAY, tuple(Compare(key, "create", "==", ABSENT) for key in (keys.CLUSTER_ID, keys.SUSPENSION))
+    )
 
 
 def plan_restore(

@@ -84,7 +84,10 @@ class ScramChange:
             forms[kept.credential.form] += 1
 
     def hold(self, key: bytes, secret: bytes) -> bool:
-        """A key can't be read: who has this credential can't log in. `secret` was known before, and stays. Returns whether it is that."""
+        """A key can't be read: who has this credential can't log in.
+
+        `secret` was known before, and stays. Returns whether it is that.
+        """
         named = None if key == keys.SCRAM_SECRET else keys.parse_scram(key)
         if named is None:
             self._secret = secret if key == keys.SCRAM_SECRET else self._secret
@@ -99,5 +102,8 @@ class ScramChange:
         """The new image, the old one where nothing changed."""
         if not self._users and self._secret == self._old.secret:
             return self._old
-        forms = {mechanism: {form: count for form, count in found.items() if count} for mechanism, found in self._forms.items()}
+        forms = {
+            mechanism: {form: count for form, count in found.items() if count}
+            for mechanism, found in self._forms.items()
+        }
         return ScramImage({**self._old.users, **self._users}, self._secret, {**self._old.forms, **forms})

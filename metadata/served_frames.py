@@ -1,11 +1,12 @@
 """What goes over a local socket between a store that is served and a process that uses it.
 
-A frame is a length of four bytes, big-endian, and as many bytes of MessagePack. Requests have a number, which their answers repeat; a
-client may have many requests under way, and they are answered in any order. An answer is a number, a kind and a content: `DONE` ends the
-request, `MORE` is a part of a range, and each other kind is an error of the port, whose content is its sentence.
+A frame is a length of four bytes, big-endian, and as many bytes of MessagePack. Requests have a number, which their
+answers repeat; a client may have many requests under way, and they are answered in any order. An answer is a number, a
+kind and a content: `DONE` ends the request, `MORE` is a part of a range, and each other kind is an error of the port,
+whose content is its sentence.
 
-A watch is a request for the next batch from a revision on, which the server answers when there is one. So a slow client costs the server
-nothing, and the history that the store keeps is the only queue.
+A watch is a request for the next batch from a revision on, which the server answers when there is one. So a slow client
+costs the server nothing, and the history that the store keeps is the only queue.
 
 Pure. Both ends are of one installation: the format has no version, and is never written down.
 """

@@ -36,7 +36,14 @@ from lowtide.metadata.served_frames import (
     read_answer,
     request_frame,
 )
-from lowtide.metadata.store import AmbiguousError, Batch, KeyValue, TransactionResult, UnavailableError, check_transaction
+from lowtide.metadata.store import (
+    AmbiguousError,
+    Batch,
+    KeyValue,
+    TransactionResult,
+    UnavailableError,
+    check_transaction,
+)
 from lowtide.runtime.network import over_socket
 from lowtide.runtime.tasks import TaskRegistry
 
@@ -84,12 +91,17 @@ class ServedStore:
         self._requests = 0
         self._closed = False
         self._failure: str | None = None
-        self._tasks = TaskRegistry(lambda _name, error: self._end(f"the answers of the metadata store cannot be read: {error!r}"))
+        self._tasks = TaskRegistry(
+            lambda _name, error: self._end(f"the answers of the metadata store cannot be read: {error!r}")
+        )
         self._tasks.spawn(self._read(), name="metadata client")
 
     @classmethod
     async def open(cls, connection: socket.socket, *, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> ServedStore:
-        """Use one end of a socket pair, which is taken over; the server has the other. Errors: UnavailableError when it doesn't answer."""
+        """Use one end of a socket pair, which is taken over; the server has the other.
+
+        Errors: UnavailableError when it doesn't answer.
+        """
         try:
             store = cls(await over_socket(connection), answer_timeout_s)
         except OSError as error:
@@ -195,7 +207,9 @@ class ServedStore:
         self._requests += 1
         return self._requests
 
-    async def _read_one(self, request: Request, decoder: msgspec.msgpack.Decoder[T], *, timeout_s: float | None = -1.0) -> T:
+    async def _read_one(
+        self, request: Request, decoder: msgspec.msgpack.Decoder[T], *, timeout_s: float | None = -1.0
+    ) -> T:
         """A request that has no visible effect, or one that may be repeated. Errors: those of the port."""
         try:
             (answer,) = await self._ask(request, timeout_s=timeout_s)
@@ -204,8 +218,9 @@ class ServedStore:
         return decoder.decode(answer.content)
 
     async def _ask(self, request: Request, *, timeout_s: float | None = -1.0) -> list[Answer]:
-        """Send a request. Returns its answer, in parts. Errors: LostError; UnavailableError, and what the server raised.
+        """Send a request.
 
+        Returns its answer, in parts. Errors: LostError; UnavailableError, and what the server raised.
         `timeout_s`: that of the store if it is negative; None waits without a limit.
         """
         if self._closed or self._failure is not None:

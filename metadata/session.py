@@ -1,13 +1,13 @@
 """A broker's session with the cluster: registration, lease, the image it follows, and writes that are fenced.
 
-One lease carries the broker's registration and, if it has it, the controller's key; the revision of the registration is the broker
-epoch. The session keeps the lease and the image, and runs what goes on as long as it is open.
+One lease carries the broker's registration and, if it has it, the controller's key; the revision of the registration is
+the broker epoch. The session keeps the lease and the image, and runs what goes on as long as it is open.
 
-Guards: the image never goes back; a broker whose lease may have ended takes itself for fenced before the store does, and so does one that
-can't show how young its image is.
+Guards: the image never goes back; a broker whose lease may have ended takes itself for fenced before the store does,
+and so does one that can't show how young its image is.
 
-Does not: take the steps of a registration (`registration`), fence writes (`held_registration`), report what a broker can't serve
-(`broker_reports`), do the controller's work (`controller_work`), close the store.
+Does not: take the steps of a registration (`registration`), fence writes (`held_registration`), report what a broker
+can't serve (`broker_reports`), do the controller's work (`controller_work`), close the store.
 """
 
 from __future__ import annotations
@@ -61,7 +61,10 @@ class SessionSettings(msgspec.Struct, frozen=True):
 
 
 class SessionPorts(msgspec.Struct, frozen=True, kw_only=True):
-    """Through what a session reaches the world. `keeper` renews the lease while the loop is held; it is closed with the session."""
+    """Through what a session reaches the world.
+
+    `keeper` renews the lease while the loop is held; it is closed with the session.
+    """
 
     store: MetadataStore
     clock: Clock
@@ -90,7 +93,11 @@ class MetadataSession:
         self._settings = settings or SessionSettings()
         prefix = self._settings.prefix
         self._follower = ImageFollower(
-            store=store, clock=clock, prefix=prefix, age_ms=self._settings.image_age_ms, pause_ms=self._settings.keep_alive_ms
+            store=store,
+            clock=clock,
+            prefix=prefix,
+            age_ms=self._settings.image_age_ms,
+            pause_ms=self._settings.keep_alive_ms,
         )
         self._follower.on_image(self._on_image)
         self._registrar = Registrar(
@@ -113,7 +120,12 @@ class MetadataSession:
         self.write_times = writer.times
         """How long the store took for changes."""
         self.registration = HeldRegistration(
-            broker_id, writer=writer, follower=self._follower, lease=self._lease, store_guard=self._store_guard, prefix=prefix
+            broker_id,
+            writer=writer,
+            follower=self._follower,
+            lease=self._lease,
+            store_guard=self._store_guard,
+            prefix=prefix,
         )
         self._reports = BrokerReports(self.registration, store, self._store_guard, prefix)
         self._controller = ControllerWork(self.registration, store, prefix, reconcile)
@@ -172,7 +184,10 @@ class MetadataSession:
         return self._reports.stops
 
     def keep(self, make_keeper: Callable[[MetadataCopy], CopyKeeper]) -> None:
-        """Have all that is followed written down before it is acted upon. `make_keeper` gets what is known, which goes on changing."""
+        """Have all that is followed written down before it is acted upon.
+
+        `make_keeper` gets what is known, which goes on changing.
+        """
         self._follower.keeper = make_keeper(self._follower.copy)
 
     def on_image(self, listener: ImageListener) -> None:
@@ -186,8 +201,9 @@ class MetadataSession:
     # Life
 
     async def open(self, cluster_id: str | None = None, remembered: Mapping[str, MetadataCopy] | None = None) -> str:
-        """Read the image and agree on the cluster's id: `cluster_id` if the store has none yet, or a random one. Returns it.
+        """Read the image and agree on the cluster's id: `cluster_id` if the store has none yet, or a random one.
 
+        Returns it.
         `remembered` is what log directories know of the metadata, by path: a store that can't be a later state of that is refused.
         Does not register the broker; `start` does. Errors: InconsistentClusterError, UnavailableError, AmbiguousError.
         """
@@ -207,7 +223,9 @@ class MetadataSession:
         if not known:
             known = await self._store_guard.claim_cluster_id(cluster_id or topic_id_text(self._random.randbytes(16)))
         if cluster_id is not None and cluster_id != known:
-            raise OtherClusterError(f"the metadata store belongs to cluster {known}, the log directories to {cluster_id}")
+            raise OtherClusterError(
+                f"the metadata store belongs to cluster {known}, the log directories to {cluster_id}"
+            )
         self.cluster_id = known
         if not self._opened:
             self.nested = await self._store_guard.check_prefix()
@@ -225,12 +243,16 @@ class MetadataSession:
     ) -> None:
         """Register, become controller if there is none, bring the image up to date, and keep all that so until `close`.
 
-        Returns when the image shows this registration and what `reconcile` wanted. After an error only `close` may be called.
+        Returns when the image shows this registration and what `reconcile` wanted. After an error only `close` may be
+        called.
         `directories` are those whose locks are held; `offline` are replicas in others, which failed. `adopts`: see `Registrar.begin`.
-        Errors: those of `Registrar.register` and of `open`, and whatever keeps the controller's work from being done in time.
+        Errors: those of `Registrar.register` and of `open`, and whatever keeps the controller's work from being done in
+        time.
         """
         await self.open()
-        self._registrar.begin(registration, self._random.randbytes(16).hex(), directories or NoDirectories(), adopts=adopts)
+        self._registrar.begin(
+            registration, self._random.randbytes(16).hex(), directories or NoDirectories(), adopts=adopts
+        )
         self._reports.offline = offline or {}
         self._spawn(self._follower.follow, "follow")
         give_up_ms = self._clock.monotonic_ms() + self._settings.registration_timeout_ms
@@ -291,8 +313,8 @@ class MetadataSession:
     async def commit(self, plan: ChangePlan) -> Revision:
         """Make the steps of `plan`, fenced. Returns the revision of the last; `wait_for` it to see it in the image.
 
-        Errors: FencedError, NotControllerError, ConflictError, UnavailableError: this step was not made, those before it were.
-        AmbiguousError: the store could not be asked in time what became of it.
+        Errors: FencedError, NotControllerError, ConflictError, UnavailableError: this step was not made, those before
+        it were. AmbiguousError: the store could not be asked in time what became of it.
         """
         return await self.registration.commit(plan)
 
@@ -301,7 +323,10 @@ class MetadataSession:
         return await self.registration.allocate_producer_ids()
 
     async def wait_for(self, revision: Revision) -> None:
-        """Return when the image shows `revision`, one that changed a key under the prefix. Errors: SessionError when the session closes."""
+        """Return when the image shows `revision`, one that changed a key under the prefix.
+
+        Errors: SessionError when the session closes.
+        """
         await self._follower.wait_for(revision)
 
     # Registration and lease

@@ -1,7 +1,7 @@
 """One metadata store for several brokers of a process: opened by the first, closed by the last that leaves.
 
-Each broker has a share of its own. A share that was closed says nothing to the store any more, not even that its broker's lease may end:
-that is what a broker that died looks like to the others.
+Each broker has a share of its own. A share that was closed says nothing to the store any more, not even that its
+broker's lease may end: that is what a broker that died looks like to the others.
 
 Guards: the store is open exactly while a broker has a share of it; opening and closing never overlap.
 """

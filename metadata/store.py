@@ -1,12 +1,12 @@
 """The port to the cluster's metadata: compare-and-swap transactions, leases, watches.
 
-A store is an ordered map of byte keys with one revision, an integer that grows by one with every transaction that changes anything.
-A key remembers the revision that created it and the one that last changed it, and decisions compare those, never values: that
-is cheap, it cannot be fooled by a value that came back, and it means the same in SQLite and in etcd. A revision serves as broker
-epoch, as metadata offset and as version for compare-and-swap at once.
+A store is an ordered map of byte keys with one revision, an integer that grows by one with every transaction that
+changes anything. A key remembers the revision that created it and the one that last changed it, and decisions compare
+those, never values: that is cheap, it cannot be fooled by a value that came back, and it means the same in SQLite and
+in etcd. A revision serves as broker epoch, as metadata offset and as version for compare-and-swap at once.
 
-Guards: a transaction is applied whole or not at all, under one revision, and is durable before `transact` returns. What a watch
-delivers is every revision, in order, each whole.
+Guards: a transaction is applied whole or not at all, under one revision, and is durable before `transact` returns. What
+a watch delivers is every revision, in order, each whole.
 
 Does not do: the sense of the keys (`keys`, `records`, `image`), registration and fencing (`session`).
 
@@ -148,11 +148,17 @@ class MetadataStore(Protocol):
         ...
 
     async def range(self, prefix: bytes) -> tuple[list[KeyValue], Revision]:
-        """Read all keys that begin with `prefix`, ordered by key, as they stand at the returned revision. Errors: UnavailableError."""
+        """Read all keys that begin with `prefix`, ordered by key, as they stand at the returned revision.
+
+        Errors: UnavailableError.
+        """
         ...
 
     async def revision(self) -> Revision:
-        """The store's revision, read linearizably: no larger one was returned to any client before. Errors: UnavailableError."""
+        """The store's revision, read linearizably: no larger one was returned to any client before.
+
+        Errors: UnavailableError.
+        """
         ...
 
     async def transact(
@@ -160,7 +166,8 @@ class MetadataStore(Protocol):
     ) -> TransactionResult:
         """Run `operations` if all of `compares` hold, else `otherwise`, in one durable revision.
 
-        Errors: UnavailableError (not applied), AmbiguousError (unknown), LeaseGoneError (a put named a dead lease; not applied).
+        Errors: UnavailableError (not applied), AmbiguousError (unknown), LeaseGoneError (a put named a dead lease; not
+        applied).
         """
         ...
 
@@ -173,7 +180,10 @@ class MetadataStore(Protocol):
         ...
 
     async def lease_revoke(self, lease: LeaseId) -> None:
-        """End the lease now and delete its keys in one revision; no error if it is gone. Errors: UnavailableError, AmbiguousError."""
+        """End the lease now and delete its keys in one revision; no error if it is gone.
+
+        Errors: UnavailableError, AmbiguousError.
+        """
         ...
 
     def watch(self, prefix: bytes, start_revision: Revision) -> AsyncGenerator[Batch, None]:
@@ -191,9 +201,9 @@ class MetadataStore(Protocol):
     async def raft_surplus(self) -> int | None:
         """How many entries the store's raft log has more than the store has revisions; None where that can't be asked.
 
-        Each revision takes an entry, and some entries make no revision, so the number never falls while the store lives. A store that is
-        restored from a snapshot keeps its revision and begins its raft log again. May be a little too large, never too small.
-        Errors: UnavailableError.
+        Each revision takes an entry, and some entries make no revision, so the number never falls while the store
+        lives. A store that is restored from a snapshot keeps its revision and begins its raft log again. May be a
+        little too large, never too small. Errors: UnavailableError.
         """
         ...
 
@@ -215,7 +225,9 @@ class OwnedStore(MetadataStore, Protocol):
         ...
 
 
-def check_transaction(compares: Sequence[Compare], operations: Sequence[Operation], otherwise: Sequence[Operation]) -> None:
+def check_transaction(
+    compares: Sequence[Compare], operations: Sequence[Operation], otherwise: Sequence[Operation]
+) -> None:
     """Assert that every engine would take this transaction: few enough operations, and no key written twice in one branch."""
     assert max(len(compares), len(operations), len(otherwise)) <= MAX_TRANSACTION_OPERATIONS, (
         f"a transaction of {len(compares)} comparisons, {len(operations)} and {len(otherwise)} operations is over the limit"

@@ -1,7 +1,7 @@
 """Whether the store is the one, and in a state, that this broker may act on.
 
-A store that was put back to a backup forgets: topics that were created since, deletes, who was in sync. A broker that acted on it would
-remove, truncate or serve what it must not. Five things give such a store away:
+A store that was put back to a backup forgets: topics that were created since, deletes, who was in sync. A broker that
+acted on it would remove, truncate or serve what it must not. Five things give such a store away:
 
 * what a log directory remembers of the metadata (`metadata_copy`) can't have become what the store has
 * a broker writes into the store, soon after a change, that it has acted on it: no other writes that key, so its revision can't pass for a
@@ -28,7 +28,16 @@ from lowtide.metadata.errors import REMEDY, InconsistentClusterError, NestedPref
 from lowtide.metadata.metadata_copy import contradiction, rows_of
 from lowtide.metadata.prefixes import around, inside, nesting, prefix_inside, prefixes_around
 from lowtide.metadata.records import HistoryRecord, SuspensionRecord, encode
-from lowtide.metadata.store import ABSENT, AccessDeniedError, AmbiguousError, Compare, Delete, Get, MetadataStoreError, Put
+from lowtide.metadata.store import (
+    ABSENT,
+    AccessDeniedError,
+    AmbiguousError,
+    Compare,
+    Delete,
+    Get,
+    MetadataStoreError,
+    Put,
+)
 from lowtide.protocol.types import topic_id_text
 
 if TYPE_CHECKING:
@@ -59,7 +68,13 @@ class StoreGuard:
     """Refuses a store that can't be a later state of what this broker acted on. Part of a session."""
 
     def __init__(
-        self, store: MetadataStore, follower: ImageFollower, prefix: bytes, broker_id: BrokerId, random: Random, clock: Clock
+        self,
+        store: MetadataStore,
+        follower: ImageFollower,
+        prefix: bytes,
+        broker_id: BrokerId,
+        random: Random,
+        clock: Clock,
     ) -> None:
         """Nothing is known of the store yet."""
         self._store = store
@@ -85,16 +100,23 @@ class StoreGuard:
             if copy.history_id == image.history.history_id:
                 reason = contradiction(copy, now.rows, now.revision)
                 if reason is not None:
-                    raise StoreWentBackError(f"the metadata store was put back to an earlier state, as {path} shows: {reason}")
+                    raise StoreWentBackError(
+                        f"the metadata store was put back to an earlier state, as {path} shows: {reason}"
+                    )
             elif copy.history_id != image.history.previous_id or copy.revision > image.history.previous_revision:
                 history = f"is of history {image.history.history_id}" if image.history.history_id else "has no history"
                 known = f"of {copy.history_id} at revision {copy.revision}"
-                raise InconsistentClusterError(f"the metadata store {history}, the log directory {path} {known}; {REMEDY}")
+                raise InconsistentClusterError(
+                    f"the metadata store {history}, the log directory {path} {known}; {REMEDY}"
+                )
         if image.history.history_id:
             await self._check_surplus(image.history)
 
     async def claim_cluster_id(self, wanted: str) -> str:
-        """Give the cluster this id if it has none. Returns the one that it has. Errors: those of the store; NestedPrefixError."""
+        """Give the cluster this id if it has none.
+
+        Returns the one that it has. Errors: those of the store; NestedPrefixError.
+        """
         key = self._prefix + keys.CLUSTER_ID
         others = [each + keys.CLUSTER_ID for each in prefixes_around(self._prefix)]
         try:
@@ -114,23 +136,26 @@ class StoreGuard:
         """Make the id where no cluster around has one; that isn't asked for where another one's keys mustn't be read."""
         compares = [Compare(each, "create", "==", ABSENT) for each in (key, *others)]
         try:
-            return await self._store.transact(compares, [Put(key, wanted.encode())], [Get(each) for each in (key, *others)])
+            return await self._store.transact(
+                compares, [Put(key, wanted.encode())], [Get(each) for each in (key, *others)]
+            )
         except AccessDeniedError:
             if not others:
                 raise
         return await self._claim(key, wanted, ())
 
     async def check_prefix(self) -> str | None:
-        """Whether another cluster lies around this one, or inside. Returns that, in a sentence, for a cluster that has begun long ago.
+        """Whether another cluster lies around this one, or inside.
 
+        Returns that, in a sentence, for a cluster that has begun long ago.
         It goes on, for its keys are understood, and the other's are not. A new one is refused, and gives its id back.
         Errors: NestedPrefixError; UnavailableError.
         """
         if self._follower.image.history.history_id:
             rows = self._follower.copy.rows.values()
             return await nesting(self._store, self._prefix, ((row[0], row[1]) for row in rows))
-        # Not through the follower: it would take an id that another broker has given back for a store that went back. Whether there is a
-        # cluster around was compared when the id was made.
+        # Not through the follower: it would take an id that another broker has given back for a store that went back.
+        # Whether there is a cluster around was compared when the id was made.
         pairs, _ = await self._store.range(self._prefix)
         found = {row[0]: row for row in rows_of(pairs, self._prefix)}
         inner = prefix_inside(self._prefix, ((row[0], row[1]) for row in found.values()))
@@ -139,13 +164,19 @@ class StoreGuard:
         own = found.get(keys.CLUSTER_ID)
         if own is not None:
             key = self._prefix + keys.CLUSTER_ID
-            compares = [Compare(key, "modify", "==", own[3]), Compare(self._prefix + keys.HISTORY, "create", "==", ABSENT)]
+            compares = [
+                Compare(key, "modify", "==", own[3]),
+                Compare(self._prefix + keys.HISTORY, "create", "==", ABSENT),
+            ]
             with suppress(AmbiguousError):
                 await self._store.transact(compares, [Delete(key)])
         raise NestedPrefixError(around(self._prefix, inner))
 
     async def begin(self) -> None:
-        """Give the store a history if it has none, and watch over it from now on. Errors: those of the store; as `check`."""
+        """Give the store a history if it has none, and watch over it from now on.
+
+        Errors: those of the store; as `check`.
+        """
         if not self._follower.image.history.history_id:
             await self._begin_history()
         self._history_id = self._follower.image.history.history_id
@@ -163,7 +194,9 @@ class StoreGuard:
         """Whether what is followed may still be acted upon. Errors: InconsistentClusterError."""
         _check_suspension(image)
         if self._history_id and image.history.history_id != self._history_id:
-            raise InconsistentClusterError("the metadata were brought forward while this broker ran, which has to be started again")
+            raise InconsistentClusterError(
+                "the metadata were brought forward while this broker ran, which has to be started again"
+            )
 
     def witness(self) -> Step | None:
         """What has the store hold that this broker has acted on its newest change; None while it holds that, or was just written."""
@@ -189,7 +222,9 @@ class StoreGuard:
 
     async def _begin_history(self) -> None:
         key = self._prefix + keys.HISTORY
-        history = HistoryRecord(topic_id_text(self._random.randbytes(16)), least_surplus(await self._store.raft_surplus()))
+        history = HistoryRecord(
+            topic_id_text(self._random.randbytes(16)), least_surplus(await self._store.raft_surplus())
+        )
         with suppress(AmbiguousError):
             await self._store.transact([Compare(key, "create", "==", ABSENT)], [Put(key, encode(history))])
         await self._follower.read()

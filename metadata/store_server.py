@@ -1,11 +1,12 @@
 """Serves a metadata store to other processes of this machine, over sockets that they were given at their birth.
 
-A connection is one end of a socket pair. It has no name, so there is no file whose permissions or length of path matter, nothing is left
-behind by a process that is killed, and only a process that was handed the other end can use it. When either process dies, the other one
-reads the end of the connection.
+A connection is one end of a socket pair. It has no name, so there is no file whose permissions or length of path
+matter, nothing is left behind by a process that is killed, and only a process that was handed the other end can use it.
+When either process dies, the other one reads the end of the connection.
 
-Guards: a request is answered once, or its connection ends. What a client asked for after its last answer may have been applied, as in
-etcd. A lease outlives the connection over which it was granted; `end_leases` is for an owner that knows that the process is dead.
+Guards: a request is answered once, or its connection ends. What a client asked for after its last answer may have been
+applied, as in etcd. A lease outlives the connection over which it was granted; `end_leases` is for an owner that knows
+that the process is dead.
 
 Does not do: opening the store, starting processes (the supervisor).
 """
@@ -61,7 +62,10 @@ class ServedConnection:
         streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         on_fault: Callable[[str], None],
     ) -> None:
-        """Begin to answer. `on_fault` gets a sentence when the client sends what is no request, which ends the connection."""
+        """Begin to answer.
+
+        `on_fault` gets a sentence when the client sends what is no request, which ends the connection.
+        """
         self._store = store
         self._reader, self._writer = streams
         self._on_fault = on_fault
@@ -178,6 +182,8 @@ class ServedConnection:
             return await anext(batches)
 
 
-async def serve_store(store: MetadataStore, connection: socket.socket, on_fault: Callable[[str], None]) -> ServedConnection:
+async def serve_store(
+    store: MetadataStore, connection: socket.socket, on_fault: Callable[[str], None]
+) -> ServedConnection:
     """Answer what comes over one end of a socket pair, which is taken over. Errors: OSError."""
     return ServedConnection(store, await over_socket(connection), on_fault)

@@ -1,7 +1,7 @@
 """One step from the topics of an image to those of the next.
 
-Guards: a topic is visible only with all its partitions, of which those that can't be read have no leader; a partition without its topic is
-invisible, and kept as loose until its topic counts it, or its key is deleted.
+Guards: a topic is visible only with all its partitions, of which those that can't be read have no leader; a partition
+without its topic is invisible, and kept as loose until its topic counts it, or its key is deleted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from lowtide.metadata import keys
-from lowtide.metadata.image import KEEPING_CONFIGS, NO_CONFIGS, PartitionImage, TopicImage, partition_image, unknown_partition
+from lowtide.metadata.image import (
+    KEEPING_CONFIGS,
+    NO_CONFIGS,
+    PartitionImage,
+    TopicImage,
+    partition_image,
+    unknown_partition,
+)
 from lowtide.metadata.records import MetadataCorruptError, PartitionRecord, TopicRecord, decode
 from lowtide.metadata.store import ABSENT
 from lowtide.protocol.types import TopicId, parse_topic_id, topic_id_text
@@ -86,7 +93,11 @@ class TopicsChange:
         if key.startswith(keys.PARTITIONS):
             topic_id, number = keys.parse_partition(key)
             known = self._known_partition(topic_id, number)
-            state = unknown_partition(revision) if known is None else msgspec.structs.replace(known, modify_revision=revision)
+            state = (
+                unknown_partition(revision)
+                if known is None
+                else msgspec.structs.replace(known, modify_revision=revision)
+            )
             self._partitions.setdefault(topic_id, {})[number] = state
             return known is not None and known.is_known
         name = _topic_name(key, keys.TOPICS if key.startswith(keys.TOPICS) else keys.TOPIC_CONFIGS)
@@ -140,7 +151,9 @@ class TopicsChange:
             if number >= len(partitions):
                 loose[number] = partition
             else:
-                partitions[number] = self._gone(topic_id, number, partitions[number]) if partition is None else partition
+                partitions[number] = (
+                    self._gone(topic_id, number, partitions[number]) if partition is None else partition
+                )
                 self.touched_numbers[topic.name][number] = None
         if len(loose) < len(changed):
             self._set_topic(msgspec.structs.replace(topic, partitions=tuple(partitions)))
@@ -148,7 +161,10 @@ class TopicsChange:
             self._apply_loose(topic_id, loose)
 
     def _apply_loose(self, topic_id: TopicId, changed: Mapping[int, PartitionImage | None]) -> None:
-        """Keep partitions that have no topic. Only the chunks of one creation share a mapping, and each is copied once per batch."""
+        """Keep partitions that have no topic.
+
+        Only the chunks of one creation share a mapping, and each is copied once per batch.
+        """
         if self._loose is None:
             self._loose = dict(self._old.loose)
         kept = dict(self._loose.get(topic_id, {}))
@@ -164,7 +180,9 @@ class TopicsChange:
 
     def _gone(self, topic_id: TopicId, number: int, known: PartitionImage) -> PartitionImage:
         """A partition of a topic has no record: its state from before, which the next change of it writes again."""
-        self._unreadable.note(keys.partition(topic_id, number), ABSENT, "it is missing, and its topic is there", keeps=known.is_known)
+        self._unreadable.note(
+            keys.partition(topic_id, number), ABSENT, "it is missing, and its topic is there", keeps=known.is_known
+        )
         return msgspec.structs.replace(known, modify_revision=ABSENT)
 
     def _put_topic(self, name: str, topic_id: TopicId, count: int, revision: Revision) -> None:
@@ -174,7 +192,9 @@ class TopicsChange:
             before = None
         first = 0 if before is None else len(before.partitions)
         if count < first:
-            self._unreadable.note(keys.topic(name), revision, f"it has {first} partitions, and its record says {count}", keeps=True)
+            self._unreadable.note(
+                keys.topic(name), revision, f"it has {first} partitions, and its record says {count}", keeps=True
+            )
             count = first
         found = self._take_loose(topic_id, count)
         added = []
@@ -189,7 +209,9 @@ class TopicsChange:
             self._names_to_change()[topic_id] = name
         else:
             self.touched_numbers[name].update(dict.fromkeys(range(first, count)))
-            topic = msgspec.structs.replace(before, partitions=before.partitions + tuple(added), modify_revision=revision)
+            topic = msgspec.structs.replace(
+                before, partitions=before.partitions + tuple(added), modify_revision=revision
+            )
         self._set_topic(topic)
 
     def _remove_topic(self, name: str) -> None:
@@ -225,7 +247,10 @@ class TopicsChange:
         return self._topic_names
 
     def _take_loose(self, topic_id: TopicId, end: int) -> Mapping[int, PartitionImage]:
-        """The loose partitions of a topic with numbers below `end`. Others stay: an attempt to add more was given up."""
+        """The loose partitions of a topic with numbers below `end`.
+
+        Others stay: an attempt to add more was given up.
+        """
         if self._loose is None:
             self._loose = dict(self._old.loose)
         found = self._loose.pop(topic_id, {})

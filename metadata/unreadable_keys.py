@@ -38,7 +38,10 @@ class Unreadable(msgspec.Struct, frozen=True, gc=False):
 
 
 class UnreadableKeys:
-    """The unreadable keys of one step from an image to the next. Copies the mapping at most once, and only if it changes."""
+    """The unreadable keys of one step from an image to the next.
+
+    Copies the mapping at most once, and only if it changes.
+    """
 
     def __init__(self, old: Mapping[bytes, Unreadable]) -> None:
         self._old = old

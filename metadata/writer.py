@@ -1,10 +1,11 @@
 """Fenced writes: every transaction of a broker compares its registration, and an answer that was lost is looked up.
 
-A transaction without an answer may have been applied, may not have been, or may still be applied. It is never sent again on the
-hope that it was not: first its effect is looked for, and what is sent again conflicts if the first attempt arrives late.
+A transaction without an answer may have been applied, may not have been, or may still be applied. It is never sent
+again on the hope that it was not: first its effect is looked for, and what is sent again conflicts if the first attempt
+arrives late.
 
-Guards: a broker that was given up, or a controller that was deposed, writes nothing. Source: Jepsen's report on jetcd, whose client
-executed transactions twice.
+Guards: a broker that was given up, or a controller that was deposed, writes nothing. Source: Jepsen's report on jetcd,
+whose client executed transactions twice.
 """
 
 from __future__ import annotations
@@ -65,7 +66,10 @@ async def is_set_within(event: asyncio.Event, wait_ms: int) -> bool:
 
 
 class FencedWriter:
-    """Makes changes on behalf of one broker. `fences` are the comparisons that every transaction gets besides its own."""
+    """Makes changes on behalf of one broker.
+
+    `fences` are the comparisons that every transaction gets besides its own.
+    """
 
     def __init__(self, store: MetadataStore, clock: Clock, prefix: bytes, ambiguous_timeout_ms: int) -> None:
         """Write under `prefix`; look for the effect of an unanswered transaction for this long."""
@@ -79,8 +83,8 @@ class FencedWriter:
     async def write(self, steps: Sequence[Step], fences: Sequence[Compare], seen: Revision) -> Revision:
         """Make the steps in order. `seen`: the revision on which they were decided. Returns the revision of the last.
 
-        Errors: FencedError, NotControllerError, ConflictError, UnavailableError: this step was not made, those before it were.
-        AmbiguousError: the store could not be asked in time what became of it.
+        Errors: FencedError, NotControllerError, ConflictError, UnavailableError: this step was not made, those before
+        it were. AmbiguousError: the store could not be asked in time what became of it.
         """
         revision = seen
         for step in steps:
@@ -107,10 +111,14 @@ class FencedWriter:
         raise UnavailableError(message)
 
     async def _write_step(self, step: Step, fences: Sequence[Compare], seen: Revision) -> Revision:
-        """One transaction. A lost answer is looked up, and the step made again if it had no effect; its comparisons allow that."""
+        """One transaction.
+
+        A lost answer is looked up, and the step made again if it had no effect; its comparisons allow that.
+        """
         compares = [Compare(self._prefix + c.key, c.field, c.operator, c.argument) for c in step.compares]
         operations = [
-            Put(self._prefix + o.key, o.value, o.lease) if type(o) is Put else Delete(self._prefix + o.key) for o in step.operations
+            Put(self._prefix + o.key, o.value, o.lease) if type(o) is Put else Delete(self._prefix + o.key)
+            for o in step.operations
         ]
         give_up_ms = self._clock.monotonic_ms() + self._ambiguous_timeout_ms
         retry = Retry()

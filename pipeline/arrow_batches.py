@@ -1,7 +1,7 @@
 """Columns of records as Arrow's record batches, in exactly the schema that Spark expects of this source.
 
-Nothing is copied: the arrays are the columns' own buffers. The schema is that of Spark's Kafka source; were an order or a type
-another one, Spark would refuse the batch (DATA_SOURCE_RETURN_SCHEMA_MISMATCH).
+Nothing is copied: the arrays are the columns' own buffers. The schema is that of Spark's Kafka source; were an order or
+a type another one, Spark would refuse the batch (DATA_SOURCE_RETURN_SCHEMA_MISMATCH).
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ class BatchMaker:
         self._row_count = rows
         name = self._partition.topic.encode()
         offsets = array("i", range(0, (rows + 1) * len(name), len(name))) if name else array("i", bytes(4 * (rows + 1)))
-        self._topics = pa.Array.from_buffers(pa.string(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(name * rows)], 0)
+        self._topics = pa.Array.from_buffers(
+            pa.string(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(name * rows)], 0
+        )
         self._partitions = _fixed(pa.int32(), _INT32.pack(self._partition.partition) * rows, rows)
 
 
@@ -76,7 +78,9 @@ def _fixed(kind: pa.DataType, values: bytes | bytearray, rows: int) -> pa.Array:
 
 def _binary(kind: pa.DataType, column: BinaryColumn, rows: int) -> pa.Array:
     validity = pa.py_buffer(column.validity) if column.null_count else None
-    return pa.Array.from_buffers(kind, rows, [validity, pa.py_buffer(column.offsets), pa.py_buffer(column.values)], column.null_count)
+    return pa.Array.from_buffers(
+        kind, rows, [validity, pa.py_buffer(column.offsets), pa.py_buffer(column.values)], column.null_count
+    )
 
 
 def _headers(column: HeaderColumn, rows: int) -> pa.Array:
@@ -84,4 +88,6 @@ def _headers(column: HeaderColumn, rows: int) -> pa.Array:
     pairs = pa.StructArray.from_arrays(fields, fields=list(_HEADER))
     validity = pa.py_buffer(column.validity) if column.null_count else None
     kind = ARROW_SCHEMA_WITH_HEADERS.field("headers").type
-    return pa.Array.from_buffers(kind, rows, [validity, pa.py_buffer(column.offsets)], column.null_count, children=[pairs])
+    return pa.Array.from_buffers(
+        kind, rows, [validity, pa.py_buffer(column.offsets)], column.null_count, children=[pairs]
+    )

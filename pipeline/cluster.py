@@ -1,8 +1,9 @@
 """A cluster as a worker of Spark sees it: who leads what, and a connection to each broker that is needed.
 
-Everything blocks until it is done or its deadline is over. What may be tried again is tried again, with growing pauses: brokers that
-can't be reached, leaders that have moved, elections. Used by the driver (which partitions there are, where they begin and end), by the
-executors, each with its own, and by producers. Sources: Kafka's client (NetworkClient, OffsetFetcher), KIP-320 for leader epochs.
+Everything blocks until it is done or its deadline is over. What may be tried again is tried again, with growing pauses:
+brokers that can't be reached, leaders that have moved, elections. Used by the driver (which partitions there are, where
+they begin and end), by the executors, each with its own, and by producers. Sources: Kafka's client (NetworkClient,
+OffsetFetcher), KIP-320 for leader epochs.
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ class Cluster:
         self._connections: dict[Address, BlockingConnection] = {}
         self._spare: BlockingConnection | None = None
         """For questions, while answers are awaited on all the others."""
-        self._reachable: defaultdict[Address, Reachability] = defaultdict(lambda: Reachability(settings.reconnect_backoff))
+        self._reachable: defaultdict[Address, Reachability] = defaultdict(
+            lambda: Reachability(settings.reconnect_backoff)
+        )
 
     def deadline(self, timeout_ms: int | None = None) -> int:
         """The moment after `timeout_ms`; by default after the settings' time for a call."""
@@ -101,8 +104,14 @@ class Cluster:
                 return attempt(min(deadline_ms, self.clock.monotonic_ms() + self.settings.request_timeout_ms))
             except (RetriableError, ConnectionFailedError) as error:
                 failures += 1
-                now_ms, share, backoff = self.clock.monotonic_ms(), self.random.uniform(-1, 1), self.settings.retry_backoff
-                rest_ms = rest_after(None, failures=failures, now_ms=now_ms, deadline_ms=deadline_ms, backoff=backoff, share=share)
+                now_ms, share, backoff = (
+                    self.clock.monotonic_ms(),
+                    self.random.uniform(-1, 1),
+                    self.settings.retry_backoff,
+                )
+                rest_ms = rest_after(
+                    None, failures=failures, now_ms=now_ms, deadline_ms=deadline_ms, backoff=backoff, share=share
+                )
                 if rest_ms is None:
                     message = f"can't {what}: {error}"
                     raise ClusterError(message) from error
@@ -130,7 +139,10 @@ class Cluster:
         return self.connection(address, deadline_ms)
 
     def leader_of(self, partition: TopicPartition, deadline_ms: int) -> Leader:
-        """The leaders as last received; requests missing ones. Errors: ConnectionFailedError, RetriableError, MissingTopicsError."""
+        """The leaders as last received; requests missing ones.
+
+        Errors: ConnectionFailedError, RetriableError, MissingTopicsError.
+        """
         topic = self.leaders.topics.get(partition.topic)
         if topic is None or partition.topic in self._stale or partition.partition not in topic.leaders:
             topic = self._refresh([partition.topic], deadline_ms)[partition.topic]
@@ -170,13 +182,16 @@ class Cluster:
         names = [topic.name or "" for topic in answer.topics if topic.error_code == ErrorCode.NONE]
         return {name: self.leaders.topics[name] for name in names}
 
-    def ask_metadata(self, names: Iterable[str] | None, deadline_ms: int, *, may_create: bool = False) -> MetadataResponse:
+    def ask_metadata(
+        self, names: Iterable[str] | None, deadline_ms: int, *, may_create: bool = False
+    ) -> MetadataResponse:
         """Ask a broker about topics, or about all, and learn what it says. An answer tells of errors, too.
 
         `may_create`: a broker with `auto.create.topics.enable` makes a topic that isn't there. Errors: ConnectionFailedError, TlsError.
         """
         asked = None if names is None else [MetadataRequestTopic(name=name) for name in sorted(names)]
-        # From version 4 on a question need not create topics. None older is asked: version 4 came with Kafka 0.11, as did batches v2.
+        # From version 4 on a question need not create topics. None older is asked: version 4 came with Kafka 0.11, as
+        # did batches v2.
         request = MetadataRequest(topics=asked, allow_auto_topic_creation=may_create)
         answer: MetadataResponse = self.ask_any(request, deadline_ms)
         self.leaders.learn(answer)
@@ -186,8 +201,9 @@ class Cluster:
     def ask_any(self, request: ApiMessage, deadline_ms: int) -> Any:
         """What some broker answers to a question that every broker can answer.
 
-        A broker that does not answer within `SILENT_MS` is given up, and another one is asked; the time doubles with each attempt, so a
-        cluster that is only slow answers in the end. Errors: ConnectionFailedError for the last broker that was asked; TlsError.
+        A broker that does not answer within `SILENT_MS` is given up, and another one is asked; the time doubles with
+        each attempt, so a cluster that is only slow answers in the end. Errors: ConnectionFailedError for the last
+        broker that was asked; TlsError.
         """
         patience_ms = SILENT_MS
         while True:
@@ -274,7 +290,10 @@ class Cluster:
         read_committed: bool,
         deadline_ms: int,
     ) -> None:
-        """Ask one leader; what it tells is added to `found`. Errors: RetriableError, ConnectionFailedError, ClusterError."""
+        """Ask one leader; what it tells is added to `found`.
+
+        Errors: RetriableError, ConnectionFailedError, ClusterError.
+        """
         topics: dict[str, list[ListOffsetsPartition]] = {}
         for (topic, partition), timestamp in wanted.items():
             topics.setdefault(topic, []).append(ListOffsetsPartition(partition_index=partition, timestamp=timestamp))

@@ -1,7 +1,7 @@
 """`format("lowtide")` as Spark sees it: a name, a schema, and who reads and writes.
 
-Spark starts several processes for a query, each of which imports this module and asks for one thing: so what reads and what writes is
-imported when it is asked for. It is a tenth of a second each time.
+Spark starts several processes for a query, each of which imports this module and asks for one thing: so what reads and
+what writes is imported when it is asked for. It is a tenth of a second each time.
 """
 
 from __future__ import annotations
@@ -13,14 +13,19 @@ from pyspark.sql.types import StructType
 
 from lowtide.pipeline.read_options import read_options, wants_headers
 
-SCHEMA: Final = "key BINARY, value BINARY, topic STRING, partition INT, offset LONG, timestamp TIMESTAMP, timestampType INT"
+SCHEMA: Final = (
+    "key BINARY, value BINARY, topic STRING, partition INT, offset LONG, timestamp TIMESTAMP, timestampType INT"
+)
 """For Spark, without headers; `arrow_batches` has the same for Arrow."""
 
 SCHEMA_WITH_HEADERS: Final = f"{SCHEMA}, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 
 
 class LowtideDataSource(DataSource):  # type: ignore[misc]
-    """Topics of a Kafka cluster as data frames. Its options keep their capitals only in Spark's own map, so that is what is passed on."""
+    """Topics of a Kafka cluster as data frames.
+
+    Its options keep their capitals only in Spark's own map, so that is what is passed on.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -49,7 +54,9 @@ class LowtideDataSource(DataSource):  # type: ignore[misc]
         from lowtide.pipeline.writer import BatchWriter, SinkSettings  # noqa: PLC0415 PySpark imports this module where it isn't needed
 
         if overwrite:
-            raise SinkError('mode("overwrite") would have to delete what others have written: a topic is appended to, say mode("append")')
+            raise SinkError(
+                'mode("overwrite") would have to delete what others have written: a topic is appended to, say mode("append")'
+            )
         return BatchWriter(SinkSettings.of(self.options, column_types(schema)))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: FBT001, N802 Spark's signature

@@ -1,11 +1,11 @@
 """Reading one range of offsets, by whatever worker of Spark was given it.
 
-It asks the partition's leader itself, and finds the new one when the leader moves; it leaves out what `read_committed` leaves out, and
-checks every batch's CRC. A range that can't be had any more (deleted, truncated, the topic created again) is lost: that ends the task, or,
-with `failOnDataLoss=false`, is skipped with a warning.
+It asks the partition's leader itself, and finds the new one when the leader moves; it leaves out what `read_committed`
+leaves out, and checks every batch's CRC. A range that can't be had any more (deleted, truncated, the topic created
+again) is lost: that ends the task, or, with `failOnDataLoss=false`, is skipped with a warning.
 
-While the caller is busy with the records of one answer, the next is already requested, as in Kafka's consumer. It waits in the socket: no
-more than one answer is ever in memory.
+While the caller is busy with the records of one answer, the next is already requested, as in Kafka's consumer. It waits
+in the socket: no more than one answer is ever in memory.
 
 Sources: Kafka's Fetcher, Spark's KafkaDataConsumer (what counts as lost).
 """
@@ -19,7 +19,14 @@ from typing import Final
 
 from lowtide.admin.blocking_connection import BlockingConnection
 from lowtide.admin.errors import ConnectionFailedError
-from lowtide.pipeline.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster, ClusterError, MissingTopicsError, RetriableError
+from lowtide.pipeline.cluster import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    Cluster,
+    ClusterError,
+    MissingTopicsError,
+    RetriableError,
+)
 from lowtide.pipeline.tasks import DataLossError, FetchSettings, PlannedRange
 from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
 from lowtide.protocol.errors import ErrorCode
@@ -72,7 +79,9 @@ class RangeReader:
         while self._next < self._until:
             before = self._next
             try:
-                answer = self._cluster.retry(f"read {self._partition} at offset {self._next}", self._fetch_patiently, deadline_ms)
+                answer = self._cluster.retry(
+                    f"read {self._partition} at offset {self._next}", self._fetch_patiently, deadline_ms
+                )
             except MissingTopicsError as error:
                 self._on_lost(self._until, str(error))
                 return
@@ -89,7 +98,9 @@ class RangeReader:
         """Yields what an answer holds. Its records are views: nothing is requested before all of it was walked."""
         records = memoryview(answer.records or b"")  # type: ignore[arg-type]
         aborted = (
-            [(one.producer_id, one.first_offset) for one in answer.aborted_transactions or ()] if self._settings.read_committed else []
+            [(one.producer_id, one.first_offset) for one in answer.aborted_transactions or ()]
+            if self._settings.read_committed
+            else []
         )
         limits = ColumnLimits(columns_bytes_max=COLUMN_BYTES_MAX)
         while True:
@@ -110,7 +121,10 @@ class RangeReader:
 
     # ------------------------------------------------------------------ one request
     def _ask_early(self) -> None:
-        """Ask for what follows, so that it arrives while the caller is busy. If that fails, `_fetch` asks again, and reports it."""
+        """Ask for what follows, so that it arrives while the caller is busy.
+
+        If that fails, `_fetch` asks again, and reports it.
+        """
         if self._next < self._until:
             with contextlib.suppress(RetriableError, ConnectionFailedError, ClusterError):
                 self._asked = self._ask(self._cluster.deadline(self._cluster.settings.request_timeout_ms))
@@ -132,8 +146,9 @@ class RangeReader:
         return answer
 
     def _fetch(self, deadline_ms: int) -> PartitionData:
-        """The leader's answer, to one request. It may have no records: the high watermark of a new leader isn't known yet.
+        """The leader's answer, to one request.
 
+        It may have no records: the high watermark of a new leader isn't known yet.
         Errors: RetriableError, ConnectionFailedError, DataLossError, MissingTopicsError, ClusterError.
         """
         asked, self._asked = self._asked, None
@@ -148,8 +163,9 @@ class RangeReader:
         return self._checked(answer)
 
     def _ask(self, deadline_ms: int) -> BlockingConnection:
-        """Send the leader a request from the next offset on. Returns the connection on which its answer comes, and no other before it.
+        """Send the leader a request from the next offset on.
 
+        Returns the connection on which its answer comes, and no other before it.
         Errors: RetriableError, ConnectionFailedError, MissingTopicsError, ClusterError.
         """
         leader = self._cluster.leader_of(self._partition, deadline_ms)
@@ -215,7 +231,10 @@ class RangeReader:
 
     # ------------------------------------------------------------------ what is lost
     def _on_out_of_range(self) -> None:
-        """Find the deleted part of the range, and continue behind it. Errors: DataLossError, ClusterError, MissingTopicsError."""
+        """Find the deleted part of the range, and continue behind it.
+
+        Errors: DataLossError, ClusterError, MissingTopicsError.
+        """
         wanted = self._partition
         earliest = self._cluster.list_offsets({wanted: EARLIEST_TIMESTAMP}, read_committed=False)[wanted].offset
         latest = self._cluster.list_offsets({wanted: LATEST_TIMESTAMP}, read_committed=False)[wanted].offset
@@ -227,13 +246,18 @@ class RangeReader:
     def _on_nothing_came(self) -> None:
         """The broker answers, and has nothing. Errors: ClusterError, unless the partition has become shorter."""
         self._on_out_of_range()
-        message = f"nothing came of {self._partition} from offset {self._next} on within {self._settings.poll_timeout_ms} ms"
+        message = (
+            f"nothing came of {self._partition} from offset {self._next} on within {self._settings.poll_timeout_ms} ms"
+        )
         if self._settings.read_committed:
             message += ": perhaps a transaction is open there, and what follows isn't committed"
         raise ClusterError(message)
 
     def _on_lost(self, until: Offset, why: str) -> None:
-        """Offsets from the next one up to `until` (exclusive) can't be had. Errors: DataLossError, unless that is accepted."""
+        """Offsets from the next one up to `until` (exclusive) can't be had.
+
+        Errors: DataLossError, unless that is accepted.
+        """
         message = (
             f"records of {self._partition} from offset {self._next} to {until - 1} are gone before they were read ({why}): "
             "deleted by retention, by DeleteRecords, or with their topic"

@@ -1,8 +1,9 @@
-"""Which broker leads which partition, as far as answers to Metadata say. Values only: this module decides neither whom to ask nor when.
+"""Which broker leads which partition, as far as answers to Metadata say.
 
-Brokers don't learn of changes at the same time, so an answer may be older than one that came before it. Of a topic with the same id a
-partition that is known stays known, and a leader of an older epoch is passed over (KIP-320). A topic with another id takes the place of
-the one that was known, whichever is newer: nothing tells.
+Values only: this module decides neither whom to ask nor when. Brokers don't learn of changes at the same time, so an
+answer may be older than one that came before it. Of a topic with the same id a partition that is known stays known, and
+a leader of an older epoch is passed over (KIP-320). A topic with another id takes the place of the one that was known,
+whichever is newer: nothing tells.
 
 Source: Kafka's `Metadata`.
 """

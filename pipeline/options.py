@@ -1,8 +1,8 @@
 """The options of `format("lowtide")`: taking them from Spark's map and naming what is wrong with one.
 
-Names are those of Spark's Kafka source where it has them, in capitals or not, as everywhere in Spark. An unknown option is
-refused: a misspelt `trimLag` must not delete what was to be kept. `kafka.*` goes to the client; what the client doesn't know is reported,
-once.
+Names are those of Spark's Kafka source where it has them, in capitals or not, as everywhere in Spark. An unknown option
+is refused: a misspelt `trimLag` must not delete what was to be kept. `kafka.*` goes to the client; what the client
+doesn't know is reported, once.
 """
 
 from __future__ import annotations
@@ -104,7 +104,10 @@ class Options:
         return int(value)
 
     def duration_ms(self, name: str, *, default: int) -> int:
-        """A time such as `500ms`, `15m` or `10 minutes`, in milliseconds; a number alone is milliseconds. Errors: OptionError."""
+        """A time such as `500ms`, `15m` or `10 minutes`, in milliseconds; a number alone is milliseconds.
+
+        Errors: OptionError.
+        """
         value = self.text(name)
         if value is None:
             return default
@@ -139,7 +142,9 @@ class Options:
             raise OptionError("option kafka.bootstrap.servers is missing: it names at least one broker as host:port")
         others = frozenset(taken)
         try:
-            settings = ClientSettings.of({key: self._given[name] for key, name in keys.items() if key not in others}, "the options kafka.*")
+            settings = ClientSettings.of(
+                {key: self._given[name] for key, name in keys.items() if key not in others}, "the options kafka.*"
+            )
         except SettingsError as error:
             raise OptionError(str(error)) from error
         if settings.unused_keys:

@@ -1,7 +1,7 @@
 """All batches of one producer that aren't acknowledged yet, and which of them to send to which broker next.
 
-Decides only: time, leaders and answers are passed in. Bounded by `Limits.memory_bytes`, which `has_room` tells and the caller keeps to.
-A request holds at most one batch of a partition, as Kafka asks for.
+Decides only: time, leaders and answers are passed in. Bounded by `Limits.memory_bytes`, which `has_room` tells and the
+caller keeps to. A request holds at most one batch of a partition, as Kafka asks for.
 """
 
 from __future__ import annotations
@@ -10,7 +10,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from lowtide.pipeline.partition_batches import Backoff, BatchTooLargeError, PartitionBatches, ProducerBatch, expired
-from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, BrokerId, ProducerEpoch, ProducerId, TopicPartition
+from lowtide.protocol.types import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    BrokerId,
+    ProducerEpoch,
+    ProducerId,
+    TopicPartition,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +119,10 @@ class Outbox:
                 raise expired(oldest, self.limits.delivery_timeout_ms)
 
     def wait_ms(self, now_ms: int) -> int:
-        """How long nothing can become due by itself: until the end of a wait, or a deadline. Zero where something is due."""
+        """How long nothing can become due by itself: until the end of a wait, or a deadline.
+
+        Zero where something is due.
+        """
         due = [now_ms + self.limits.delivery_timeout_ms]
         for partition in self._busy.values():
             oldest = partition.oldest
@@ -129,7 +139,9 @@ class Outbox:
         """
         partition = self._partitions[batch.place]
         try:
-            done = partition.on_answer(batch, answer.code, log_start_offset=answer.log_start_offset, message=answer.message, now_ms=now_ms)
+            done = partition.on_answer(
+                batch, answer.code, log_start_offset=answer.log_start_offset, message=answer.message, now_ms=now_ms
+            )
         except BatchTooLargeError:
             parts = self.split(batch)
             self.unacknowledged_bytes += sum(len(part.records) for part in parts) - len(batch.records)

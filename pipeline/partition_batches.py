@@ -174,7 +174,9 @@ class PartitionBatches:
         oldest = self.oldest
         self._epoch_begins_at = self._records_added if oldest is None else oldest.first_record
 
-    def on_answer(self, batch: ProducerBatch, code: int, *, log_start_offset: int, message: str | None, now_ms: int) -> list[ProducerBatch]:
+    def on_answer(
+        self, batch: ProducerBatch, code: int, *, log_start_offset: int, message: str | None, now_ms: int
+    ) -> list[ProducerBatch]:
         """A broker has answered for a batch. Returns those that are done with by that; what isn't will be sent again.
 
         Errors: ProduceError when it never will be; BatchTooLargeError when it must be split (`replace`).
@@ -194,7 +196,8 @@ class PartitionBatches:
             raise BatchTooLargeError(batch)
         is_first = batch is self.oldest
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            # Behind a batch that failed it had to be refused. The first one is next in order: the broker doesn't know those before it.
+            # Behind a batch that failed it had to be refused. The first one is next in order: the broker doesn't know
+            # those before it.
             batch.is_out_of_order = True
             self._wants_bump |= is_first
         elif code == ErrorCode.UNKNOWN_PRODUCER_ID:
@@ -232,13 +235,16 @@ class PartitionBatches:
     def _appended_before(self, taken: ProducerBatch) -> list[ProducerBatch]:
         """Take out what the broker must have, since it has taken a later batch.
 
-        That is one whose answer was lost, and that it has refused as out of order since, so it knows the producer: an epoch's sequences are
-        taken in their order only, and those before it were appended, and forgotten.
+        That is one whose answer was lost, and that it has refused as out of order since, so it knows the producer: an
+        epoch's sequences are taken in their order only, and those before it were appended, and forgotten.
         """
         done = [
             batch
             for batch in self._waiting
-            if batch.first_record < taken.first_record and batch.may_be_appended and batch.is_out_of_order and not batch.was_overtaken
+            if batch.first_record < taken.first_record
+            and batch.may_be_appended
+            and batch.is_out_of_order
+            and not batch.was_overtaken
         ]
         for batch in done:
             self._waiting.remove(batch)

@@ -52,7 +52,9 @@ def _little_endian(content: NDArray[np.uint8], at: NDArray[np.int64], size: int)
     return found
 
 
-def partitions_of_keys(offsets: NDArray[np.int32], content: NDArray[np.uint8], partition_count: int) -> NDArray[np.int32]:
+def partitions_of_keys(
+    offsets: NDArray[np.int32], content: NDArray[np.uint8], partition_count: int
+) -> NDArray[np.int32]:
     """The partition of each key."""
     return ((murmur2(offsets, content) & _POSITIVE) % np.uint32(partition_count)).astype(np.int32)
 

@@ -57,11 +57,19 @@ class Planner:
                     raise
                 time.sleep(_PAUSE_S)
         # What a pattern finds may be trimmed: the brokers' own topics have to be named.
-        chosen = {name: topic for name, topic in topics.items() if subscription.selects(name) and not (by_pattern and topic.is_internal)}
-        partitions = subscription.partitions or tuple(TopicPartition(name, one) for name, topic in chosen.items() for one in topic.leaders)
+        chosen = {
+            name: topic
+            for name, topic in topics.items()
+            if subscription.selects(name) and not (by_pattern and topic.is_internal)
+        }
+        partitions = subscription.partitions or tuple(
+            TopicPartition(name, one) for name, topic in chosen.items() for one in topic.leaders
+        )
         for partition in subscription.partitions:
             if partition.partition not in chosen[partition.topic].leaders:
-                message = f"option assign names {partition}, but {partition.topic} has {_count(chosen[partition.topic])}"
+                message = (
+                    f"option assign names {partition}, but {partition.topic} has {_count(chosen[partition.topic])}"
+                )
                 raise OptionError(message)
         return Selected(tuple(sorted(partitions)), {name: topic.topic_id for name, topic in chosen.items()})
 
@@ -76,7 +84,8 @@ class Planner:
     def resolve(self, bound: Bound, partitions: tuple[TopicPartition, ...], side: str) -> Positions:
         """The offsets that a bound means now. `side` is `starting` or `ending`, for errors.
 
-        Errors: OptionError, when it doesn't name every partition, or no record is as late as a starting timestamp; ClusterError.
+        Errors: OptionError, when it doesn't name every partition, or no record is as late as a starting timestamp;
+        ClusterError.
         """
         if bound.timestamp is not None:
             return self._by_time(bound, dict.fromkeys(partitions, bound.timestamp), side)
@@ -93,8 +102,13 @@ class Planner:
     def plan(
         self, start: Mapping[TopicPartition, int], until: Mapping[TopicPartition, int], ids: Mapping[str, TopicId]
     ) -> list[PlannedRange]:
-        """The tasks that read from `start` to `until` (exclusive). Errors: DataLossError, when an end lies before its start."""
-        ranges = [OffsetRange(partition, start[partition], end) for partition, end in until.items() if partition in start]
+        """The tasks that read from `start` to `until` (exclusive).
+
+        Errors: DataLossError, when an end lies before its start.
+        """
+        ranges = [
+            OffsetRange(partition, start[partition], end) for partition, end in until.items() if partition in start
+        ]
         for one in ranges:
             if one.size < 0:
                 self.on_lost(f"{one.partition} was to be read from offset {one.start} on, but ends at {one.until}")

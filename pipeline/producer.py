@@ -68,7 +68,9 @@ class Producer:
         self._is_stale = False
         self._metadata_not_before_ms = 0
         self._metadata_failures = 0
-        self._reachable: defaultdict[BrokerId, Reachability] = defaultdict(lambda: Reachability(settings.client.reconnect_backoff))
+        self._reachable: defaultdict[BrokerId, Reachability] = defaultdict(
+            lambda: Reachability(settings.client.reconnect_backoff)
+        )
         self._last_use_ms = self._clock.monotonic_ms()
 
     def _rest_ms(self, failures: int) -> int:
@@ -220,7 +222,9 @@ class Producer:
         for batch in sent.batches:
             row = rows.get(batch.place)
             if row is None:
-                self._outbox.on_lost([batch], f"broker {link.connection.address}: its answer lacks the partition", now_ms)
+                self._outbox.on_lost(
+                    [batch], f"broker {link.connection.address}: its answer lacks the partition", now_ms
+                )
                 continue
             answered = Answer(code=row.error_code, log_start_offset=row.log_start_offset, message=row.error_message)
             if not self._outbox.on_answer(batch, answered, now_ms):
@@ -272,7 +276,9 @@ class Producer:
 
     def _ask_for_producer_id(self, place: TopicPartition) -> tuple[ProducerId, int]:
         """Errors: ProduceError when no broker gives one in time."""
-        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=self.settings.client.request_timeout_ms)
+        request = InitProducerIdRequest(
+            transactional_id=None, transaction_timeout_ms=self.settings.client.request_timeout_ms
+        )
         code: int = ErrorCode.NETWORK_EXCEPTION
 
         def attempt(until_ms: int) -> tuple[ProducerId, int]:

@@ -1,7 +1,8 @@
 """The settings of a producer, by the keys of Kafka's producer.
 
-Lowtide's producer is always idempotent and always waits for all in-sync replicas: the keys that would make it less are refused, not passed
-over, because a user who sets them expects an effect. Keys of the connection are read by `lowtide.admin.settings`.
+Lowtide's producer is always idempotent and always waits for all in-sync replicas: the keys that would make it less are
+refused, not passed over, because a user who sets them expects an effect. Keys of the connection are read by
+`lowtide.admin.settings`.
 """
 
 from __future__ import annotations
@@ -71,7 +72,9 @@ class ProducerSettings:
             )
         compression = given.pop("compression.type", "none").strip().lower()
         if compression not in _COMPRESSIONS:
-            raise SettingsError(f"{source}: kafka.compression.type is {compression!r}: allowed are {', '.join(_COMPRESSIONS)}.")
+            raise SettingsError(
+                f"{source}: kafka.compression.type is {compression!r}: allowed are {', '.join(_COMPRESSIONS)}."
+            )
         limits = Limits(
             memory_bytes=_integer(given, "buffer.memory", 32 << 20, source, low=SMALLEST_BATCH_BYTES),
             requests_in_flight=_integer(given, "max.in.flight.requests.per.connection", 5, source, low=1, high=5),
@@ -80,7 +83,9 @@ class ProducerSettings:
         batch_bytes = _integer(given, "batch.size", BATCH_BYTES, source, low=0)
         max_block_ms = _integer(given, "max.block.ms", 60_000, source)
         client = ClientSettings.of(
-            {"client.id": "lowtide-spark"} | {key: given[key] for key in given.keys() - _UNUSED} | {"request.timeout.ms": request_ms},
+            {"client.id": "lowtide-spark"}
+            | {key: given[key] for key in given.keys() - _UNUSED}
+            | {"request.timeout.ms": request_ms},
             source,
         )
         return cls(
@@ -97,7 +102,9 @@ def _check_fixed(given: dict[str, str], source: str) -> None:
     """Errors: SettingsError for a producer that could lose or double what it retries."""
     acks = given.pop("acks", "all").strip().lower()
     if acks not in _ACKS:
-        raise SettingsError(f"{source}: kafka.acks is {acks!r}: this sink always waits for all in-sync replicas, leave it out or say all.")
+        raise SettingsError(
+            f"{source}: kafka.acks is {acks!r}: this sink always waits for all in-sync replicas, leave it out or say all."
+        )
     idempotence = given.pop("enable.idempotence", "true").strip().lower()
     if idempotence != "true":
         raise SettingsError(

@@ -1,7 +1,8 @@
 """Offsets of many partitions, and the ranges of offsets that tasks read: what is planned, as plain values.
 
-Positions are "next to read". Their JSON is that of Spark's own Kafka source, `{"topic": {"0": 15}}`, with topics and partitions in order:
-Spark compares it as text. Beside the topics stand notes of our own, under names that no topic can have:
+Positions are "next to read". Their JSON is that of Spark's own Kafka source, `{"topic": {"0": 15}}`, with topics and
+partitions in order: Spark compares it as text. Beside the topics stand notes of our own, under names that no topic can
+have:
 
 | name         | holds                                        | why                                                                       |
 |--------------|----------------------------------------------|---------------------------------------------------------------------------|
@@ -97,11 +98,13 @@ def _whole(value: object, low: int, high: int, what: str) -> int:
     return int(value)  # type: ignore[call-overload,no-any-return]
 
 
-def rate_limited(start: Mapping[TopicPartition, Offset], latest: Mapping[TopicPartition, Offset], row_count_max: int) -> Positions:
+def rate_limited(
+    start: Mapping[TopicPartition, Offset], latest: Mapping[TopicPartition, Offset], row_count_max: int
+) -> Positions:
     """Positions behind `start`, and up to `latest`, so that about `row_count_max` offsets lie between.
 
-    Each partition's share is in proportion to what it has to give, and at least one. `start` has every partition of `latest`.
-    Source: KafkaMicroBatchStream.rateLimit.
+    Each partition's share is in proportion to what it has to give, and at least one. `start` has every partition of
+    `latest`. Source: KafkaMicroBatchStream.rateLimit.
     """
     sizes = {partition: until - start[partition] for partition, until in latest.items() if until > start[partition]}
     total = sum(sizes.values())

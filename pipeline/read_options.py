@@ -6,8 +6,9 @@
     endingTimestamp, endingOffsetsByTimestamp, endingOffsets           likewise, in batch only
     ...
 
-Names, defaults and what is refused are those of Spark's KafkaSourceProvider, but for `kafka.isolation.level`, which is `read_committed`
-unless said otherwise: records of aborted transactions were never meant to be read. `docs/pipeline.md` explains each to users.
+Names, defaults and what is refused are those of Spark's KafkaSourceProvider, but for `kafka.isolation.level`, which is
+`read_committed` unless said otherwise: records of aborted transactions were never meant to be read. `docs/pipeline.md`
+explains each to users.
 """
 
 from __future__ import annotations
@@ -28,7 +29,14 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 """In place of an offset, as in Spark's JSON."""
 
-TAKEN_KEYS: Final = ("isolation.level", "max.partition.fetch.bytes", "fetch.max.wait.ms", "fetch.min.bytes", "fetch.max.bytes", "group.id")
+TAKEN_KEYS: Final = (
+    "isolation.level",
+    "max.partition.fetch.bytes",
+    "fetch.max.wait.ms",
+    "fetch.min.bytes",
+    "fetch.max.bytes",
+    "group.id",
+)
 """Of `kafka.*`: what isn't the client's."""
 
 STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
@@ -122,7 +130,9 @@ def read_options(given: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
     )
     for name in BATCH_ONLY if is_stream else STREAM_ONLY:
         if name in options:
-            options.refuse(name, "a stream has no end" if is_stream else "it is for streams: a batch reads everything in one go")
+            options.refuse(
+                name, "a stream has no end" if is_stream else "it is for streams: a batch reads everything in one go"
+            )
     low, high = made.offsets_per_trigger_min, made.offsets_per_trigger_max
     if low is not None and high is not None and low > high:
         options.refuse("minOffsetsPerTrigger", f"it is above maxOffsetsPerTrigger, which is {high}")
@@ -140,7 +150,9 @@ def _subscription(options: Options) -> Subscription:
     names = [name for name in ("subscribe", "subscribePattern", "assign") if name in options]
     if len(names) != 1:
         message = (
-            f"options {' and '.join(names)} exclude each other" if names else "one of subscribe, subscribePattern and assign must be given"
+            f"options {' and '.join(names)} exclude each other"
+            if names
+            else "one of subscribe, subscribePattern and assign must be given"
         )
         raise OptionError(message)
     topics = options.text("subscribe")
@@ -164,9 +176,15 @@ def _assigned(value: Any) -> tuple[TopicPartition, ...]:
     if not isinstance(value, dict):
         raise ValueError(expected)  # noqa: TRY004 reported as an option's error
     for topic, partitions in value.items():
-        if not topic or not isinstance(partitions, list) or not all(type(one) is int and 0 <= one < 2**31 for one in partitions):
+        if (
+            not topic
+            or not isinstance(partitions, list)
+            or not all(type(one) is int and 0 <= one < 2**31 for one in partitions)
+        ):
             raise ValueError(expected)
-    return tuple(sorted({TopicPartition(topic, partition) for topic, partitions in value.items() for partition in partitions}))
+    return tuple(
+        sorted({TopicPartition(topic, partition) for topic, partitions in value.items() for partition in partitions})
+    )
 
 
 def _starting(options: Options, default: Offset) -> Bound:

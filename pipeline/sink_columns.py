@@ -41,7 +41,9 @@ def check_columns(types: dict[str, str], topic: str | None) -> None:
     if "value" not in types:
         raise SinkError(f"Required attribute 'value' not found: the columns are {', '.join(types) or 'none'}.")
     if topic is None and "topic" not in types:
-        raise SinkError("topic option required when no 'topic' attribute is present. Use the topic option for setting a topic.")
+        raise SinkError(
+            "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic."
+        )
     for name, allowed in _TYPES.items():
         if name in types and types[name] not in allowed:
             raise SinkError(f"{name} must be {' or '.join(allowed)}, but is {types[name]}: cast it.")
@@ -70,7 +72,9 @@ class RowPlaces:
         column = _column(rows, "topic")
         if column.null_count:
             row = int(np.flatnonzero(np.asarray(column.is_null()))[0])
-            raise SinkError(f"null topic present in the data (row {row} of its batch). Use the topic option for setting a topic.")
+            raise SinkError(
+                f"null topic present in the data (row {row} of its batch). Use the topic option for setting a topic."
+            )
         encoded = column.dictionary_encode()
         names = encoded.dictionary.to_pylist()
         if len(names) == 1:
@@ -110,7 +114,9 @@ class RowPlaces:
             given = np.asarray(asked.is_valid()) & ((numbers < 0) | (numbers >= count))
             if given.any():
                 row = int(np.flatnonzero(given)[0])
-                raise SinkError(f"partition {asked[row].as_py()} of row {row}: topic {topic} has the partitions 0 to {count - 1}.")
+                raise SinkError(
+                    f"partition {asked[row].as_py()} of row {row}: topic {topic} has the partitions 0 to {count - 1}."
+                )
             chosen = numbers if selected is None else numbers[selected]
         keys = _column(rows, "key")
         if keys is not None and len(keys) != keys.null_count:
@@ -180,7 +186,11 @@ def _headers(column: Any) -> HeaderInput | None:
     if pairs.field(0).null_count:
         raise SinkError("headers must have a key each: one is null.")
     return HeaderInput(
-        offsets=offsets, names=names, contents=contents, validity=validity if column.null_count else None, first=column.offset
+        offsets=offsets,
+        names=names,
+        contents=contents,
+        validity=validity if column.null_count else None,
+        first=column.offset,
     )
 
 

@@ -1,4 +1,7 @@
-"""A batch as two of half its records: for a topic that takes smaller ones than we make. Slow, and rare: an object for each record."""
+"""A batch as two of half its records: for a topic that takes smaller ones than we make.
+
+Slow, and rare: an object for each record.
+"""
 
 from __future__ import annotations
 

@@ -21,7 +21,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lowtide.pipeline.cluster import Cluster
 from lowtide.pipeline.planning import Planner, Selected
-from lowtide.pipeline.ranges import STARTED_AT, TOPIC_IDS, Consumed, Positions, positions_from_json, positions_to_json, rate_limited
+from lowtide.pipeline.ranges import (
+    STARTED_AT,
+    TOPIC_IDS,
+    Consumed,
+    Positions,
+    positions_from_json,
+    positions_to_json,
+    rate_limited,
+)
 from lowtide.pipeline.read_options import ReadOptions
 from lowtide.pipeline.tasks import PlannedRange
 from lowtide.protocol.types import ZERO_TOPIC_ID, TopicId, TopicPartition, parse_topic_id, topic_id_text
@@ -59,7 +67,10 @@ class StreamPositions:
 
     # ------------------------------------------------------------------ what Spark asks
     def initial(self) -> Json:
-        """Where a query without a checkpoint begins: the same answer, however often it is asked. Errors: those of the planner."""
+        """Where a query without a checkpoint begins: the same answer, however often it is asked.
+
+        Errors: those of the planner.
+        """
         if self._initial is None:
             self._selected = self._planner.select()
             self._initial = self._planner.resolve(self._options.starting, self._selected.partitions, "starting")
@@ -73,8 +84,8 @@ class StreamPositions:
     def latest(self, start_json: Mapping[str, Any], rows_max: int | None = None, rows_min: int | None = None) -> Json:
         """Where the batch that begins at `start_json` ends; `start_json` itself, if there is to be none.
 
-        A batch takes `rows_max` at most, and waits until there are `rows_min`, or it is late. Without either it is what there is.
-        Errors: DataLossError, when a topic was created again; those of the planner.
+        A batch takes `rows_max` at most, and waits until there are `rows_min`, or it is late. Without either it is what
+        there is. Errors: DataLossError, when a topic was created again; those of the planner.
         """
         start = positions_from_json(start_json)
         self._on_start(start, _topic_ids(start_json))
@@ -95,14 +106,21 @@ class StreamPositions:
         return positions_to_json(self._latest) if self._latest else None
 
     def planned(self, start_json: Mapping[str, Any], end_json: Mapping[str, Any]) -> list[PlannedRange]:
-        """The tasks of a batch. The same for the same offsets, also after a crash. Errors: DataLossError, those of the planner."""
+        """The tasks of a batch.
+
+        The same for the same offsets, also after a crash. Errors: DataLossError, those of the planner.
+        """
         start, end = positions_from_json(end_json.get(STARTED_AT, start_json)), positions_from_json(end_json)
         ids, old_ids = _topic_ids(end_json), _topic_ids(start_json)
-        replaced = {topic for topic, old_id in old_ids.items() if ids.get(topic, old_id) != old_id}  # `latest` has reported it.
+        replaced = {
+            topic for topic, old_id in old_ids.items() if ids.get(topic, old_id) != old_id
+        }  # `latest` has reported it.
         start = {partition: offset for partition, offset in start.items() if partition.topic not in replaced}
         gone = sorted(set(start) - set(end))
         if gone:
-            self._planner.on_lost(f"{', '.join(map(str, gone))} can't be read on: the topic has no such partition any more")
+            self._planner.on_lost(
+                f"{', '.join(map(str, gone))} can't be read on: the topic has no such partition any more"
+            )
         added = [partition for partition in end if partition not in start]
         if added:
             start |= self._of_added(added)
@@ -116,7 +134,8 @@ class StreamPositions:
     def _on_start(self, start: Positions, ids: Mapping[str, TopicId]) -> None:
         """A start is the end of the last batch that was written down, unless it is where the query began.
 
-        That is so except with asynchronous progress tracking, which a source doesn't see; but it is refused with `availableNow`.
+        That is so except with asynchronous progress tracking, which a source doesn't see; but it is refused with
+        `availableNow`.
         """
         if start != self._initial and (self._options.trim.is_eager or self._target is not None):
             self._consume(start, ids)
@@ -153,7 +172,9 @@ class StreamPositions:
         A new leader may not know its high watermark yet (KAFKA-7703), and a broker may not know a new partition.
         """
         return any(
-            self._latest.get(partition, -1) < offset for partition, offset in start.items() if partition.topic in self._selected.topic_ids
+            self._latest.get(partition, -1) < offset
+            for partition, offset in start.items()
+            if partition.topic in self._selected.topic_ids
         )
 
     def _begins(self, start: Positions, start_json: Mapping[str, Any]) -> Positions:
@@ -172,7 +193,10 @@ class StreamPositions:
         now_ms = self._clock.monotonic_ms()
         if rows_min is not None and self._target is None and self._last_batch_ms is not None:
             is_late = now_ms - self._last_batch_ms >= self._options.trigger_delay_max_ms
-            if not is_late and sum(max(end - begins.get(partition, 0), 0) for partition, end in ends.items()) < rows_min:
+            if (
+                not is_late
+                and sum(max(end - begins.get(partition, 0), 0) for partition, end in ends.items()) < rows_min
+            ):
                 return True
         self._last_batch_ms = now_ms
         return False
@@ -189,7 +213,9 @@ class StreamPositions:
         made = positions_to_json(positions)
         if self._options.trim.trims:
             ids = {topic: topic_id for topic, topic_id in sorted(self._selected.topic_ids.items()) if topic in made}
-            made[TOPIC_IDS] = {topic: topic_id_text(topic_id) for topic, topic_id in ids.items() if topic_id != ZERO_TOPIC_ID}
+            made[TOPIC_IDS] = {
+                topic: topic_id_text(topic_id) for topic, topic_id in ids.items() if topic_id != ZERO_TOPIC_ID
+            }
         return made
 
 

@@ -42,7 +42,9 @@ class Admin(Protocol):
         topic_ids: Mapping[str, TopicId] | None = ...,
     ) -> Mapping[TopicPartition, DeletedRecords | DeleteRecordsError]: ...
 
-    def list_offsets(self, places: Mapping[TopicPartition, Any], *, timeout: float | None = ...) -> Mapping[TopicPartition, Any]: ...
+    def list_offsets(
+        self, places: Mapping[TopicPartition, Any], *, timeout: float | None = ...
+    ) -> Mapping[TopicPartition, Any]: ...
 
     def list_group_offsets(self, groups: Any, *, timeout: float | None = ...) -> Mapping[str, Any]: ...
 
@@ -93,9 +95,13 @@ class Trimmer:
 
     def _is_new(self, positions: Positions) -> bool:
         """Whether there may be work. With a lag there always may be: records grow older, and groups progress."""
-        if self._options.trims and any(self._done.get(partition, 0) < offset for partition, offset in positions.items()):
+        if self._options.trims and any(
+            self._done.get(partition, 0) < offset for partition, offset in positions.items()
+        ):
             return True
-        return self._options.commit_group is not None and any(self._published.get(one) != offset for one, offset in positions.items())
+        return self._options.commit_group is not None and any(
+            self._published.get(one) != offset for one, offset in positions.items()
+        )
 
     def finish(self, timeout_ms: int) -> bool:
         """Wait until what was offered is done or has failed, whatever the interval. Whether it is."""
@@ -141,10 +147,14 @@ class Trimmer:
 
     def _publish(self, admin: Admin, group: str, positions: Positions) -> None:
         """Commit the positions in the name of a group."""
-        changed = {partition: offset for partition, offset in positions.items() if self._published.get(partition) != offset}
+        changed = {
+            partition: offset for partition, offset in positions.items() if self._published.get(partition) != offset
+        }
         if not changed:
             return
-        for partition, error in admin.alter_group_offsets(group, changed, timeout=self._options.timeout_ms / 1000).items():
+        for partition, error in admin.alter_group_offsets(
+            group, changed, timeout=self._options.timeout_ms / 1000
+        ).items():
             if error is None:
                 self._published[partition] = changed[partition]
             else:
@@ -180,12 +190,16 @@ class Trimmer:
     def _targets(self, admin: Admin, positions: Positions) -> Positions:
         """Up to where to delete: less than the positions by the lag and by what groups have not consumed yet."""
         wanted = {partition: offset - self._options.lag_rows for partition, offset in positions.items()}
-        wanted = {partition: offset for partition, offset in wanted.items() if offset > max(self._done.get(partition, 0), 0)}
+        wanted = {
+            partition: offset for partition, offset in wanted.items() if offset > max(self._done.get(partition, 0), 0)
+        }
         if wanted and self._options.lag_ms:
             wanted = self._older(admin, wanted)
         if wanted and self._options.groups:
             wanted = self._consumed_by_groups(admin, wanted)
-        return {partition: offset for partition, offset in wanted.items() if offset > max(self._done.get(partition, 0), 0)}
+        return {
+            partition: offset for partition, offset in wanted.items() if offset > max(self._done.get(partition, 0), 0)
+        }
 
     def _older(self, admin: Admin, wanted: Positions) -> Positions:
         """Not beyond the first record that is younger than the lag."""

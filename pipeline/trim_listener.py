@@ -59,7 +59,9 @@ class TrimListener(StreamingQueryListener):  # type: ignore[misc]
         given = Options({"trim": "commit", **{name: _text(value) for name, value in options.items()}})
         trim = trim_options(given, is_stream=True, starts_at_earliest=True)
         given.check_all_known()
-        self._queries = {name: frozenset([topics] if isinstance(topics, str) else topics) for name, topics in queries.items()}
+        self._queries = {
+            name: frozenset([topics] if isinstance(topics, str) else topics) for name, topics in queries.items()
+        }
         self._checkpoints = dict(checkpoints or {})
         self._positions: dict[str, Consumed] = {}
         self._lock = threading.Lock()
@@ -83,7 +85,9 @@ class TrimListener(StreamingQueryListener):  # type: ignore[misc]
             name = event.progress.name
             if name in self._queries:
                 # A null has become the text "None" on its way into Python.
-                ends = [source.endOffset for source in event.progress.sources if source.endOffset not in (None, "None", "")]
+                ends = [
+                    source.endOffset for source in event.progress.sources if source.endOffset not in (None, "None", "")
+                ]
                 self._on_consumed(name, parse_ends(ends))
         except Exception as error:  # noqa: BLE001 as above
             log.warning("nothing is trimmed for a batch: %s", error)
@@ -99,7 +103,10 @@ class TrimListener(StreamingQueryListener):  # type: ignore[misc]
         """Nothing: what was consumed stays consumed."""
 
     def finish(self, timeout_ms: int = 30_000) -> bool:
-        """Wait until everything that is known to be consumed was trimmed, or has failed: before the program ends. Whether it was."""
+        """Wait until everything that is known to be consumed was trimmed, or has failed: before the program ends.
+
+        Whether it was.
+        """
         return self._trimmer.finish(timeout_ms)
 
     # ------------------------------------------------------------------ who has consumed what
@@ -123,8 +130,13 @@ class TrimListener(StreamingQueryListener):  # type: ignore[misc]
         return {name: topic.topic_id for name, topic in found.items() if topic.topic_id != ZERO_TOPIC_ID}
 
 
-def least_positions(queries: Mapping[str, frozenset[str]], positions: Mapping[str, Consumed]) -> tuple[Positions, dict[str, TopicId]]:
-    """What all queries have consumed that were declared for a topic. A partition that one of them hasn't reported isn't in it."""
+def least_positions(
+    queries: Mapping[str, frozenset[str]], positions: Mapping[str, Consumed]
+) -> tuple[Positions, dict[str, TopicId]]:
+    """What all queries have consumed that were declared for a topic.
+
+    A partition that one of them hasn't reported isn't in it.
+    """
     least: Positions = {}
     ids: dict[str, TopicId] = {}
     for topic in sorted(frozenset().union(*queries.values())):
@@ -137,7 +149,9 @@ def least_positions(queries: Mapping[str, frozenset[str]], positions: Mapping[st
             continue  # One of them has read a topic of this name that is gone.
         if known:
             ids[topic] = known.pop()
-        for partition in set.intersection(*({one for one in reader.positions if one.topic == topic} for reader in readers)):
+        for partition in set.intersection(
+            *({one for one in reader.positions if one.topic == topic} for reader in readers)
+        ):
             least[partition] = min(reader.positions[partition] for reader in readers)
     return least, ids
 

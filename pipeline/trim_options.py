@@ -19,7 +19,16 @@ from typing import Final
 
 from lowtide.pipeline.options import Options, parse_duration_ms
 
-NAMES: Final = ("trim", "trimLag", "trimLeaderOnly", "trimGroups", "trimInterval", "trimTimeout", "trimBelowStart", "commitGroupId")
+NAMES: Final = (
+    "trim",
+    "trimLag",
+    "trimLeaderOnly",
+    "trimGroups",
+    "trimInterval",
+    "trimTimeout",
+    "trimBelowStart",
+    "commitGroupId",
+)
 
 INTERVAL_MS: Final = 1000
 TIMEOUT_MS: Final = 30_000
@@ -92,5 +101,7 @@ def _lag(options: Options) -> tuple[int, int]:
         return int(records[1]), 0
     milliseconds = parse_duration_ms(text)
     if milliseconds is None:
-        options.refuse("trimLag", "allowed are a number of records to keep, such as 100000, or a time, such as 10 minutes")
+        options.refuse(
+            "trimLag", "allowed are a number of records to keep, such as 100000, or a time, such as 10 minutes"
+        )
     return 0, milliseconds

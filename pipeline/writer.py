@@ -1,12 +1,12 @@
 """Writes rows to topics: the sink of `write` and of `writeStream`, over Arrow batches.
 
 **At least once.** A row is acknowledged by all in-sync replicas before its task ends well, and retries between producer and broker never
-double it. But where Spark runs a task again, because it failed or by speculation, and where it runs a micro-batch again after a crash, rows
-that were written before are written once more: there is no transaction around them, as there is none in Spark's own Kafka sink. A job
-that must not see them twice puts a key that tells them apart into the rows.
+double it. But where Spark runs a task again, because it failed or by speculation, and where it runs a micro-batch again
+after a crash, rows that were written before are written once more: there is no transaction around them, as there is
+none in Spark's own Kafka sink. A job that must not see them twice puts a key that tells them apart into the rows.
 
-Producers are kept from task to task in each of Spark's worker processes: a producer id for every task would have brokers remember as many
-producers for a day. One that has failed is not used again.
+Producers are kept from task to task in each of Spark's worker processes: a producer id for every task would have
+brokers remember as many producers for a day. One that has failed is not used again.
 
 Source: Spark's `KafkaWriter`, `CachedKafkaProducer`.
 """
@@ -57,7 +57,9 @@ class SinkSettings:
         given = Options(options)
         topic = given.text("topic")
         check_columns(dict(types), topic)
-        properties = {key[len(KAFKA) :].lower(): str(value) for key, value in options.items() if key.lower().startswith(KAFKA)}
+        properties = {
+            key[len(KAFKA) :].lower(): str(value) for key, value in options.items() if key.lower().startswith(KAFKA)
+        }
         given.check_all_known(["topic", *_OF_SPARK, *(KAFKA + key for key in properties)])
         settings = cls(producer=ProducerSettings.of(properties, "the options of write"), topic=topic)
         if settings.producer.unused_keys:
@@ -84,7 +86,8 @@ def write_rows(settings: SinkSettings, batches: Iterator[Any], turn: int) -> Wri
             _write_batch(producer, places, rows)
         producer.flush()
     except BaseException:
-        # Its batches may be there or not: another producer would be fenced by nothing, but must not share sequences with it.
+        # Its batches may be there or not: another producer would be fenced by nothing, but must not share sequences
+        # with it.
         producer.close()
         raise
     for other in kept.values():
@@ -110,7 +113,10 @@ def _write_batch(producer: Producer, places: RowPlaces, rows: Any) -> None:
 
 
 def _add(producer: Producer, columns: RecordRows, rows: RowsOf) -> None:
-    """Make batches of the rows of one partition. A row that is larger than a batch gets one of its own: the broker decides about it."""
+    """Make batches of the rows of one partition.
+
+    A row that is larger than a batch gets one of its own: the broker decides about it.
+    """
     settings, left = producer.settings, rows.selected
     while True:
         done = 0
@@ -135,9 +141,13 @@ def _own(built: BuiltBatch) -> bytearray:
     return built.batch if isinstance(built.batch, bytearray) else bytearray(built.batch)
 
 
-def _build(settings: ProducerSettings, columns: RecordRows, selected: NDArray[np.int64] | None, bytes_max: int) -> Iterator[BuiltBatch]:
+def _build(
+    settings: ProducerSettings, columns: RecordRows, selected: NDArray[np.int64] | None, bytes_max: int
+) -> Iterator[BuiltBatch]:
     batches = BatchSettings(batch_bytes_max=bytes_max, compression=settings.compression, with_crc=False)
-    return build_batches(columns, batches, timestamp_ms=SystemClock().wall_ms(), selected=None if selected is None else selected.data)
+    return build_batches(
+        columns, batches, timestamp_ms=SystemClock().wall_ms(), selected=None if selected is None else selected.data
+    )
 
 
 def _too_large(rows: RowsOf, row: int, columns: RecordRows) -> SinkError:

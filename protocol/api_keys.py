@@ -1,7 +1,8 @@
 """Kafka's API keys, and for each API that Lowtide declares: its messages, its versions and the form of its headers.
 
-A request header is flexible (version 2, with tagged fields) from the API's first flexible version on; a response header (version 1)
-likewise, except that of ApiVersions, which a client must be able to read before it knows any version (KIP-511).
+A request header is flexible (version 2, with tagged fields) from the API's first flexible version on; a response header
+(version 1) likewise, except that of ApiVersions, which a client must be able to read before it knows any version
+(KIP-511).
 
 What is declared here isn't yet advertised: the table of versions that clients see comes from the handlers' registry.
 """
@@ -23,28 +24,55 @@ from lowtide.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsResponse,
 )
 from lowtide.protocol.messages.alter_replica_log_dirs import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse
-from lowtide.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsRequest, AlterShareGroupOffsetsResponse
-from lowtide.protocol.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse
+from lowtide.protocol.messages.alter_share_group_offsets import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsResponse,
+)
+from lowtide.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+)
 from lowtide.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from lowtide.protocol.messages.await_metadata import AwaitMetadataRequest, AwaitMetadataResponse
-from lowtide.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
-from lowtide.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from lowtide.protocol.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
+from lowtide.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from lowtide.protocol.messages.create_acls import CreateAclsRequest, CreateAclsResponse
-from lowtide.protocol.messages.create_delegation_token import CreateDelegationTokenRequest, CreateDelegationTokenResponse
+from lowtide.protocol.messages.create_delegation_token import (
+    CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
+)
 from lowtide.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from lowtide.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from lowtide.protocol.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
 from lowtide.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from lowtide.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
-from lowtide.protocol.messages.delete_share_group_offsets import DeleteShareGroupOffsetsRequest, DeleteShareGroupOffsetsResponse
-from lowtide.protocol.messages.delete_share_group_state import DeleteShareGroupStateRequest, DeleteShareGroupStateResponse
+from lowtide.protocol.messages.delete_share_group_offsets import (
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsResponse,
+)
+from lowtide.protocol.messages.delete_share_group_state import (
+    DeleteShareGroupStateRequest,
+    DeleteShareGroupStateResponse,
+)
 from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from lowtide.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 from lowtide.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest, DescribeClientQuotasResponse
 from lowtide.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from lowtide.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
-from lowtide.protocol.messages.describe_consumed_offsets import DescribeConsumedOffsetsRequest, DescribeConsumedOffsetsResponse
-from lowtide.protocol.messages.describe_delegation_token import DescribeDelegationTokenRequest, DescribeDelegationTokenResponse
+from lowtide.protocol.messages.describe_consumed_offsets import (
+    DescribeConsumedOffsetsRequest,
+    DescribeConsumedOffsetsResponse,
+)
+from lowtide.protocol.messages.describe_delegation_token import (
+    DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
+)
 from lowtide.protocol.messages.describe_deletes import DescribeDeletesRequest, DescribeDeletesResponse
 from lowtide.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from lowtide.protocol.messages.describe_health import DescribeHealthRequest, DescribeHealthResponse
@@ -54,8 +82,14 @@ from lowtide.protocol.messages.describe_producers import DescribeProducersReques
 from lowtide.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from lowtide.protocol.messages.describe_retention import DescribeRetentionRequest, DescribeRetentionResponse
 from lowtide.protocol.messages.describe_segments import DescribeSegmentsRequest, DescribeSegmentsResponse
-from lowtide.protocol.messages.describe_share_group_offsets import DescribeShareGroupOffsetsRequest, DescribeShareGroupOffsetsResponse
-from lowtide.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
+from lowtide.protocol.messages.describe_share_group_offsets import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsResponse,
+)
+from lowtide.protocol.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+)
 from lowtide.protocol.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
 from lowtide.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
@@ -65,20 +99,35 @@ from lowtide.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLe
 from lowtide.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from lowtide.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from lowtide.protocol.messages.erase_records import EraseRecordsRequest, EraseRecordsResponse
-from lowtide.protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest, ExpireDelegationTokenResponse
+from lowtide.protocol.messages.expire_delegation_token import (
+    ExpireDelegationTokenRequest,
+    ExpireDelegationTokenResponse,
+)
 from lowtide.protocol.messages.fetch import FetchRequest, FetchResponse
 from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from lowtide.protocol.messages.get_telemetry_subscriptions import GetTelemetrySubscriptionsRequest, GetTelemetrySubscriptionsResponse
+from lowtide.protocol.messages.get_telemetry_subscriptions import (
+    GetTelemetrySubscriptionsRequest,
+    GetTelemetrySubscriptionsResponse,
+)
 from lowtide.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from lowtide.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
+from lowtide.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from lowtide.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from lowtide.protocol.messages.initialize_share_group_state import InitializeShareGroupStateRequest, InitializeShareGroupStateResponse
+from lowtide.protocol.messages.initialize_share_group_state import (
+    InitializeShareGroupStateRequest,
+    InitializeShareGroupStateResponse,
+)
 from lowtide.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from lowtide.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from lowtide.protocol.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
 from lowtide.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from lowtide.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
-from lowtide.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse
+from lowtide.protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
 from lowtide.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from lowtide.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
@@ -88,7 +137,10 @@ from lowtide.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpo
 from lowtide.protocol.messages.produce import ProduceRequest, ProduceResponse
 from lowtide.protocol.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
 from lowtide.protocol.messages.read_share_group_state import ReadShareGroupStateRequest, ReadShareGroupStateResponse
-from lowtide.protocol.messages.read_share_group_state_summary import ReadShareGroupStateSummaryRequest, ReadShareGroupStateSummaryResponse
+from lowtide.protocol.messages.read_share_group_state_summary import (
+    ReadShareGroupStateSummaryRequest,
+    ReadShareGroupStateSummaryResponse,
+)
 from lowtide.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
 from lowtide.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from lowtide.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
@@ -110,7 +162,10 @@ if TYPE_CHECKING:
 
 
 class ApiKey(IntEnum):
-    """Every API of Apache Kafka, and ours; members are plain integers. Source: the protocol guide's table of API keys."""
+    """Every API of Apache Kafka, and ours; members are plain integers.
+
+    Source: the protocol guide's table of API keys.
+    """
 
     PRODUCE = 0
     FETCH = 1

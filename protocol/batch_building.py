@@ -7,7 +7,8 @@
     >>> batch[61:].hex(" ")
     '10 00 00 00 02 6b 02 76 00'
 
-Slow by design, an object per record: for tools, tests and what a broker rewrites. What a broker writes itself per request is built by
+Slow by design, an object per record: for tools, tests and what a broker rewrites. What a broker writes itself per
+request is built by
 `plain_batches.py`. Source: Kafka's `DefaultRecordBatch` and `DefaultRecord`.
 """
 
@@ -19,7 +20,14 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from crc32c import crc32c
 
 from lowtide.protocol.compression import Buffer, Compression, compress
-from lowtide.protocol.records import CURRENT_MAGIC, SMALLEST_BATCH_LENGTH, VARINT_CONTINUES, BatchHeader, Header, TimestampType
+from lowtide.protocol.records import (
+    CURRENT_MAGIC,
+    SMALLEST_BATCH_LENGTH,
+    VARINT_CONTINUES,
+    BatchHeader,
+    Header,
+    TimestampType,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +52,13 @@ def append_varint(out: bytearray, value: int) -> None:
 
 
 def append_record(
-    out: bytearray, timestamp_delta: int, offset_delta: int, key: bytes | None, value: bytes | None, *, headers: Sequence[Header] = ()
+    out: bytearray,
+    timestamp_delta: int,
+    offset_delta: int,
+    key: bytes | None,
+    value: bytes | None,
+    *,
+    headers: Sequence[Header] = (),
 ) -> None:
     """Append one record in the batch's format."""
     fields = [b"\0", _varint(timestamp_delta), _varint(offset_delta)]

@@ -1,7 +1,7 @@
 """Between the records of one batch and columns, in plain Python: what a record means, for both forms of the walk.
 
-The compiled form (`native/`) does the same for batches of which everything is as it should be, and leaves the others to these functions: so
-errors are named in one place. Tests hold the two against each other.
+The compiled form (`native/`) does the same for batches of which everything is as it should be, and leaves the others to
+these functions: so errors are named in one place. Tests hold the two against each other.
 
 Guards: columns are changed when the whole batch is sound, or not at all; nothing outside of the given bytes is read.
 Source: Kafka's DefaultRecord.
@@ -65,8 +65,9 @@ class _Rows:
 
 
 def append_records(columns: RecordColumns, batch: BatchRecords) -> int:
-    """Appends the records from `from_offset` to `until_offset`, without their timestamp types. Returns how many rows that are.
+    """Appends the records from `from_offset` to `until_offset`, without their timestamp types.
 
+    Returns how many rows that are.
     Errors: ProtocolError; then the columns are as they were.
     """
     rows = _read_rows(batch, with_headers=columns.headers is not None)
@@ -98,7 +99,9 @@ def _read_rows(batch: BatchRecords, *, with_headers: bool) -> _Rows:
         if not 0 <= header_count <= end - at:
             raise ProtocolError(f"the record at {position} has {header_count} headers")
         if not 0 <= delta <= batch.last_offset_delta:
-            raise ProtocolError(f"the record at {position} has the offset delta {delta}, the batch's last is {batch.last_offset_delta}")
+            raise ProtocolError(
+                f"the record at {position} has the offset delta {delta}, the batch's last is {batch.last_offset_delta}"
+            )
         wanted = from_offset <= base + delta < until_offset
         if header_count:
             at = _read_headers(payload, at, end, header_count, rows if wanted and with_headers else _Rows())
@@ -108,7 +111,9 @@ def _read_rows(batch: BatchRecords, *, with_headers: bool) -> _Rows:
         if wanted:
             rows.offsets.append(base + delta)
             rows.timestamps.append(
-                _microseconds(batch.base_timestamp + timestamp_delta if batch.append_time is None else batch.append_time)
+                _microseconds(
+                    batch.base_timestamp + timestamp_delta if batch.append_time is None else batch.append_time
+                )
             )
             rows.keys.append(key)
             rows.values.append(value)
@@ -217,8 +222,9 @@ class WrittenRows(NamedTuple):
 
 
 def append_rows(out: bytearray, run: RowRun) -> WrittenRows:
-    """Appends rows to `out` as the records of a batch, as many as fit. Timestamps are in milliseconds, relative to the first one's.
+    """Appends rows to `out` as the records of a batch, as many as fit.
 
+    Timestamps are in milliseconds, relative to the first one's.
     Errors: ValueError (or IndexError) for columns that contradict themselves, and for a header without a name.
     """
     rows = run.rows

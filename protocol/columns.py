@@ -9,9 +9,11 @@ strings is what Arrow calls a binary (or string) array:
 | offsets  | 4 * (rows + 1)       | int32 in the machine's order: row i is `values[offsets[i]:offsets[i + 1]]`      |
 | values   | `offsets[rows]`      | the byte strings one behind the other; a null has none                         |
 
-    pyarrow.Array.from_buffers(pyarrow.binary(), rows, [pyarrow.py_buffer(buffer) for buffer in (validity, offsets, values)], null_count)
+    pyarrow.Array.from_buffers(pyarrow.binary(), rows, [pyarrow.py_buffer(buffer) for buffer in (validity, offsets,
+    values)], null_count)
 
-Nothing here imports Arrow. A buffer that an array was made of can't grow any more (BufferError): the next records go into new columns.
+Nothing here imports Arrow. A buffer that an array was made of can't grow any more (BufferError): the next records go
+into new columns.
 """
 
 from __future__ import annotations
@@ -48,8 +50,8 @@ class BinaryColumn:
 class HeaderColumn:
     """A growing column of lists of headers, for Arrow's `list<struct<key: string, value: binary>>`.
 
-    Row i has the headers `offsets[i]` to `offsets[i + 1]` (int32, exclusive) of `names` and `contents`, and is null where there are none.
-    Names are UTF-8: what isn't has U+FFFD in its place. They are never null.
+    Row i has the headers `offsets[i]` to `offsets[i + 1]` (int32, exclusive) of `names` and `contents`, and is null
+    where there are none. Names are UTF-8: what isn't has U+FFFD in its place. They are never null.
     """
 
     __slots__ = ("contents", "count", "names", "null_count", "offsets", "validity")
@@ -89,7 +91,13 @@ class RecordColumns:
     @property
     def size_bytes(self) -> int:
         """Of all buffers together."""
-        size = len(self.offsets) + len(self.timestamps) + len(self.timestamp_types) + self.keys.size_bytes + self.values.size_bytes
+        size = (
+            len(self.offsets)
+            + len(self.timestamps)
+            + len(self.timestamp_types)
+            + self.keys.size_bytes
+            + self.values.size_bytes
+        )
         return size if self.headers is None else size + self.headers.size_bytes
 
 

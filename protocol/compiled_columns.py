@@ -27,7 +27,9 @@ def append_records(columns: RecordColumns, batch: BatchRecords) -> int:
             *(keys.validity, keys.offsets, keys.values),
             *(values.validity, values.offsets, values.values),
         )
-        done = native.compiled.append_records(batch, columns.row_count, arrays, headers.count if headers is not None else 0, lists)
+        done = native.compiled.append_records(
+            batch, columns.row_count, arrays, headers.count if headers is not None else 0, lists
+        )
         if done is not None:
             rows, null_keys, null_values, header_count, null_lists, null_contents = done
             columns.row_count += rows

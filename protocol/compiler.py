@@ -1,8 +1,9 @@
 """Codecs: from a message class and a version to functions that decode and encode it.
 
 `codec_for` gives the compiled codec, generated as straight-line Python from the construct tree of `schema.wire_form` on first use
-(about a millisecond each) and kept. `reference_codec` gives the construct itself behind the same interface: slow, obviously right, and the
-oracle of the property tests. Both accept the same bytes, give equal values, and write the same bytes.
+(about a millisecond each) and kept. `reference_codec` gives the construct itself behind the same interface: slow,
+obviously right, and the oracle of the property tests. Both accept the same bytes, give equal values, and write the same
+bytes.
 
 Not here: which API has which message (`api_keys.py`), headers (`headers.py`), the length before a frame (`framing.py`).
 Why not construct's own `.compile()`: it is some four times slower and accepts truncated input.
@@ -35,8 +36,8 @@ _FUNCTIONS = tuple(form.value for form in (*DecoderForm, *EncoderForm))
 class Codec(Generic[M]):
     """One message at one version.
 
-    Each function is compiled when it is first used, because a broker reads requests and writes responses, and seldom the reverse. It is
-    then a plain attribute, so that a caller may keep it.
+    Each function is compiled when it is first used, because a broker reads requests and writes responses, and seldom
+    the reverse. It is then a plain attribute, so that a caller may keep it.
     """
 
     version: int

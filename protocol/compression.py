@@ -1,7 +1,7 @@
 """The compression codecs of record batches, decompressing only as far as a limit allows.
 
-Invariant: `decompress` never hands out, and never holds, much more than `max_bytes`, whatever the compressed bytes claim. The
-sender chooses those bytes, so a small request must not become gigabytes of memory.
+Invariant: `decompress` never hands out, and never holds, much more than `max_bytes`, whatever the compressed bytes
+claim. The sender chooses those bytes, so a small request must not become gigabytes of memory.
 
 Which library, and why:
 
@@ -14,11 +14,11 @@ Which library, and why:
 
 Framing. Snappy is written as snappy-java's `SnappyOutputStream` does, because Kafka's consumers expect it: the 16 bytes
 `82 53 4e 41 50 50 59 00 | version 1 | compatible version 1`, then blocks of at most 32 KiB, each `int32 length | raw snappy`.
-Raw snappy without that header is read too, for librdkafka and old clients write it. LZ4 is one frame of independent blocks:
-Kafka's Java reader knows no others (`Lz4BlockInputStream`).
+Raw snappy without that header is read too, for librdkafka and old clients write it. LZ4 is one frame of independent
+blocks: Kafka's Java reader knows no others (`Lz4BlockInputStream`).
 
-A content that is cut into many tiny pieces (gzip members, snappy blocks) is refused: each piece costs as much as thousands of bytes, and a
-sender chooses how many there are.
+A content that is cut into many tiny pieces (gzip members, snappy blocks) is refused: each piece costs as much as
+thousands of bytes, and a sender chooses how many there are.
 
 Does not choose levels: each codec's default is used.
 """
@@ -100,8 +100,8 @@ def compress(codec: Compression, data: Buffer) -> bytes:
 def decompress(codec: Compression, data: Buffer, *, max_bytes: int) -> bytes | bytearray:
     """Turn compressed bytes back, at most `max_bytes` (inclusive) of them.
 
-    Errors: DecompressedTooLargeError above the limit; CompressionError when the bytes are broken, cut short, or continue behind
-    their end.
+    Errors: DecompressedTooLargeError above the limit; CompressionError when the bytes are broken, cut short, or
+    continue behind their end.
     """
     assert max_bytes >= 0
     if codec is Compression.NONE:
@@ -120,8 +120,8 @@ def decompress(codec: Compression, data: Buffer, *, max_bytes: int) -> bytes | b
 def decompress_into(codec: Compression, data: Buffer, room: memoryview) -> memoryview:
     """Turn compressed bytes back into `room`, whose length is the limit. Returns the part of it that was written.
 
-    For large contents in a thread: nothing large is allocated or freed, and the interpreter's lock is never held for long.
-    Errors: those of `decompress`.
+    For large contents in a thread: nothing large is allocated or freed, and the interpreter's lock is never held for
+    long. Errors: those of `decompress`.
     """
     assert codec is not Compression.NONE
     if codec is Compression.GZIP:

@@ -1,7 +1,7 @@
-"""The shapes of Kafka's wire as constructs: strings, bytes, arrays, tagged fields, structs. The reference form of every message.
+"""The shapes of Kafka's wire as constructs: strings, bytes, arrays, tagged fields, structs.
 
-They parse and build when the construct library runs them, slowly; the compiler walks the same tree to write fast code, and tests compare
-the two. The validity rules are those of `primitives.py`.
+The reference form of every message. They parse and build when the construct library runs them, slowly; the compiler
+walks the same tree to write fast code, and tests compare the two. The validity rules are those of `primitives.py`.
 
 This module doesn't know which field exists in which version: that is `schema.py`. Sources: protocol guide, KIP-482.
 """
@@ -15,7 +15,13 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 
 import construct
 
-from lowtide.protocol.primitives import SECTION_TAGS_MAX, STRING_BYTES_MAX, VARINT_CONTINUES, VARINT_SHIFT_MAX, unsigned_varint
+from lowtide.protocol.primitives import (
+    SECTION_TAGS_MAX,
+    STRING_BYTES_MAX,
+    VARINT_CONTINUES,
+    VARINT_SHIFT_MAX,
+    unsigned_varint,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,7 +49,10 @@ def _write(stream: IO[bytes], encoded: bytes, path: str) -> None:
 
 
 class _Counted(AnyConstruct):
-    """What starts with a count: strings, bytes and arrays. `fixed_count` is the construct of the older encoding's count."""
+    """What starts with a count: strings, bytes and arrays.
+
+    `fixed_count` is the construct of the older encoding's count.
+    """
 
     fixed_count: AnyConstruct = construct.Int32sb
 
@@ -71,7 +80,10 @@ class _Counted(AnyConstruct):
 
 
 class Blob(_Counted):
-    """Bytes, `None` when null. With `is_view` they are records: generated code then gives a view and takes anything of known size."""
+    """Bytes, `None` when null.
+
+    With `is_view` they are records: generated code then gives a view and takes anything of known size.
+    """
 
     def __init__(self, *, compact: bool, nullable: bool, is_view: bool) -> None:
         super().__init__(compact=compact, nullable=nullable)
@@ -196,10 +208,13 @@ class TaggedFields(AnyConstruct):
 class Entity(AnyConstruct):
     """A struct at one version: its fields in wire order, then its tags when the version is flexible.
 
-    Parses to an instance made by `make`, whose other fields keep their defaults; builds from anything with these attributes.
+    Parses to an instance made by `make`, whose other fields keep their defaults; builds from anything with these
+    attributes.
     """
 
-    def __init__(self, make: Callable[..., Any], fields: Sequence[tuple[str, AnyConstruct]], tags: TaggedFields | None) -> None:
+    def __init__(
+        self, make: Callable[..., Any], fields: Sequence[tuple[str, AnyConstruct]], tags: TaggedFields | None
+    ) -> None:
         super().__init__()
         self.make = make
         self.fields = tuple(fields)

@@ -21,7 +21,8 @@ One group is many records, so that a change costs what it changes. Keys and valu
 
 A record of these types that can't be read is an error; other types are ignored here. Migration: as in `group_records`.
 
-Source: Kafka's ConsumerGroup*Key/Value, `GroupCoordinatorRecordHelpers`; KIP-848, KIP-1101 (the hash instead of the topics).
+Source: Kafka's ConsumerGroup*Key/Value, `GroupCoordinatorRecordHelpers`; KIP-848, KIP-1101 (the hash instead of the
+topics).
 """
 
 from __future__ import annotations
@@ -34,7 +35,19 @@ import msgspec
 
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ProtocolError
-from lowtide.protocol.schema import ApiMessage, Bytes, Int8, Int32, Int64, Message, Nullable, String, Tagged, Uuid, Versions
+from lowtide.protocol.schema import (
+    ApiMessage,
+    Bytes,
+    Int8,
+    Int32,
+    Int64,
+    Message,
+    Nullable,
+    String,
+    Tagged,
+    Uuid,
+    Versions,
+)
 
 _INT16 = struct.Struct(">h")
 _VERSION: Final = _INT16.pack(0)
@@ -192,7 +205,13 @@ class PatternTopics(ApiMessage, kw_only=True):
 
 
 ChangeValue: TypeAlias = (
-    GroupEpoch | SubscribedTopics | MemberSubscription | TargetAssignmentEpoch | MemberTarget | MemberCurrent | PatternTopics
+    GroupEpoch
+    | SubscribedTopics
+    | MemberSubscription
+    | TargetAssignmentEpoch
+    | MemberTarget
+    | MemberCurrent
+    | PatternTopics
 )
 
 _VALUES: Final[dict[RecordType, type[ApiMessage]]] = {

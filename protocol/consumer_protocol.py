@@ -1,9 +1,10 @@
 """What consumers say to each other inside JoinGroup and SyncGroup, as far as a coordinator has to know it.
 
-A subscription is `version int16 | topics: count int32, then strings | user data | ...`. Every version begins so, and for a classic group
-nothing behind the topics is read. A member of the classic protocol in a group whose partitions the broker assigns is read whole, and gets
-an assignment: `version int16 | topics with partitions | user data`. A version above 3 is read as 3, and what it has more is left aside.
-Source: Kafka's ConsumerProtocolSubscription, ConsumerProtocolAssignment and `ConsumerProtocol`.
+A subscription is `version int16 | topics: count int32, then strings | user data | ...`. Every version begins so, and
+for a classic group nothing behind the topics is read. A member of the classic protocol in a group whose partitions the
+broker assigns is read whole, and gets an assignment: `version int16 | topics with partitions | user data`. A version
+above 3 is read as 3, and what it has more is left aside. Source: Kafka's ConsumerProtocolSubscription,
+ConsumerProtocolAssignment and `ConsumerProtocol`.
 
     >>> subscribed_topics(bytes.fromhex("0003 00000002 0001 61 0002 6262 ffffffff"))
     ('a', 'bb')

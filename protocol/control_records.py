@@ -1,7 +1,7 @@
 """Control batches: the markers that end a producer's transaction on one partition.
 
-A control batch has one record, whose key says how the transaction ended and whose value has the epoch of the coordinator that ended it.
-Source: KIP-98, `ControlRecordTypeSchema` and `EndTxnMarker`.
+A control batch has one record, whose key says how the transaction ended and whose value has the epoch of the
+coordinator that ended it. Source: KIP-98, `ControlRecordTypeSchema` and `EndTxnMarker`.
 """
 
 from __future__ import annotations

@@ -7,14 +7,15 @@ What makes the result fast, and where it's done here:
 - tagged fields are read by a function out of line, which runs only when a section isn't empty (`_tags_function`);
 - records are a slice of a memoryview of the buffer, never copied.
 
-What makes it safe: a position never goes backwards, and the last line compares it with `end`; so a cut field needs no check of its
-own where it stands. Only what would allocate or loop by a number from the wire is checked before: a count against the bytes that
-remain, each element taking at least `size_min` bytes. The generated code equals the construct in what it accepts and returns.
+What makes it safe: a position never goes backwards, and the last line compares it with `end`; so a cut field needs no
+check of its own where it stands. Only what would allocate or loop by a number from the wire is checked before: a count
+against the bytes that remain, each element taking at least `size_min` bytes. The generated code equals the construct in
+what it accepts and returns.
 
 A function has one of three forms (`DecoderForm`). All accept the same bytes and return equal messages.
 
-The names in generated code: `buf`, `p` (position), `end` (exclusive), `e` (end of the present field), `view`. The forms that count rows
-have `rows`, `rows_max` and, in slices, `left` (rows until the next yield).
+The names in generated code: `buf`, `p` (position), `end` (exclusive), `e` (end of the present field), `view`. The forms
+that count rows have `rows`, `rows_max` and, in slices, `left` (rows until the next yield).
 """
 
 from __future__ import annotations
@@ -98,7 +99,9 @@ class DecoderSource:
             self._tags_function(*self._functions.pop())
 
     def _begin_function(self) -> None:
-        self.writer.line(0, f"def {self._form.value}(buf, p, end{'' if self._form is DecoderForm.PLAIN else ', rows_max'}):")
+        self.writer.line(
+            0, f"def {self._form.value}(buf, p, end{'' if self._form is DecoderForm.PLAIN else ', rows_max'}):"
+        )
 
     def _take_view(self, *, has_view: bool) -> None:
         """From here on `buf` is bytes or a bytearray, whose slices can be decoded as text, and `view` shows the same bytes."""
@@ -107,7 +110,9 @@ class DecoderSource:
             self.writer.line(2, "view = buf")
         # Nearly always it is the buffer that all connections share: no call for that.
         self.writer.line(2, "whole = buf.obj")
-        self.writer.line(2, "is_shared = whole.__class__ is bytearray and len(whole) == buf.nbytes and buf.c_contiguous")
+        self.writer.line(
+            2, "is_shared = whole.__class__ is bytearray and len(whole) == buf.nbytes and buf.c_contiguous"
+        )
         self.writer.line(2, "buf = whole if is_shared else spanned(buf)")
         if has_view:
             self.writer.line(1, "else:")
@@ -177,7 +182,9 @@ class DecoderSource:
         self._null(depth, content, count, value, what)
         self.writer.line(depth + 1, f"e = p + {count}{' - 1' if content.compact else ''}")
         # Many are empty, a commit's metadata for one, and there is nothing to cut out then.
-        self.writer.line(depth + 1, f"{value} = buf[p:e].decode() if {count}{' > 1' if content.compact else ''} else ''")
+        self.writer.line(
+            depth + 1, f"{value} = buf[p:e].decode() if {count}{' > 1' if content.compact else ''} else ''"
+        )
         self.writer.line(depth + 1, "p = e")
         return value
 
@@ -283,7 +290,10 @@ class DecoderSource:
         if entity.tags is None:
             writer.line(depth, f"elif {whole}:")
         else:
-            writer.line(depth, f"elif {whole} and bytes(buf[p + {stride - 1}:p + {number} * {stride}:{stride}]) == bytes({number}):")
+            writer.line(
+                depth,
+                f"elif {whole} and bytes(buf[p + {stride - 1}:p + {number} * {stride}:{stride}]) == bytes({number}):",
+            )
             form += "x"
         writer.line(depth + 1, f"e = p + {number} * {stride}")
         make = writer.refer(entity.make.__name__, entity.make)
@@ -384,7 +394,9 @@ class DecoderSource:
             value = self._read(field.content, 3, f"{what}.{field.name}")
             self._flush(3)
             writer.line(3, f"tags[{field.name!r}] = {value}")
-            writer.line(3, f"if p != end: raise ProtocolError(f'{what}: tag {{tag}} of {{size}} bytes is not {field.name}')")
+            writer.line(
+                3, f"if p != end: raise ProtocolError(f'{what}: tag {{tag}} of {{size}} bytes is not {field.name}')"
+            )
         writer.line(2, "p = end")
         writer.line(1, "return p, tags")
         writer.end_function()

@@ -1,8 +1,8 @@
 """Writes the Python source that encodes one message at one version, from its construct.
 
-The generated function collects pieces in a list and joins them once. Neighbouring fields of fixed width are packed by one `pack`,
-together with a varint that fits one byte and with the zero that says "no tags" (`_flush`, `_varint`). Tagged fields are compared with
-their defaults where they stand, and written by a function out of line when one differs.
+The generated function collects pieces in a list and joins them once. Neighbouring fields of fixed width are packed by
+one `pack`, together with a varint that fits one byte and with the zero that says "no tags" (`_flush`, `_varint`).
+Tagged fields are compared with their defaults where they stand, and written by a function out of line when one differs.
 
 `encode` joins everything into one `bytes`. `encode_parts` puts records into its list as they were given, uncopied, whatever their
 type, and joins only what lies between; empty records are no part. `encode_sliced` does the same as a generator.

@@ -1,7 +1,7 @@
 """Kafka's error codes, and the exceptions that stand for bad bytes.
 
-An expected outcome is an `ErrorCode` in a result, per partition. Bytes that are not the protocol raise `ProtocolError`: the
-connection that sent them is closed. Source: the protocol guide's table of error codes.
+An expected outcome is an `ErrorCode` in a result, per partition. Bytes that are not the protocol raise `ProtocolError`:
+the connection that sent them is closed. Source: the protocol guide's table of error codes.
 """
 
 from __future__ import annotations

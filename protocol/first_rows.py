@@ -1,7 +1,8 @@
 """Reads the beginning of a message that has more rows than are taken: what its answer names.
 
-The rows up to a limit are read as the reference codec reads them; what follows, in the same array and behind it, is `nothing_of` its kind.
-Fields of bytes and records are passed over. It is as slow as the reference codec, so it is for a thousand rows, and yields after a few.
+The rows up to a limit are read as the reference codec reads them; what follows, in the same array and behind it, is
+`nothing_of` its kind. Fields of bytes and records are passed over. It is as slow as the reference codec, so it is for a
+thousand rows, and yields after a few.
 """
 
 from __future__ import annotations
@@ -103,7 +104,9 @@ class _Reader:
         if form is not None:
             return self._plain_format(form)
         assert isinstance(content, Text | Blob), f"no way to read {content!r}"
-        count = self._count("h" if isinstance(content, Text) else "i", compact=content.compact, nullable=content.nullable)
+        count = self._count(
+            "h" if isinstance(content, Text) else "i", compact=content.compact, nullable=content.nullable
+        )
         if count is None:
             return None
         start, self._position = self._position, self._position + count

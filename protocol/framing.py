@@ -1,7 +1,7 @@
 """Frames: every request and every response goes behind its size, an int32 that doesn't count itself.
 
-Frames are cut out of a stream where it is received: by `client.connection` in clients, and by a broker's connections, which refuse empty
-ones too. Nothing here looks into a frame. Hex of a frame of two bytes: `00000002 abcd`.
+Frames are cut out of a stream where it is received: by `client.connection` in clients, and by a broker's connections,
+which refuse empty ones too. Nothing here looks into a frame. Hex of a frame of two bytes: `00000002 abcd`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The records of `__consumer_offsets`: committed offsets, and classic groups with their members.
 
-Keys and values each begin with an int16: in a key it is the type of the record, in a value the version of what follows. A null value (a
-tombstone) takes back what the same key said before.
+Keys and values each begin with an int16: in a key it is the type of the record, in a value the version of what follows.
+A null value (a tombstone) takes back what the same key said before.
 
 | key type | key                     | value versions | written |
 |----------|-------------------------|----------------|---------|
@@ -14,14 +14,15 @@ tombstone) takes back what the same key said before.
     >>> value.hex(" ")
     '00 04 00 00 00 00 00 00 00 07 ff ff ff ff 01 00 00 00 00 00 00 00 09 00'
 
-Where commits may delete records (KIP-68) an offset has two tagged fields of Lowtide's own: who committed, and whether with DELETE on the
-topic. Readers that don't know them skip them.
+Where commits may delete records (KIP-68) an offset has two tagged fields of Lowtide's own: who committed, and whether
+with DELETE on the topic. Readers that don't know them skip them.
 
-Groups of KIP-848 have records of their own (`consumer_group_records`), which `decode_record` reads too; it gives None for keys of other
-types. A version above the known ones is an error, for it may mean anything. Migration: a new version is added to the declaration; what is
-written changes when every broker of a cluster reads it.
+Groups of KIP-848 have records of their own (`consumer_group_records`), which `decode_record` reads too; it gives None
+for keys of other types. A version above the known ones is an error, for it may mean anything. Migration: a new version
+is added to the declaration; what is written changes when every broker of a cluster reads it.
 
-Source: Kafka's GroupMetadataKey/Value, OffsetCommitKey/Value and `GroupCoordinatorRecordHelpers`, and `CoordinatorRecordType`.
+Source: Kafka's GroupMetadataKey/Value, OffsetCommitKey/Value and `GroupCoordinatorRecordHelpers`, and
+`CoordinatorRecordType`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,19 @@ import msgspec
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.consumer_group_records import ConsumerGroupChange, decode_change
 from lowtide.protocol.errors import ProtocolError
-from lowtide.protocol.schema import ApiMessage, Bool, Bytes, Int32, Int64, Message, Nullable, String, Tagged, Uuid, Versions
+from lowtide.protocol.schema import (
+    ApiMessage,
+    Bool,
+    Bytes,
+    Int32,
+    Int64,
+    Message,
+    Nullable,
+    String,
+    Tagged,
+    Uuid,
+    Versions,
+)
 from lowtide.protocol.share_group_records import ShareGroupChange, decode_share_change
 from lowtide.protocol.types import NO_LEADER_EPOCH, NO_TIMESTAMP, ZERO_TOPIC_ID, TopicId
 
@@ -86,7 +99,10 @@ class OffsetCommitKey(ApiMessage, kw_only=True):
 
 
 class OffsetCommitValue(ApiMessage, kw_only=True):
-    """A committed offset: the next one to be read. Times are wall-clock milliseconds; without `expire_timestamp` the broker decides."""
+    """A committed offset: the next one to be read.
+
+    Times are wall-clock milliseconds; without `expire_timestamp` the broker decides.
+    """
 
     VERSIONS: ClassVar = Versions("0-4")
     FLEXIBLE: ClassVar = Versions("4+")
@@ -162,10 +178,10 @@ class GroupMetadata(msgspec.Struct, frozen=True):
 
 
 class OffsetRecords:
-    """Makes the records of one group's offsets in one topic. What they have in common is encoded once: a request commits many.
+    """Makes the records of one group's offsets in one topic.
 
-    What the codecs of `OffsetCommitKey` and `OffsetCommitValue` make, in a fraction of the time: a broker writes tens of thousands in a
-    second.
+    What they have in common is encoded once: a request commits many. What the codecs of `OffsetCommitKey` and
+    `OffsetCommitValue` make, in a fraction of the time: a broker writes tens of thousands in a second.
     """
 
     __slots__ = ("key_start", "value_end")
@@ -173,17 +189,27 @@ class OffsetRecords:
     def __init__(self, group: str, topic: str, *, commit_timestamp: int, topic_id: TopicId) -> None:
         """The values have this time and this topic id."""
         self.key_start = _key_start(group, topic)
-        self.value_end = _INT64.pack(commit_timestamp) + (_NO_TAGS if topic_id == ZERO_TOPIC_ID else _TOPIC_ID_FOLLOWS + topic_id)
+        self.value_end = _INT64.pack(commit_timestamp) + (
+            _NO_TAGS if topic_id == ZERO_TOPIC_ID else _TOPIC_ID_FOLLOWS + topic_id
+        )
 
     def encode_all(self, values: Iterable[tuple[int, OffsetCommitValue]]) -> list[CoordinatorRecord]:
-        """The records that keep offsets. Most have no metadata and no expiry: these are encoded here, in a loop without calls."""
+        """The records that keep offsets.
+
+        Most have no metadata and no expiry: these are encoded here, in a loop without calls.
+        """
         key_start, end, encode, rows = self.key_start, self.value_end, self.encode, []
         pack_key, pack_value = _INT32.pack, _OFFSET_VALUE.pack
         for partition, value in values:
             if value.metadata or value.expire_timestamp != NO_TIMESTAMP or value.committer is not None:
                 rows.append(encode(partition, value))
             else:
-                rows.append((key_start + pack_key(partition), pack_value(OFFSET_COMMIT_VERSION, value.offset, value.leader_epoch, 1) + end))
+                rows.append(
+                    (
+                        key_start + pack_key(partition),
+                        pack_value(OFFSET_COMMIT_VERSION, value.offset, value.leader_epoch, 1) + end,
+                    )
+                )
         return rows
 
     def encode(self, partition: int, value: OffsetCommitValue) -> CoordinatorRecord:
@@ -204,12 +230,21 @@ def encode_offset_commit(group: str, topic: str, partition: int, value: OffsetCo
     """The record that keeps an offset, or with None the one that takes it back."""
     if value is None:
         return _key_start(group, topic) + _INT32.pack(partition), None
-    return OffsetRecords(group, topic, commit_timestamp=value.commit_timestamp, topic_id=value.topic_id).encode(partition, value)
+    return OffsetRecords(group, topic, commit_timestamp=value.commit_timestamp, topic_id=value.topic_id).encode(
+        partition, value
+    )
 
 
 def _key_start(group: str, topic: str) -> bytes:
-    """The key of an offset up to the partition. Those of the groups that commit again and again are kept, but not large ones."""
-    return _remembered_key_start(group, topic) if len(group) + len(topic) <= REMEMBERED_NAMES_MAX else _make_key_start(group, topic)
+    """The key of an offset up to the partition.
+
+    Those of the groups that commit again and again are kept, but not large ones.
+    """
+    return (
+        _remembered_key_start(group, topic)
+        if len(group) + len(topic) <= REMEMBERED_NAMES_MAX
+        else _make_key_start(group, topic)
+    )
 
 
 def _make_key_start(group: str, topic: str) -> bytes:
@@ -226,10 +261,14 @@ def encode_group_metadata(group: str, value: GroupMetadataValue | None) -> Coord
     key = _GROUP_METADATA_TYPE + _INT16.pack(len(name)) + name
     if value is None:
         return key, None
-    return key, _INT16.pack(GROUP_METADATA_VERSION) + codec_for(GroupMetadataValue, GROUP_METADATA_VERSION).encode(value)
+    return key, _INT16.pack(GROUP_METADATA_VERSION) + codec_for(GroupMetadataValue, GROUP_METADATA_VERSION).encode(
+        value
+    )
 
 
-def decode_record(key: bytes | None, value: bytes | None) -> OffsetCommit | GroupMetadata | ConsumerGroupChange | ShareGroupChange | None:
+def decode_record(
+    key: bytes | None, value: bytes | None
+) -> OffsetCommit | GroupMetadata | ConsumerGroupChange | ShareGroupChange | None:
     """What a record says; None for a type that isn't known here.
 
     Errors: ProtocolError for bytes that are no such record, and for a version that isn't known.

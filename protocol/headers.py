@@ -5,9 +5,9 @@
     response v0  correlation id i32
              v1  the same, then tagged fields
 
-Which version it is follows from API key and version (`api_keys.py`). Version 0 of the request header, without a client id, was only
-ever used by ControlledShutdown and isn't known here. Lowtide knows no tag of either header: they are passed over, and none is sent.
-Source: protocol guide, KIP-482, KIP-511.
+Which version it is follows from API key and version (`api_keys.py`). Version 0 of the request header, without a client
+id, was only ever used by ControlledShutdown and isn't known here. Lowtide knows no tag of either header: they are
+passed over, and none is sent. Source: protocol guide, KIP-482, KIP-511.
 """
 
 from __future__ import annotations
@@ -150,8 +150,8 @@ def read_response_header(buffer: Buffer, start: int, end: int, *, flexible: bool
 class FrameLimits(msgspec.Struct, frozen=True):
     """How large a request may be to be decoded at once.
 
-    One whose body has at most `plain_bytes` has no more rows than are handled at once; a larger one is decoded with its rows counted
-    against `rows_max`, and above `counted_bytes` it isn't begun here.
+    One whose body has at most `plain_bytes` has no more rows than are handled at once; a larger one is decoded with its
+    rows counted against `rows_max`, and above `counted_bytes` it isn't begun here.
     """
 
     plain_bytes: int
@@ -169,8 +169,8 @@ def request_reader(
 ) -> Callable[[Any, int, int], tuple[Any, str | None]]:
     """Reads a request that is known to be of this API and version, and no shorter than a header.
 
-    Bytes behind its fields are passed over, as Kafka does, and `on_surplus` is called with how many they are.
-    Errors of what it returns: TooManyRowsError for a request that isn't to be handled at once, ProtocolError for a malformed one.
+    Bytes behind its fields are passed over, as Kafka does, and `on_surplus` is called with how many they are. Errors of
+    what it returns: TooManyRowsError for a request that isn't to be handled at once, ProtocolError for a malformed one.
     """
     plain_bytes, read_head = limits.plain_bytes, None if native.compiled is None else native.compiled.read_head
 

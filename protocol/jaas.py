@@ -1,7 +1,8 @@
 """One line of Java's login configuration, as `sasl.jaas.config` has it: `module required key="value" ...;`.
 
-Clients name themselves in it, brokers also their users: `user_alice="secret"`. Values may stand in double or single quotes, or in none,
-and a backslash in quotes takes the next character as it is. Messages never show a value, which may be a secret.
+Clients name themselves in it, brokers also their users: `user_alice="secret"`. Values may stand in double or single
+quotes, or in none, and a backslash in quotes takes the next character as it is. Messages never show a value, which may
+be a secret.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import re
 from typing import Final, NamedTuple
 
 _START: Final = re.compile(r"\s*([\w.$]+)\s+(?:required|requisite|sufficient|optional)(?=[\s;]|$)", re.IGNORECASE)
-_OPTION: Final = re.compile(r"""\s*([^\s="';]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s"';]+))""", re.DOTALL)
+_OPTION: Final = re.compile(
+    r"""\s*([^\s="';]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s"';]+))""", re.DOTALL
+)
 
 
 class JaasError(ValueError):

@@ -1,7 +1,7 @@
 """Batches that a broker writes itself: records of one time, uncompressed and without headers.
 
-The same bytes as `batch_building.build_batch` makes of them, in a fifth of the time: coordinators write tens of thousands of records a
-second.
+The same bytes as `batch_building.build_batch` makes of them, in a fifth of the time: coordinators write tens of
+thousands of records a second.
 
     >>> from lowtide.protocol.batch_building import build_batch
     >>> from lowtide.protocol.records import MAGIC_POSITION
@@ -60,7 +60,9 @@ def encode_plain_batch(
     """
     assert records, "a batch has at least one record"
     count = len(records)
-    head = _AFTER_CRC.pack(attributes, count - 1, timestamp_ms, timestamp_ms, producer_id, producer_epoch, NO_SEQUENCE, count)
+    head = _AFTER_CRC.pack(
+        attributes, count - 1, timestamp_ms, timestamp_ms, producer_id, producer_epoch, NO_SEQUENCE, count
+    )
     payload = native.compiled.plain_records(head, records) if native.compiled is not None else None
     if payload is None:
         payload = head + _plain_records(records)

@@ -182,7 +182,8 @@ def refuse_end(what: str, position: int, end: int, value: Any) -> NoReturn:
 
 def refuse_rows(what: str, rows_max: int) -> NoReturn:
     """Raise the TooManyRowsError for the array or section with which a message has more than `rows_max` rows."""
-    # No name for it: with its traceback it would be a cycle, and keep the frame of its request until the collector comes.
+    # No name for it: with its traceback it would be a cycle, and keep the frame of its request until the collector
+    # comes.
     message = f"more than {rows_max} rows, at {what}"
     raise TooManyRowsError(message, rows_max)
 

@@ -24,7 +24,15 @@ import msgspec
 from crc32c import crc32c
 
 from lowtide.protocol.column_walk import BatchRecords, RowRun
-from lowtide.protocol.columns import COLUMN_BYTES_MAX, BinaryColumn, BinaryInput, HeaderColumn, HeaderInput, RecordColumns, RecordRows
+from lowtide.protocol.columns import (
+    COLUMN_BYTES_MAX,
+    BinaryColumn,
+    BinaryInput,
+    HeaderColumn,
+    HeaderInput,
+    RecordColumns,
+    RecordRows,
+)
 from lowtide.protocol.compiled_columns import append_records, append_rows
 from lowtide.protocol.compression import Buffer, Compression, compress, decompress
 from lowtide.protocol.control_records import ControlRecordType, read_control_record
@@ -113,12 +121,17 @@ class Appended(NamedTuple):
     `from_offset`, so much has to be fetched at once."""
 
 
-def append_batches(columns: RecordColumns, records: Buffer, wanted: Wanted, limits: ColumnLimits = ColumnLimits()) -> Appended:  # noqa: B008 - a tuple
+def append_batches(
+    columns: RecordColumns,
+    records: Buffer,
+    wanted: Wanted,
+    limits: ColumnLimits = ColumnLimits(),  # noqa: B008
+) -> Appended:
     """Appends what is wanted of the `records` of a fetch answer: whole batches, of which the last may be cut short.
 
-    Markers, and records of aborted transactions, are left out; `next_offset` goes beyond them, and beyond offsets that compaction or
-    a batch without records has left empty.
-    Errors: DamagedBatchError; the batches before that one are in the columns.
+    Markers, and records of aborted transactions, are left out; `next_offset` goes beyond them, and beyond offsets that
+    compaction or a batch without records has left empty. Errors: DamagedBatchError; the batches before that one are in
+    the columns.
     """
     assert max(limits) <= COLUMN_BYTES_MAX, limits
     assert 0 <= wanted.from_offset <= wanted.until_offset, wanted
@@ -163,9 +176,13 @@ def _check_header(header: BatchHeader, batch: memoryview, log_offset: Offset) ->
     `log_offset` is the offset behind the batch before it.
     """
     if header.magic != CURRENT_MAGIC:
-        raise DamagedBatchError(header.base_offset, f"its format is {header.magic}: only 2 is read, which Kafka writes since 0.11")
+        raise DamagedBatchError(
+            header.base_offset, f"its format is {header.magic}: only 2 is read, which Kafka writes since 0.11"
+        )
     if not check_crc(batch, 0, header):
-        raise DamagedBatchError(header.base_offset, f"its CRC is {crc32c(batch[ATTRIBUTES_POSITION:]):#010x} instead of {header.crc:#010x}")
+        raise DamagedBatchError(
+            header.base_offset, f"its CRC is {crc32c(batch[ATTRIBUTES_POSITION:]):#010x} instead of {header.crc:#010x}"
+        )
     if header.last_offset_delta < 0 or header.last_offset >= _OFFSET_MAX or header.record_count < 0:
         why = f"it says that it has {header.record_count} records, and {header.last_offset_delta} as its last offset delta"
         raise DamagedBatchError(header.base_offset, why)

@@ -19,14 +19,14 @@ A batch is what producers send, the log stores and consumers fetch, byte for byt
 | 57       | 4     | record count           |                                                                               |
 | 61       |       | records                | compressed as a whole if bits 0-2 say so                                      |
 
-A record is `length | attributes int8 | timestamp delta | offset delta | key | value | headers`; the integers are zigzag varints,
-keys and values are length-prefixed with -1 for null, headers are counted pairs of name and nullable value. Base offset and leader
-epoch lie outside the CRC, so a leader may set them without touching the rest.
+A record is `length | attributes int8 | timestamp delta | offset delta | key | value | headers`; the integers are zigzag
+varints, keys and values are length-prefixed with -1 for null, headers are counted pairs of name and nullable value.
+Base offset and leader epoch lie outside the CRC, so a leader may set them without touching the rest.
 
 `batch_building.py` makes such bytes and has an example; `control_records.py` has what markers hold.
 
-Does not judge what a producer may send: `lowtide.storage.log.validator` does. Magic 0 and 1 (message sets) are not read.
-Source: KIP-98, the protocol guide's "Record Batch", Kafka's `DefaultRecordBatch` and `DefaultRecord`.
+Does not judge what a producer may send: `lowtide.storage.log.validator` does. Magic 0 and 1 (message sets) are not
+read. Source: KIP-98, the protocol guide's "Record Batch", Kafka's `DefaultRecordBatch` and `DefaultRecord`.
 """
 
 from __future__ import annotations
@@ -174,12 +174,15 @@ def compression_of(attributes: int) -> Compression:
 def read_batch_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """Read the header that begins at `position`.
 
-    Errors: ProtocolError when fewer than 61 bytes are left. Does not promise that the rest of the batch is there or sound.
+    Errors: ProtocolError when fewer than 61 bytes are left. Does not promise that the rest of the batch is there or
+    sound.
     """
     try:
         return BatchHeader(*BATCH_HEADER_STRUCT.unpack_from(buffer, position))
     except struct.error as error:
-        raise ProtocolError(f"a batch header at {position} needs 61 bytes, {len(buffer) - position} are left") from error
+        raise ProtocolError(
+            f"a batch header at {position} needs 61 bytes, {len(buffer) - position} are left"
+        ) from error
 
 
 def check_crc(buffer: Buffer, position: int, header: BatchHeader) -> bool:
@@ -192,8 +195,9 @@ def check_crc(buffer: Buffer, position: int, header: BatchHeader) -> bool:
 
 
 def iterate_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield position and header of each whole batch. A last batch that is cut short, as Fetch answers may hold, ends the walk.
+    """Yield position and header of each whole batch.
 
+    A last batch that is cut short, as Fetch answers may hold, ends the walk.
     Errors: ProtocolError at a length below 49 or a magic other than 2. Does not check CRCs.
     """
     position = 0

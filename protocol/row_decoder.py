@@ -50,7 +50,9 @@ Errors: ProtocolError for everything that isn't this message; TooManyRowsError b
 
 
 @functools.cache
-def row_decoder(message: type[ApiMessage], version: int, fields: tuple[str, ...], left_out: tuple[str, ...] = ()) -> RowDecoder:
+def row_decoder(
+    message: type[ApiMessage], version: int, fields: tuple[str, ...], left_out: tuple[str, ...] = ()
+) -> RowDecoder:
     """The decoder that cuts the arrays `fields` and reads over those of `left_out`, made on first use.
 
     Errors: KeyError where this version lacks one.
@@ -102,7 +104,9 @@ class _OpenRow:
 class RowDecoderSource(DecoderSource):
     """One generated function, left to right."""
 
-    def __init__(self, writer: SourceWriter, entity: Entity, label: str, fields: tuple[str, ...], left_out: tuple[str, ...]) -> None:
+    def __init__(
+        self, writer: SourceWriter, entity: Entity, label: str, fields: tuple[str, ...], left_out: tuple[str, ...]
+    ) -> None:
         self._levels = cut_arrays(entity, fields)
         self._left_out = cut_arrays(entity, left_out)
         self._open: list[_OpenRow] = []
@@ -123,7 +127,8 @@ class RowDecoderSource(DecoderSource):
         self.writer.line(depth + 1, f"within += {number}")
         self.writer.line(depth + 1, f"room -= {number}")
         self.writer.line(
-            depth + 1, f"if within > whole_max and {number} * {size_min(array.element)} <= end - p: refuse_whole({what!r}, whole_max)"
+            depth + 1,
+            f"if within > whole_max and {number} * {size_min(array.element)} <= end - p: refuse_whole({what!r}, whole_max)",
         )
 
     def _general_array(self, array: CountedArray, depth: int, names: tuple[str, int, str, str]) -> None:
@@ -187,7 +192,9 @@ class RowDecoderSource(DecoderSource):
             row.values.append(self._read(content, depth, f"{what}.{name}"))
         self._open.pop()
         made = self._finish_entity(entity, row.values, depth, what)
-        inner = next(index for index, (_, content) in enumerate(entity.fields) if any(content is array for array in self._levels))
+        inner = next(
+            index for index, (_, content) in enumerate(entity.fields) if any(content is array for array in self._levels)
+        )
         if behind := row.values[inner + 1 :]:
             self.writer.line(depth, "if is_cut:")
             self.writer.line(depth + 1, f"if t == len(tails): tails.append(({', '.join(behind)},))")

@@ -1,11 +1,11 @@
 """Writes one message whose rows come in several: as bytes at once, so that no row is kept.
 
 `levels` are the arrays whose rows come in parts, from the outermost to the innermost (`row_decoder`). Their counts stand before the rows,
-and are written when the rows are there. A row that two parts have, equal but for what is within, is one again: the last row of a part stays
-open until the next one shows whether it goes on.
+and are written when the rows are there. A row that two parts have, equal but for what is within, is one again: the last
+row of a part stays open until the next one shows whether it goes on.
 
-A few bytes of a request may ask for many: what is written beyond a limit is packed (`Packing`), and unpacked by its sender. Records are
-pieces of their own, as they were given.
+A few bytes of a request may ask for many: what is written beyond a limit is packed (`Packing`), and unpacked by its
+sender. Records are pieces of their own, as they were given.
 """
 
 from __future__ import annotations
@@ -177,7 +177,9 @@ class RowEncoder:
     def _end_array(self, level: int, of: Any) -> None:
         count = self._counts[level]
         is_compact = self._levels[level].compact
-        self._chunks[self._holes[level]] = unsigned_varint(count + 1) if is_compact else count.to_bytes(_COUNT_BYTES, "big")
+        self._chunks[self._holes[level]] = (
+            unsigned_varint(count + 1) if is_compact else count.to_bytes(_COUNT_BYTES, "big")
+        )
         self._chunk += self._levels[level].tail(of)
 
     def _close(self, level: int) -> None:
@@ -193,7 +195,9 @@ class RowEncoder:
         chunk, self._chunk = bytes(self._chunk), bytearray()
         self._written_bytes += len(chunk)
         packing = self._packing
-        is_packed = packing is not None and self._written_bytes > packing.plain_bytes() and len(chunk) >= _PACKED_BYTES_MIN
+        is_packed = (
+            packing is not None and self._written_bytes > packing.plain_bytes() and len(chunk) >= _PACKED_BYTES_MIN
+        )
         self._chunks.append(packing.pack(chunk) if packing is not None and is_packed else chunk)
 
 

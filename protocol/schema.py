@@ -8,13 +8,15 @@
         timeout_ms: Int32
         leader_only: Annotated[Bool, Versions("3+")] = False
 
-The class is the msgspec struct that handlers see, so mypy knows its fields. The annotations carry what goes on the wire:
+The class is the msgspec struct that handlers see, so mypy knows its fields. The annotations carry what goes on the
+wire:
 
 - the wire type: `Int32`, `String`, `Records`, ...; another `Message` for a nested struct; `list[...]` for an array;
 - `Versions("3+")`: the versions that have the field. In others it isn't read (it keeps its default) and not written;
 - `X | None`: nullable, in all versions or in those of `Nullable("10+")`; numbers and uuids can't be;
 - `Tagged(0, "12+")`: a tagged field (KIP-482). It isn't written when it has its default. A tagged struct is declared `| None`: None
-  stands for Kafka's "all defaults", which spares making it for every partition. With a `Nullable` of its own, None is Kafka's null.
+  stands for Kafka's "all defaults", which spares making it for every partition. With a `Nullable` of its own, None is
+  Kafka's null.
 
 `wire_form` turns a class and a version into a construct: the slow reference codec, and the tree that `compiler.py` compiles.
 This module knows nothing of single APIs, and reads no bytes itself.
@@ -103,7 +105,8 @@ Records: TypeAlias = Annotated[RecordsLike, _Counted(is_view=True)]
 class Message(msgspec.Struct, gc=False):
     """A struct on the wire. Untracked by the garbage collector: a message never holds a cycle.
 
-    Each class says `kw_only=True` itself, which msgspec doesn't inherit: fields stand in wire order, required ones behind optional ones.
+    Each class says `kw_only=True` itself, which msgspec doesn't inherit: fields stand in wire order, required ones
+    behind optional ones.
     """
 
 
@@ -140,7 +143,8 @@ class _Field:
                 assert types.NoneType in members, f"{self.bare} is not `X | None`"
                 self.nullable = self.nullable or Nullable("0+")
                 rest = [member for member in members if member is not types.NoneType]
-                # typing flattens a union within the union, but not one within Annotated, which is how `Records` is declared.
+                # typing flattens a union within the union, but not one within Annotated, which is how `Records` is
+                # declared.
                 assert len(rest) == 1, f"{self.bare} is not `X | None`"
                 self.bare = rest[0]
             else:
@@ -176,7 +180,10 @@ class _Field:
 
 @functools.cache
 def _defaults(message: type[Message]) -> Mapping[str, object]:
-    """Field name to the value of a field that isn't given; a required field is left out. To be read only: all versions share it."""
+    """Field name to the value of a field that isn't given; a required field is left out.
+
+    To be read only: all versions share it.
+    """
     defaults: dict[str, object] = {}
     for field in msgspec.structs.fields(message):
         if field.default is not msgspec.NODEFAULT:

@@ -16,7 +16,8 @@
     >>> decode_share_change(key, value) == change
     True
 
-All are written in version 0. Migration: as in `group_records`. Source: Kafka's ShareGroup*Key/Value, `GroupCoordinatorRecordHelpers`.
+All are written in version 0. Migration: as in `group_records`. Source: Kafka's ShareGroup*Key/Value,
+`GroupCoordinatorRecordHelpers`.
 """
 
 from __future__ import annotations
@@ -131,7 +132,12 @@ class SharePartitionStates(ApiMessage, kw_only=True):
 
 
 ShareChangeValue: TypeAlias = (
-    ShareGroupEpoch | ShareMemberSubscription | TargetAssignmentEpoch | MemberTarget | ShareMemberCurrent | SharePartitionStates
+    ShareGroupEpoch
+    | ShareMemberSubscription
+    | TargetAssignmentEpoch
+    | MemberTarget
+    | ShareMemberCurrent
+    | SharePartitionStates
 )
 
 _VALUES: Final[dict[ShareRecordType, type[ApiMessage]]] = {

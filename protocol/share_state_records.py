@@ -56,7 +56,10 @@ class _Key(ApiMessage, kw_only=True):
 
 
 class ShareSnapshot(ApiMessage, kw_only=True):
-    """The whole state of a share partition. Times are wall-clock milliseconds: of the last change, and of this record."""
+    """The whole state of a share partition.
+
+    Times are wall-clock milliseconds: of the last change, and of this record.
+    """
 
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")

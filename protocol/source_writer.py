@@ -68,7 +68,9 @@ class SourceWriter:
     def struct_methods(self, form: str, method: str) -> str:
         """The name of a tuple of such methods: for none, one, two, ... up to `SMALL_ARRAY` items of `form`."""
         name = f"{method}s_{form}"
-        self.names.setdefault(name, tuple(getattr(struct.Struct(f">{form * count}"), method) for count in range(SMALL_ARRAY + 1)))
+        self.names.setdefault(
+            name, tuple(getattr(struct.Struct(f">{form * count}"), method) for count in range(SMALL_ARRAY + 1))
+        )
         return name
 
     def refer(self, prefix: str, target: object) -> str:

@@ -1,7 +1,8 @@
 """The records of `__transaction_state`: one for each transactional id, the newest of which is its whole state.
 
-Key and value each begin with an int16: in the key it is the type of the record, 0, in the value the version of what follows, 0 or 1. What
-is written is version 1, as in Kafka with `transaction.version` 1 or above. A null value takes the transactional id back.
+Key and value each begin with an int16: in the key it is the type of the record, 0, in the value the version of what
+follows, 0 or 1. What is written is version 1, as in Kafka with `transaction.version` 1 or above. A null value takes the
+transactional id back.
 
     >>> key, value = encode_transaction("t", None)
     >>> key.hex(" "), value
@@ -123,10 +124,18 @@ def encode_plain_transaction(transaction: TransactionState) -> CoordinatorRecord
     """
     name = transaction.transactional_id.encode()
     partitions = transaction.partitions
-    listed = _remembered_partitions(partitions) if len(partitions) <= REMEMBERED_PARTITIONS_MAX else _encode_partitions(partitions)
+    listed = (
+        _remembered_partitions(partitions)
+        if len(partitions) <= REMEMBERED_PARTITIONS_MAX
+        else _encode_partitions(partitions)
+    )
     value = (
         _VALUE_START.pack(
-            TRANSACTION_VERSION, transaction.producer_id, transaction.producer_epoch, transaction.timeout_ms, transaction.state
+            TRANSACTION_VERSION,
+            transaction.producer_id,
+            transaction.producer_epoch,
+            transaction.timeout_ms,
+            transaction.state,
         )
         + listed
         + _TIMES.pack(transaction.updated_ms, transaction.started_ms)

@@ -1,7 +1,7 @@
 """The words that every layer shares: names for look-alike integers, topic-partitions and topic ids.
 
-The aliases cost nothing at run time and say in a signature which integer is meant. Offsets are log offsets, never byte places:
-a byte place in a file is a `FilePosition`.
+The aliases cost nothing at run time and say in a signature which integer is meant. Offsets are log offsets, never byte
+places: a byte place in a file is a `FilePosition`.
 """
 
 from __future__ import annotations

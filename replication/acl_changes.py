@@ -1,9 +1,9 @@
 """What is written when rules of access control are created and removed: all that one request changes, or nothing.
 
-Up to `STEP_ACLS` rules are one transaction of the store, each under its key. More of them are one record, which is in force when it is
-written: every image shows the rules that it adds, and not those that it removes. Then each rule is written or deleted, a hundred in a
-transaction, and the record goes with the last of them. A broker that is to change rules meanwhile does that first, and so does a new
-controller: the broker that began it may be dead.
+Up to `STEP_ACLS` rules are one transaction of the store, each under its key. More of them are one record, which is in
+force when it is written: every image shows the rules that it adds, and not those that it removes. Then each rule is
+written or deleted, a hundred in a transaction, and the record goes with the last of them. A broker that is to change
+rules meanwhile does that first, and so does a new controller: the broker that began it may be dead.
 
 Any broker may make these changes, controller or not: they compare what they rely on. Pure.
 Source: Kafka's `AclControlManager`, whose changes are atomic, too.
@@ -40,8 +40,9 @@ assert STEP_ACLS + 1 + FENCES < MAX_TRANSACTION_OPERATIONS
 
 
 def plan_new_acls(image: MetadataImage, acls: Iterable[AclRecord]) -> ChangePlan | Refusal:
-    """How rules come to be there. Those that are, stay. Refusals: POLICY_VIOLATION for too many in all, and for too much at once.
+    """How rules come to be there.
 
+    Those that are, stay. Refusals: POLICY_VIOLATION for too many in all, and for too much at once.
     The image has no change that is not through.
     """
     values = {keys.acl(value): (value, acl) for acl in acls for value in (encode(acl),)}
@@ -60,7 +61,10 @@ def plan_new_acls(image: MetadataImage, acls: Iterable[AclRecord]) -> ChangePlan
 
 
 def plan_removed_acls(image: MetadataImage, wanted: Iterable[bytes]) -> ChangePlan | Refusal:
-    """How rules, by their keys, come to be gone. Those that aren't there any more are gone already. Refusals as of `plan_new_acls`."""
+    """How rules, by their keys, come to be gone.
+
+    Those that aren't there any more are gone already. Refusals as of `plan_new_acls`.
+    """
     there = [key for key in dict.fromkeys(wanted) if key in image.acls]
     if not there:
         return NOTHING_TO_WRITE

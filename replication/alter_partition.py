@@ -1,8 +1,8 @@
 """How a leader writes changes of ISRs: one transaction for several partitions, with all that it relies on compared.
 
-Compared are each partition's record, so that no change is lost (KIP-497); of every other member of a new ISR its registration, so
-that no earlier life of a broker is in sync (KIP-903), and that it doesn't want to stop (KIP-841). The leader's own registration is the
-session's fence. The controller has no part in it.
+Compared are each partition's record, so that no change is lost (KIP-497); of every other member of a new ISR its
+registration, so that no earlier life of a broker is in sync (KIP-903), and that it doesn't want to stop (KIP-841). The
+leader's own registration is the session's fence. The controller has no part in it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ def plan_alter_partition(changes: Sequence[tuple[Leadership, IsrProposal]]) -> S
     for leadership, proposal in changes:
         base = proposal.base
         key = keys.partition(leadership.topic_id, leadership.number)
-        record = base.changed(isr=proposal.isr, isr_epochs=proposal.isr_epochs, elr=proposal.elr, elr_epochs=proposal.elr_epochs)
+        record = base.changed(
+            isr=proposal.isr, isr_epochs=proposal.isr_epochs, elr=proposal.elr, elr_epochs=proposal.elr_epochs
+        )
         operations.append(Put(key, encode(record)))
         compares[key] = Compare(key, "modify", "==", base.modify_revision)
         for compare in member_compares(leadership, proposal):

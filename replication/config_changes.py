@@ -47,14 +47,19 @@ class Operation(IntEnum):
 
 
 class KeyChange(msgspec.Struct, frozen=True, gc=False):
-    """One key and what to do with it. `value` is None for DELETE only; of a list it has the members, separated by commas."""
+    """One key and what to do with it.
+
+    `value` is None for DELETE only; of a list it has the members, separated by commas.
+    """
 
     name: str
     operation: Operation
     value: str | None
 
 
-def change_configs(current: Configs, changes: Sequence[KeyChange], list_default: Callable[[str], str | None]) -> dict[str, str] | Refusal:
+def change_configs(
+    current: Configs, changes: Sequence[KeyChange], list_default: Callable[[str], str | None]
+) -> dict[str, str] | Refusal:
     """What `current` becomes. The order of keys that stay is kept.
 
     `list_default` gives the default of a key that is a list, None of any other: a list that isn't set is appended to, and subtracted
@@ -72,7 +77,10 @@ def change_configs(current: Configs, changes: Sequence[KeyChange], list_default:
             continue
         default = list_default(change.name)
         if default is None:
-            return Refusal(ErrorCode.INVALID_CONFIG, f"Can't {change.operation.name} to key {change.name} because its type is not LIST.")
+            return Refusal(
+                ErrorCode.INVALID_CONFIG,
+                f"Can't {change.operation.name} to key {change.name} because its type is not LIST.",
+            )
         members = _members(wanted.get(change.name, default))
         for member in _members(change.value):
             if change.operation is Operation.SUBTRACT and member in members:
@@ -102,7 +110,9 @@ def plan_group_configs(image: MetadataImage, group_id: str, wanted: Configs) -> 
     """
     current = image.group_configs.get(group_id, NOTHING_SET)
     if wanted and not current.configs and len(image.group_configs) >= GROUPS_SET_MAX:
-        return Refusal(ErrorCode.POLICY_VIOLATION, f"Something is set on {GROUPS_SET_MAX} groups, as many as there may be.")
+        return Refusal(
+            ErrorCode.POLICY_VIOLATION, f"Something is set on {GROUPS_SET_MAX} groups, as many as there may be."
+        )
     return _plan(keys.group_config(group_id), current.configs, current.revision, wanted)
 
 
@@ -113,7 +123,9 @@ def plan_client_metrics(image: MetadataImage, name: str, wanted: Configs) -> Cha
     """
     current = image.client_metrics.get(name, NOTHING_SET)
     if wanted and not current.configs and len(image.client_metrics) >= SUBSCRIPTIONS_MAX:
-        return Refusal(ErrorCode.POLICY_VIOLATION, f"There are {SUBSCRIPTIONS_MAX} subscriptions, as many as there may be.")
+        return Refusal(
+            ErrorCode.POLICY_VIOLATION, f"There are {SUBSCRIPTIONS_MAX} subscriptions, as many as there may be."
+        )
     return _plan(keys.client_metrics(name), current.configs, current.revision, wanted)
 
 
@@ -122,7 +134,9 @@ def _plan(key: bytes, current: Configs, revision: Revision, wanted: Configs, *co
     if wanted == current:
         return NOTHING_TO_WRITE
     operation = Put(key, encode(dict(wanted))) if wanted else Delete(key)
-    return ChangePlan((Step((operation,), (Compare(key, "modify", "==", revision), *compares)),), needs_controller=False)
+    return ChangePlan(
+        (Step((operation,), (Compare(key, "modify", "==", revision), *compares)),), needs_controller=False
+    )
 
 
 def _members(text: str) -> list[str]:

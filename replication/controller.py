@@ -38,7 +38,10 @@ Numbers = dict[int, None]
 
 
 class ControllerSettings(msgspec.Struct, frozen=True):
-    """What the configuration says of elections. `elects_unclean` and `min_insync_replicas` are for topics that don't say."""
+    """What the configuration says of elections.
+
+    `elects_unclean` and `min_insync_replicas` are for topics that don't say.
+    """
 
     elects_unclean: bool = False
     min_insync_replicas: int = 1
@@ -76,7 +79,13 @@ def plan_controller_work(
     _gather_leaders(changes, image, settings, among)
     if rebalance:
         _gather_preferred(changes, image, settings)
-    tidied = (plan_features(image), plan_sweep(image), plan_sweep_of_marks(image), plan_sweep_of_tombstones(image), plan_left_change(image))
+    tidied = (
+        plan_features(image),
+        plan_sweep(image),
+        plan_sweep_of_marks(image),
+        plan_sweep_of_tombstones(image),
+        plan_left_change(image),
+    )
     return ChangePlan(changes.plan().steps + tuple(step for plan in tidied for step in plan.steps))
 
 
@@ -91,11 +100,15 @@ def plan_leaders(image: MetadataImage, settings: ControllerSettings = DEFAULT_SE
 
 
 def _gather_leaders(
-    changes: PartitionChanges, image: MetadataImage, settings: ControllerSettings, among: Mapping[TopicId, Iterable[int]] | None
+    changes: PartitionChanges,
+    image: MetadataImage,
+    settings: ControllerSettings,
+    among: Mapping[TopicId, Iterable[int]] | None,
 ) -> None:
     """Those whose leader changes come first, in steps of their own.
 
-    They are out of service, and another writer, a leader, may win the race for the others: a plan stops at the first step that conflicts.
+    They are out of service, and another writer, a leader, may win the race for the others: a plan stops at the first
+    step that conflicts.
     """
     steady = steady_epochs(image)
     others: list[tuple[TopicId, int, PartitionImage, PartitionRecord]] = []
@@ -131,7 +144,9 @@ def _gather_preferred(changes: PartitionChanges, image: MetadataImage, settings:
         for number, partition in enumerate(topic.partitions):
             if partition.leader in partition.replicas[:1] or not is_well(partition, steady):
                 continue
-            wanted = elect(image, topic.topic_id, number, partition, min_insync_replicas=least, election=Election.PREFERRED)
+            wanted = elect(
+                image, topic.topic_id, number, partition, min_insync_replicas=least, election=Election.PREFERRED
+            )
             if wanted is not None:
                 changes.add(topic.topic_id, number, partition, wanted)
                 elected += 1
@@ -154,7 +169,8 @@ class ControllerWork:
     def on_image(self, old: MetadataImage, new: MetadataImage, delta: ImageDelta) -> bool:
         """Note what may have to be repaired. Returns whether there is anything.
 
-        Brokers that come and go concern all partitions; a change of one partition is of interest only if it isn't well as it is now.
+        Brokers that come and go concern all partitions; a change of one partition is of interest only if it isn't well
+        as it is now.
         """
         if new.controller_id != self._broker_id:
             self._all, self._next_rebalance_ms, self._rebalancing = True, None, False
@@ -172,7 +188,10 @@ class ControllerWork:
         return self._all or self._rebalancing or bool(self._noted)
 
     def on_tick(self, image: MetadataImage, now_ms: int) -> bool:
-        """Let time pass. Returns whether it is time to look at leaders that aren't the preferred ones, and there are any."""
+        """Let time pass.
+
+        Returns whether it is time to look at leaders that aren't the preferred ones, and there are any.
+        """
         settings = self._settings()
         if image.controller_id != self._broker_id or not settings.rebalances:
             self._next_rebalance_ms = None
@@ -183,7 +202,9 @@ class ControllerWork:
             return False
         self._next_rebalance_ms = now_ms + settings.rebalance_interval_ms
         partitions = (partition for topic in image.topics.values() for partition in topic.partitions)
-        self._rebalancing = any(partition.is_known and partition.leader != partition.replicas[0] for partition in partitions)
+        self._rebalancing = any(
+            partition.is_known and partition.leader != partition.replicas[0] for partition in partitions
+        )
         return self._rebalancing
 
     def plan(self, image: MetadataImage) -> ChangePlan:

@@ -48,7 +48,10 @@ def check_names(token: TokenRecord) -> Refusal | None:
 
 
 def plan_new_token(image: MetadataImage, key: bytes, token: TokenRecord) -> ChangePlan | Refusal:
-    """How a token comes to be there. Refusals: POLICY_VIOLATION for too many of its requester, and for too many in all."""
+    """How a token comes to be there.
+
+    Refusals: POLICY_VIOLATION for too many of its requester, and for too many in all.
+    """
     own, count = sum(kept.token.requester == token.requester for kept in image.tokens.values()), len(image.tokens)
     if own >= REQUESTER_TOKENS_MAX:
         message = f"{token.requester} has created {own} of the delegation tokens that there are; {REQUESTER_TOKENS_MAX} are allowed."
@@ -79,7 +82,9 @@ def plan_sweep_of_tokens(image: MetadataImage, now_ms: int) -> ChangePlan:
     if not ended:
         return NO_CHANGE
     some = ended[:STEP_TOKENS]
-    step = Step(tuple(Delete(key) for key, _ in some), tuple(Compare(key, "modify", "==", revision) for key, revision in some))
+    step = Step(
+        tuple(Delete(key) for key, _ in some), tuple(Compare(key, "modify", "==", revision) for key, revision in some)
+    )
     return ChangePlan((step,))
 
 

@@ -1,7 +1,7 @@
 """What the controller decides about deleting topics: which are meant, and as many in a transaction as it holds.
 
-Pure: an image and a wish go in, a plan of changes or refusals come out. One topic after the other would cost a synced transaction each, and
-each time all brokers a change of the image.
+Pure: an image and a wish go in, a plan of changes or refusals come out. One topic after the other would cost a synced
+transaction each, and each time all brokers a change of the image.
 
 Sources: Kafka's `ControllerApis.deleteTopics`.
 """
@@ -39,8 +39,8 @@ class TopicDeletion(msgspec.Struct, frozen=True):
 def resolve_deletions(image: MetadataImage, wanted: Sequence[tuple[str | None, TopicId]]) -> list[TopicDeletion]:
     """Which topics a DeleteTopics means, by name or by id: one row for each, in the order of the request.
 
-    Refusals: INVALID_REQUEST for neither or both of name and id, and for a topic that is meant twice (one row); for one that doesn't
-    exist UNKNOWN_TOPIC_OR_PARTITION by name and UNKNOWN_TOPIC_ID by id.
+    Refusals: INVALID_REQUEST for neither or both of name and id, and for a topic that is meant twice (one row); for one
+    that doesn't exist UNKNOWN_TOPIC_OR_PARTITION by name and UNKNOWN_TOPIC_ID by id.
     """
     rows: list[TopicDeletion] = []
     counts = Counter(wanted)
@@ -49,11 +49,17 @@ def resolve_deletions(image: MetadataImage, wanted: Sequence[tuple[str | None, T
         by_name, by_id = name is not None, topic_id != ZERO_TOPIC_ID
         if by_name == by_id:
             text = "Both name and id of a topic are given" if by_name else "Neither name nor id of a topic is given"
-            rows += [TopicDeletion(name, topic_id, refusal=Refusal(ErrorCode.INVALID_REQUEST, text))] * counts[name, topic_id]
+            rows += [TopicDeletion(name, topic_id, refusal=Refusal(ErrorCode.INVALID_REQUEST, text))] * counts[
+                name, topic_id
+            ]
             continue
         topic = image.topics.get(name) if name is not None else image.topic_by_id(topic_id)
         if counts[name, topic_id] > 1:
-            rows.append(TopicDeletion(name, topic_id, refusal=Refusal(ErrorCode.INVALID_REQUEST, "The topic is named more than once")))
+            rows.append(
+                TopicDeletion(
+                    name, topic_id, refusal=Refusal(ErrorCode.INVALID_REQUEST, "The topic is named more than once")
+                )
+            )
         elif topic is None:
             rows.append(TopicDeletion(name, topic_id, refusal=_no_such_topic(by_id=by_id), by_id=by_id))
         elif topic.topic_id in meant:
@@ -67,7 +73,9 @@ def resolve_deletions(image: MetadataImage, wanted: Sequence[tuple[str | None, T
 
 
 def _no_such_topic(*, by_id: bool) -> Refusal:
-    return Refusal(ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "There is no such topic")
+    return Refusal(
+        ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "There is no such topic"
+    )
 
 
 def plan_deletion(image: MetadataImage, deletion: TopicDeletion) -> ChangePlan | Refusal:
@@ -90,8 +98,13 @@ def plan_delete_topic(topic: TopicImage, leftovers: Iterable[int] = ()) -> Chang
 
     `leftovers` are numbers beyond the topic's count that an attempt to add partitions left behind.
     """
-    partition_keys = [Delete(key) for key in keys.partitions(topic.topic_id, (*range(len(topic.partitions)), *leftovers))]
-    chunks = [tuple(partition_keys[start : start + STEP_PARTITIONS]) for start in range(0, len(partition_keys), STEP_PARTITIONS)]
+    partition_keys = [
+        Delete(key) for key in keys.partitions(topic.topic_id, (*range(len(topic.partitions)), *leftovers))
+    ]
+    chunks = [
+        tuple(partition_keys[start : start + STEP_PARTITIONS])
+        for start in range(0, len(partition_keys), STEP_PARTITIONS)
+    ]
     record = keys.topic(topic.name)
     tombstone = Put(keys.deleted_topic(topic.topic_id), topic.name.encode())
     head = (Delete(record), Delete(keys.topic_id(topic.topic_id)), Delete(keys.topic_config(topic.name)), tombstone)
@@ -106,8 +119,13 @@ class DeletionGroup(msgspec.Struct, frozen=True):
     plan: ChangePlan
 
 
-def plan_deletions(image: MetadataImage, wanted: Mapping[int, TopicDeletion]) -> tuple[list[DeletionGroup], dict[int, Refusal]]:
-    """How to delete topics, and which ones can't be. A topic that takes more than one transaction is a group of its own."""
+def plan_deletions(
+    image: MetadataImage, wanted: Mapping[int, TopicDeletion]
+) -> tuple[list[DeletionGroup], dict[int, Refusal]]:
+    """How to delete topics, and which ones can't be.
+
+    A topic that takes more than one transaction is a group of its own.
+    """
     groups: list[DeletionGroup] = []
     refusals: dict[int, Refusal] = {}
     members: list[int] = []

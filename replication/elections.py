@@ -2,12 +2,14 @@
 
 Pure: an image goes in, what a partition should become comes out.
 
-Guards: the in-sync set never becomes empty; a leader is elected among its members and the eligible leader replicas, unless an unclean
-election is allowed; a leadership never survives the registration under which it was won; a member that lost what it had (stale) isn't
-elected cleanly, nor one that may lack records while another may have them all (`eligible_leaders`).
+Guards: the in-sync set never becomes empty; a leader is elected among its members and the eligible leader replicas,
+unless an unclean election is allowed; a leadership never survives the registration under which it was won; a member
+that lost what it had (stale) isn't elected cleanly, nor one that may lack records while another may have them all
+(`eligible_leaders`).
 
-Does not do: adding members to an in-sync set, which only the leader can (it knows who has caught up).
-Sources: Kafka's `PartitionChangeBuilder`, `ReplicationControlManager`; KIP-497, KIP-841, KIP-903, KIP-966; rule DR8 in docs/invariants.md.
+Does not do: adding members to an in-sync set, which only the leader can (it knows who has caught up). Sources: Kafka's
+`PartitionChangeBuilder`, `ReplicationControlManager`; KIP-497, KIP-841, KIP-903, KIP-966; rule DR8 in
+docs/invariants.md.
 """
 
 from __future__ import annotations
@@ -103,9 +105,10 @@ def elect(  # noqa: PLR0913  a partition, and how it is looked at, by keyword
 
     Below `min_insync_replicas` members, those that left the in-sync set remain eligible as leaders.
 
-    A reassignment whose target is in sync as a whole is completed. The leader epoch grows with every change of leader, when a leader
-    comes back under a new registration, and when a replica is removed: what that one fetches before it knows is refused then, also if it is
-    a replica again by now. Else it could join the in-sync set with the log that it is about to drop. Source: Kafka's
+    A reassignment whose target is in sync as a whole is completed. The leader epoch grows with every change of leader,
+    when a leader comes back under a new registration, and when a replica is removed: what that one fetches before it
+    knows is refused then, also if it is a replica again by now. Else it could join the in-sync set with the log that it
+    is about to drop. Source: Kafka's
     `PartitionChangeBuilder`.
     """
     wanted = assignment or assignment_of(partition)
@@ -116,14 +119,20 @@ def elect(  # noqa: PLR0913  a partition, and how it is looked at, by keyword
     outcome = voters.outcome(election)
     leader, isr = outcome.leader, outcome.isr
     stays = leader == partition.leader and (leader == NO_LEADER or leader in voters.steady)
-    eligible = eligible_leaders(image, topic_id, number, partition, isr, wanted.replicas, min_insync_replicas) if outcome.is_clean else {}
+    eligible = (
+        eligible_leaders(image, topic_id, number, partition, isr, wanted.replicas, min_insync_replicas)
+        if outcome.is_clean
+        else {}
+    )
     unchanged = isr == partition.isr and wanted == assignment_of(partition) and tuple(eligible) == partition.elr
     if stays and unchanged:
         return None
     return partition.changed(
         replicas=wanted.replicas,
         isr=isr,
-        isr_epochs=tuple(voters.epochs[member] if leader == NO_LEADER else image.brokers[member].epoch for member in isr),
+        isr_epochs=tuple(
+            voters.epochs[member] if leader == NO_LEADER else image.brokers[member].epoch for member in isr
+        ),
         leader=leader,
         leader_epoch=partition.leader_epoch + (0 if stays and not _removes(partition, wanted) else 1),
         adding=wanted.adding,
@@ -160,7 +169,9 @@ def led_uncleanly(old: MetadataImage, delta: ImageDelta) -> dict[TopicPartition,
 class _Voters:
     """The members of a partition's in-sync set, by what can be expected of them."""
 
-    def __init__(self, image: MetadataImage, topic_id: TopicId, number: int, partition: PartitionImage, assignment: Assignment) -> None:
+    def __init__(
+        self, image: MetadataImage, topic_id: TopicId, number: int, partition: PartitionImage, assignment: Assignment
+    ) -> None:
         self.epochs = dict(zip(partition.isr, partition.isr_epochs, strict=True))
         self.members = tuple(member for member in partition.isr if member in assignment.replicas)
         self.steady = tuple(
@@ -178,11 +189,12 @@ class _Voters:
     def outcome(self, election: Election) -> _Outcome:
         """Who leads, and who is in sync.
 
-        Members count as long as their broker lives under the registration of their membership; the others are dropped while such a one
-        is there. A broker that is about to stop is dropped too, unless no other member lives. When none lives, but a member has come
-        back under a new registration, or an eligible replica is there, the first of those that have all that was committed leads alone.
-        One that may lack records leads only where no member, alive or not, can be expected to have more. When no replica can lead, the
-        set stays as it is: what its last members have is what was acknowledged.
+        Members count as long as their broker lives under the registration of their membership; the others are dropped
+        while such a one is there. A broker that is about to stop is dropped too, unless no other member lives. When
+        none lives, but a member has come back under a new registration, or an eligible replica is there, the first of
+        those that have all that was committed leads alone. One that may lack records leads only where no member, alive
+        or not, can be expected to have more. When no replica can lead, the set stays as it is: what its last members
+        have is what was acknowledged.
         """
         if self.good:
             if election is Election.PREFERRED and self._replicas[0] in self.good:
@@ -202,7 +214,9 @@ class _Voters:
 
     def _first_that_stays(self, candidates: Sequence[BrokerId]) -> BrokerId:
         """One that is about to stop leads only if it is the only one."""
-        return next((each for each in candidates if not self._image.brokers[each].in_controlled_shutdown), candidates[0])
+        return next(
+            (each for each in candidates if not self._image.brokers[each].in_controlled_shutdown), candidates[0]
+        )
 
     def _first_of(self, pool: Sequence[BrokerId]) -> BrokerId:
         if self._partition.leader in pool:
@@ -219,7 +233,9 @@ class _Voters:
         if self._image.has_eligible_leaders and any(self._has_all(replica) for replica in self._known):
             return []
         found = [
-            replica for replica in self._replicas if replica in self._known and self._is_online(replica) and not self._is_stale(replica)
+            replica
+            for replica in self._replicas
+            if replica in self._known and self._is_online(replica) and not self._is_stale(replica)
         ]
         return sorted(found, key=lambda replica: replica not in self.members)
 
@@ -238,7 +254,9 @@ class _Voters:
         return sorted(filter(self._is_online, self._replicas), key=lambda replica: replica not in self.members)
 
 
-def living_members(image: MetadataImage, topic_id: TopicId, number: int, partition: PartitionImage) -> tuple[BrokerId, ...]:
+def living_members(
+    image: MetadataImage, topic_id: TopicId, number: int, partition: PartitionImage
+) -> tuple[BrokerId, ...]:
     """The members of the in-sync set that can serve, under the registration of their membership."""
     return _Voters(image, topic_id, number, partition, assignment_of(partition)).steady
 
@@ -248,7 +266,9 @@ def is_relieved(image: MetadataImage, broker_id: BrokerId) -> bool:
     for topic in image.topics.values():
         for number, partition in enumerate(topic.partitions):
             if broker_id in partition.isr and any(
-                member != broker_id and image.broker_epoch(member) == epoch and image.may_be_in_sync(member, topic.topic_id, number)
+                member != broker_id
+                and image.broker_epoch(member) == epoch
+                and image.may_be_in_sync(member, topic.topic_id, number)
                 for member, epoch in zip(partition.isr, partition.isr_epochs, strict=True)
             ):
                 return False

@@ -65,8 +65,9 @@ def plan_feature_updates(
 ) -> FeatureChange | Refusal:
     """How the features get the levels that are wanted; `features` are those of the same image.
 
-    A level that is the cluster's already may be asked for, also of a feature that can't be changed. Refusals: INVALID_UPDATE_VERSION
-    for the first update that isn't possible, FEATURE_UPDATE_FAILED while a broker runs that would not notice.
+    A level that is the cluster's already may be asked for, also of a feature that can't be changed. Refusals:
+    INVALID_UPDATE_VERSION for the first update that isn't possible, FEATURE_UPDATE_FAILED while a broker runs that
+    would not notice.
     """
     levels = dict(image.features.levels)
     changed = False
@@ -74,14 +75,19 @@ def plan_feature_updates(
         state = features.get(update.name)
         reason = _refusal(update, state)
         if reason is not None:
-            return Refusal(ErrorCode.INVALID_UPDATE_VERSION, f"Invalid update version {update.level} for feature {update.name}. {reason}")
+            return Refusal(
+                ErrorCode.INVALID_UPDATE_VERSION,
+                f"Invalid update version {update.level} for feature {update.name}. {reason}",
+            )
         assert state is not None
         if not state.fixed and levels.get(update.name, state.highest) != update.level:
             levels[update.name] = update.level
             changed = True
     if not changed:
         return FeatureChange(NO_CHANGE)
-    old = [broker_id for broker_id, broker in sorted(image.brokers.items()) if broker.metadata_level < FEATURE_LEVELS_LEVEL]
+    old = [
+        broker_id for broker_id, broker in sorted(image.brokers.items()) if broker.metadata_level < FEATURE_LEVELS_LEVEL
+    ]
     if old:
         text = f"Brokers {old} do not take the levels of features from the metadata: upgrade them first."
         return Refusal(ErrorCode.FEATURE_UPDATE_FAILED, text)
@@ -100,7 +106,10 @@ def _refusal(update: FeatureUpdate, state: FeatureState | None) -> str | None:
     if state is None:
         return "This cluster does not support this feature."
     reasons = (
-        (not state.lowest <= wanted <= state.highest, f"This cluster only supports versions {state.lowest}-{state.highest}"),
+        (
+            not state.lowest <= wanted <= state.highest,
+            f"This cluster only supports versions {state.lowest}-{state.highest}",
+        ),
         (
             wanted < state.level and kind == UpgradeType.UPGRADE,
             "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe downgrade.",

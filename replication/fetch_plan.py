@@ -145,7 +145,10 @@ class FetchPlan:
         self.touch(following)
 
     def on_disk(self) -> None:
-        """Something that partitions wait for is done, or may be. Looks at all that wait: once for many, not for each."""
+        """Something that partitions wait for is done, or may be.
+
+        Looks at all that wait: once for many, not for each.
+        """
         for key, following in list(self._awaited.items()):
             if not _awaits_disk(following):
                 del self._awaited[key]
@@ -187,7 +190,10 @@ class FetchPlan:
             max_bytes=limits.response_bytes,
             session_id=self._session_id,
             session_epoch=self._session_epoch,
-            topics=[FetchTopic(topic=name, topic_id=topic_id, partitions=some) for (name, topic_id), some in self._by_topic(rows).items()],
+            topics=[
+                FetchTopic(topic=name, topic_id=topic_id, partitions=some)
+                for (name, topic_id), some in self._by_topic(rows).items()
+            ],
             forgotten_topics_data=[] if is_full else self._taken_forgotten(),
         )
         return Fetch(request=request, version=self.version, broker_epoch=broker_epoch, sent_ms=now_ms)
@@ -199,7 +205,9 @@ class FetchPlan:
         self._forgotten.clear()
         self.session = AnsweredFetches()
 
-    def on_answer(self, fetch: Fetch, response: FetchResponse, now_ms: int) -> list[tuple[Following, PartitionData]] | ErrorCode:
+    def on_answer(
+        self, fetch: Fetch, response: FetchResponse, now_ms: int
+    ) -> list[tuple[Following, PartitionData]] | ErrorCode:
         """The partitions for which the answer counts; an error is one of the session as a whole, and the next request begins a new one."""
         if response.error_code != ErrorCode.NONE:
             self.begin_anew()
@@ -227,7 +235,8 @@ class FetchPlan:
                     is_lost = True
         self.session.sent_ms = fetch.sent_ms
         if is_lost:
-            # The session's leader takes it for known, and wouldn't tell it again before something changes: a delete waited for that.
+            # The session's leader takes it for known, and wouldn't tell it again before something changes: a delete
+            # waited for that.
             self.begin_anew()
         self._hold_until_ms = now_ms + HOLD_MS
         return rows

@@ -1,12 +1,13 @@
 """A follower's side of one partition: what an answer of its leader means for its log.
 
-What `decide` says is carried out by the broker, for truncations have to be durable before anything else is written. Records are taken over
-at once (`take`), as a leader appends.
+What `decide` says is carried out by the broker, for truncations have to be durable before anything else is written.
+Records are taken over at once (`take`), as a leader appends.
 
-Guards: an answer counts only in the leader epoch in which it was asked for; an answer that says where the logs part says nothing else
-(KAFKA-14704); a log is emptied only for a leader whose log is known to start at or above its end, never because offsets merely don't fit
-(KAFKA-2143, KAFKA-7414). A follower whose log ends at the leader's log start, too, is reset, unless it learned in this leader epoch that
-nothing of it diverges: below its log start the leader has nothing to compare with.
+Guards: an answer counts only in the leader epoch in which it was asked for; an answer that says where the logs part
+says nothing else (KAFKA-14704); a log is emptied only for a leader whose log is known to start at or above its end,
+never because offsets merely don't fit (KAFKA-2143, KAFKA-7414). A follower whose log ends at the leader's log start,
+too, is reset, unless it learned in this leader epoch that nothing of it diverges: below its log start the leader has
+nothing to compare with.
 
 Sources: KIP-101, KIP-279, KIP-320, KIP-595; Kafka's AbstractFetcherThread and ReplicaFetcherThread.
 """
@@ -142,7 +143,8 @@ Decision: TypeAlias = Truncate | Reset | Delay | Simple
 class Taken(msgspec.Struct):
     """What `take` did. `removed` are segments that gave way, to be unlinked.
 
-    With an error nothing of the answer counts, but for a disk that is full (`counts`): deletes must reach it, for they make room.
+    With an error nothing of the answer counts, but for a disk that is full (`counts`): deletes must reach it, for they
+    make room.
     """
 
     error: ErrorCode = ErrorCode.NONE
@@ -200,7 +202,10 @@ def truncation(log: Log, leader_epoch: LeaderEpoch, end_offset: Offset) -> Trunc
 
 
 def note_truncated(log: Log, step: Truncate) -> None:
-    """The log was cut. One that has nothing left takes the leader's word for the epoch below, or it would get the same answer again."""
+    """The log was cut.
+
+    One that has nothing left takes the leader's word for the epoch below, or it would get the same answer again.
+    """
     if log.log_end_offset == log.log_start_offset and step.epoch >= 0:
         log.leader_epochs.assign(step.epoch, log.log_end_offset)
 
@@ -215,9 +220,9 @@ def first_truncation(log: Log) -> Truncate | None:
 def decide_range(following: Following, leader_log_start: Offset, leader_log_end: Offset) -> Decision:
     """What to do when the leader found our log end out of range, and then returned its own log start and end.
 
-    Ahead of the leader: what it doesn't have goes. That loses records only where an unclean election, or a leader that lost its disk, has
-    lost them before. Below its log start: a new beginning. Neither: the answer is out of date by now, and nothing is touched.
-    Source: AbstractFetcherThread.fetchOffsetAndTruncate.
+    Ahead of the leader: what it doesn't have goes. That loses records only where an unclean election, or a leader that
+    lost its disk, has lost them before. Below its log start: a new beginning. Neither: the answer is out of date by
+    now, and nothing is touched. Source: AbstractFetcherThread.fetchOffsetAndTruncate.
     """
     log = following.log
     if leader_log_end < log.log_end_offset:
@@ -228,9 +233,10 @@ def decide_range(following: Following, leader_log_start: Offset, leader_log_end:
 
 
 def take(following: Following, row: PartitionData, wall_ms: int) -> Taken:
-    """Append what the answer brings and follow the leader's high watermark. The leader's log start is left to the journal.
+    """Append what the answer brings and follow the leader's high watermark.
 
-    Batches of a later leader epoch than the one in which was asked are left (KAFKA-18723). Errors: those of `Log.append_as_follower`.
+    The leader's log start is left to the journal. Batches of a later leader epoch than the one in which was asked are
+    left (KAFKA-18723). Errors: those of `Log.append_as_follower`.
     """
     log = following.log
     before, end_before = log.high_watermark, log.log_end_offset

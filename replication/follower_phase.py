@@ -7,8 +7,8 @@
     SETTLING                   ── SETTLED ──>   FETCHING
     SETTLING                   ── ASK_EPOCH ──> ASKING_EPOCH
 
-A partition is followed from FETCHING on, and in no phase when it is followed no longer (`Following.has_left`). Every other pair is a
-mistake in this program, and raises.
+A partition is followed from FETCHING on, and in no phase when it is followed no longer (`Following.has_left`). Every
+other pair is a mistake in this program, and raises.
 """
 
 from __future__ import annotations

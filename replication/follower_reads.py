@@ -1,9 +1,9 @@
 """Whether a follower may answer consumers: rule DR7.
 
-A deleted record must not be read from a follower that doesn't know of the delete yet. So a follower serves only while its own visible log
-start has reached the leader's, as an answer reported it in this leader epoch, to a fetch that it sent under its present registration, not
-too long ago. A fetch session implies that what an answer doesn't name is unchanged; so the time of a session's last answered fetch is kept
-once for all of its partitions (`AnsweredFetches`).
+A deleted record must not be read from a follower that doesn't know of the delete yet. So a follower serves only while
+its own visible log start has reached the leader's, as an answer reported it in this leader epoch, to a fetch that it
+sent under its present registration, not too long ago. A fetch session implies that what an answer doesn't name is
+unchanged; so the time of a session's last answered fetch is kept once for all of its partitions (`AnsweredFetches`).
 
 Asked at the moment of each answer. Time is passed in. Source: KIP-392 for reads from followers; the rest is ours.
 """
@@ -60,7 +60,9 @@ class FollowerReads(msgspec.Struct):
         if self.session is not None:
             self.heard_ms, self.session = max(self.heard_ms, self.session.sent_ms), None
 
-    def may_serve(self, offsets: LogOffsets, leader_epoch: LeaderEpoch, broker_epoch: BrokerEpoch, now_ms: int, limit_ms: int) -> bool:
+    def may_serve(
+        self, offsets: LogOffsets, leader_epoch: LeaderEpoch, broker_epoch: BrokerEpoch, now_ms: int, limit_ms: int
+    ) -> bool:
         """Whether consumers may be answered now, in this leader epoch and under this registration.
 
         `limit_ms` is how old the last word of the leader may be. `offsets` are the log's.
@@ -70,4 +72,7 @@ class FollowerReads(msgspec.Struct):
         heard_ms = self.heard_ms if self.session is None else max(self.heard_ms, self.session.sent_ms)
         if now_ms - heard_ms > limit_ms:
             return False
-        return offsets.log_start_offset >= self.leader_log_start_offset and offsets.log_start_pending == offsets.log_start_offset
+        return (
+            offsets.log_start_offset >= self.leader_log_start_offset
+            and offsets.log_start_pending == offsets.log_start_offset
+        )

@@ -1,13 +1,16 @@
 """The brokers that were replicas of a partition and perhaps don't know yet that they aren't any more.
 
-A reassignment takes a replica away in the metadata, which each broker sees at another moment. Until the broker of such a replica does, it
-may answer consumers: as a follower (rule DR7), or as a leader that has been replaced. So a delete isn't acknowledged before that broker
-was seen to act on the change (rule DR3); nothing that it has reported counts, for it learns of no delete any more.
+A reassignment takes a replica away in the metadata, which each broker sees at another moment. Until the broker of such
+a replica does, it may answer consumers: as a follower (rule DR7), or as a leader that has been replaced. So a delete
+isn't acknowledged before that broker was seen to act on the change (rule DR3); nothing that it has reported counts, for
+it learns of no delete any more.
 
-It isn't waited for when its registration is over, for then it sees the metadata before it serves again, or its log directory has failed;
-nor for longer than `replica.lag.time.max.ms`, within which a broker that can't reach its leader stops to answer.
+It isn't waited for when its registration is over, for then it sees the metadata before it serves again, or its log
+directory has failed; nor for longer than `replica.lag.time.max.ms`, within which a broker that can't reach its leader
+stops to answer.
 
-Every replica keeps this, for any of them may lead next: for a leadership that begins the time begins again, also where it was over before.
+Every replica keeps this, for any of them may lead next: for a leadership that begins the time begins again, also where
+it was over before.
 
 Pure: time is passed in. Source: ours; in Kafka a removed replica may answer with what it has.
 """
@@ -52,8 +55,13 @@ class FormerReplicas:
     def __len__(self) -> int:
         return len(self._by_broker)
 
-    def note_removed(self, removed: Iterable[BrokerId], state: PartitionImage, image: MetadataImage, now_ms: int) -> None:
-        """`state` is the first without these. One that is added again is waited for as before: it may not know of either."""
+    def note_removed(
+        self, removed: Iterable[BrokerId], state: PartitionImage, image: MetadataImage, now_ms: int
+    ) -> None:
+        """`state` is the first without these.
+
+        One that is added again is waited for as before: it may not know of either.
+        """
         for broker_id in removed:
             broker_epoch = image.broker_epoch(broker_id)
             if broker_epoch is not None:
@@ -97,14 +105,21 @@ def awaited_former(partition: HostedReplica, image: MetadataImage, now_ms: int) 
     return {} if partition.former_replicas is None else partition.former_replicas.awaited(image, now_ms)
 
 
-def note_removals(partition: HostedReplica, state: PartitionImage, image: MetadataImage, now_ms: int, *, is_new: bool) -> None:
-    """A partition is about to become what `state` says: keep who isn't a replica any more. `is_new`: the leadership is."""
+def note_removals(
+    partition: HostedReplica, state: PartitionImage, image: MetadataImage, now_ms: int, *, is_new: bool
+) -> None:
+    """A partition is about to become what `state` says: keep who isn't a replica any more.
+
+    `is_new`: the leadership is.
+    """
     if partition.former_replicas is not None and is_new:
         partition.former_replicas.begin_again(now_ms)
     if partition.replicas == state.replicas:
         return
     removed = set(partition.replicas) - {*state.replicas, partition.local_broker_id}
     if removed and partition.former_replicas is None:
-        partition.former_replicas = FormerReplicas(partition.topic_id, partition.topic_partition.partition, partition.lag_time_max_ms)
+        partition.former_replicas = FormerReplicas(
+            partition.topic_id, partition.topic_partition.partition, partition.lag_time_max_ms
+        )
     if removed and partition.former_replicas is not None:
         partition.former_replicas.note_removed(removed, state, image, now_ms)

@@ -1,11 +1,12 @@
 """Who is in sync: which followers the leader drops from the ISR, which it adds, and how high the high watermark may be.
 
-A change of the ISR is proposed to the metadata store and counts from that moment on beside what is committed, until the image shows what
-became of it: the union is the *maximal* ISR (KIP-497). A member stands in the ISR with the registration under which it joined (KIP-903).
+A change of the ISR is proposed to the metadata store and counts from that moment on beside what is committed, until the
+image shows what became of it: the union is the *maximal* ISR (KIP-497). A member stands in the ISR with the
+registration under which it joined (KIP-903).
 
-Guards: the leader itself is never dropped, so the ISR is never empty; who joins is caught up, has all that is committed, the leader
-epoch's first offset, and every delete below the floor (rule DR2); nothing is committed while replicas outside the ISR are eligible as
-leaders.
+Guards: the leader itself is never dropped, so the ISR is never empty; who joins is caught up, has all that is
+committed, the leader epoch's first offset, and every delete below the floor (rule DR2); nothing is committed while
+replicas outside the ISR are eligible as leaders.
 
 Sources: KIP-497, KIP-841, KIP-903, KIP-966; Kafka's `Partition`.
 """
@@ -48,7 +49,9 @@ def next_proposal(leadership: Leadership, image: MetadataImage, now_ms: int) -> 
     return IsrProposal(state, image.revision, isr, epochs, tuple(eligible), tuple(eligible.values()))
 
 
-def stays_in_sync(leadership: Leadership, member: BrokerId, epoch: BrokerEpoch, image: MetadataImage, now_ms: int) -> bool:
+def stays_in_sync(
+    leadership: Leadership, member: BrokerId, epoch: BrokerEpoch, image: MetadataImage, now_ms: int
+) -> bool:
     """Whether a member of the ISR is one still: its registration, broker and directory are in order, and it keeps up."""
     follower = leadership.followers.get(member)
     if follower is None or image.broker_epoch(member) != epoch:
@@ -58,12 +61,15 @@ def stays_in_sync(leadership: Leadership, member: BrokerId, epoch: BrokerEpoch, 
     return follower.is_caught_up(leadership.log.log_end_offset, leadership.lag_time_max_ms, now_ms)
 
 
-def may_join(leadership: Leadership, broker_id: BrokerId, follower: FollowerState, image: MetadataImage, now_ms: int) -> bool:
+def may_join(
+    leadership: Leadership, broker_id: BrokerId, follower: FollowerState, image: MetadataImage, now_ms: int
+) -> bool:
     """Whether a follower outside the ISR is in sync, and would stay so.
 
-    To have what is committed isn't enough. While fewer than `min.insync.replicas` are in sync, the high watermark stands still, perhaps
-    where a follower is that can't append: that one would be added for it, dropped for being slow, and added again, each time in the
-    metadata store. (Kafka adds it too; there a timer drops it, twice in each lag time.)
+    To have what is committed isn't enough. While fewer than `min.insync.replicas` are in sync, the high watermark
+    stands still, perhaps where a follower is that can't append: that one would be added for it, dropped for being slow,
+    and added again, each time in the metadata store. (Kafka adds it too; there a timer drops it, twice in each lag
+    time.)
     """
     log, limit_ms = leadership.log, leadership.lag_time_max_ms
     if follower.log_end_offset < log.high_watermark or follower.log_end_offset < leadership.epoch_start_offset:
@@ -96,7 +102,8 @@ def high_watermark(leadership: Leadership, image: MetadataImage, now_ms: int) ->
         if follower.log_end_offset >= end:
             continue
         if broker_id in leadership.maximal_isr or (
-            follower.is_caught_up(leader_end, leadership.lag_time_max_ms, now_ms) and is_eligible(leadership, broker_id, follower, image)
+            follower.is_caught_up(leader_end, leadership.lag_time_max_ms, now_ms)
+            and is_eligible(leadership, broker_id, follower, image)
         ):
             end = follower.log_end_offset
     return end

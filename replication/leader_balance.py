@@ -1,11 +1,13 @@
 """Which partitions another broker of the same machine should lead, where one is full and another one has room.
 
-Pure: loads and the time go in, moves come out. A load is a share of a core: 0.7 is a loop that runs for 70 % of the time.
+Pure: loads and the time go in, moves come out. A load is a share of a core: 0.7 is a loop that runs for 70 % of the
+time.
 
-Guards: under a constant load the moves end, and no state comes twice. For after each move the receiver is less busy than the giver was
-before, by `MARGIN` at least: the sum of the squares of all loads falls with every move. The busiest of those that are known gives, so the
-largest load never grows. What is estimated wrongly is bounded by the times: a broker gives or receives only on `SAMPLES` reports since it
-last did either, and a partition that was moved stays for `REST_MS`.
+Guards: under a constant load the moves end, and no state comes twice. For after each move the receiver is less busy
+than the giver was before, by `MARGIN` at least: the sum of the squares of all loads falls with every move. The busiest
+of those that are known gives, so the largest load never grows. What is estimated wrongly is bounded by the times: a
+broker gives or receives only on `SAMPLES` reports since it last did either, and a partition that was moved stays for
+`REST_MS`.
 
 Does not decide whether a move is safe: the leader does, on its image (`leader_moves`), and the store.
 """
@@ -51,7 +53,10 @@ class BalanceRules(msgspec.Struct, frozen=True):
 
 
 class PartitionLoad(msgspec.Struct, frozen=True):
-    """What a partition costs its leader. `preferred` is its first replica, `receivers` could lead it: in sync, and on the same machine."""
+    """What a partition costs its leader.
+
+    `preferred` is its first replica, `receivers` could lead it: in sync, and on the same machine.
+    """
 
     topic: str
     partition: int
@@ -165,7 +170,11 @@ def plan_moves(
     left = [each for each in movable if each.load >= MOVED_LOAD_MIN]
     moves: list[LeaderMove] = []
     while len(moves) < moves_max and loads[giver] >= full:
-        found = [_ranked(each, receiver, loads[giver], loads[receiver]) for each in left for receiver in _receivers(each, giver, loads)]
+        found = [
+            _ranked(each, receiver, loads[giver], loads[receiver])
+            for each in left
+            for receiver in _receivers(each, giver, loads)
+        ]
         if not found:
             break
         _, each, receiver = min(found)
@@ -178,7 +187,9 @@ def plan_moves(
 
 def _receivers(each: PartitionLoad, giver: BrokerId, loads: Mapping[BrokerId, float]) -> list[BrokerId]:
     return [
-        broker for broker in each.receivers if broker != giver and broker in loads and loads[broker] + each.load + MARGIN <= loads[giver]
+        broker
+        for broker in each.receivers
+        if broker != giver and broker in loads and loads[broker] + each.load + MARGIN <= loads[giver]
     ]
 
 

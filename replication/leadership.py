@@ -45,8 +45,9 @@ class FetchTimes(msgspec.Struct):
 
 
 class FollowerFetch(msgspec.Struct):
-    """One partition of a follower's fetch. `fetch_offset` is its log end; the log start is -1 where the version doesn't tell it.
+    """One partition of a follower's fetch.
 
+    `fetch_offset` is its log end; the log start is -1 where the version doesn't tell it.
     `times` are those of its session, None without one.
     """
 
@@ -64,7 +65,8 @@ class FollowerState(msgspec.Struct):
 
     `matches`: no record of it can be another one than the leader's of that offset. `told_log_start` is the log start that it was sent last.
     `leader_end_offset` is where the leader's log ended at the last fetch, `goal_offset` where it ended at an earlier one, at `goal_ms`: the
-    follower hasn't reached it since. `unseen_epoch` is the newest registration that a fetch had and the image didn't show, at `unseen_ms`.
+    follower hasn't reached it since. `unseen_epoch` is the newest registration that a fetch had and the image didn't
+    show, at `unseen_ms`.
     """
 
     broker_epoch: BrokerEpoch = UNKNOWN_BROKER_EPOCH
@@ -90,7 +92,8 @@ class FollowerState(msgspec.Struct):
     def last_heard_ms(self, broker: BrokerImage | None) -> int:
         """When it fetched last, under the present registration of its broker also before our image showed that.
 
-        Nothing else is known of such a fetch; but it was answered, and by the answer the follower may serve consumers (rule DR7).
+        Nothing else is known of such a fetch; but it was answered, and by the answer the follower may serve consumers
+        (rule DR7).
         """
         before_ms = self.last_fetch_ms
         return before_ms if broker is None or self.unseen_epoch < broker.epoch else max(before_ms, self.unseen_ms)
@@ -100,11 +103,17 @@ class FollowerState(msgspec.Struct):
         return now_ms - self.last_fetch_ms <= limit_ms
 
     def is_caught_up(self, leader_end_offset: Offset, limit_ms: int, now_ms: int) -> bool:
-        """Whether it has all that the leader has, or had it at some moment within the last `limit_ms`. Source: KIP-16."""
+        """Whether it has all that the leader has, or had it at some moment within the last `limit_ms`.
+
+        Source: KIP-16.
+        """
         return self.log_end_offset == leader_end_offset or now_ms - self.caught_up_ms <= limit_ms
 
     def note_fetch(self, fetch: FollowerFetch, *, leader_end_offset: Offset, matches: bool, now_ms: int) -> None:
-        """Take over what an accepted fetch says. A follower was caught up at the last moment at which the leader ended where it is now."""
+        """Take over what an accepted fetch says.
+
+        A follower was caught up at the last moment at which the leader ended where it is now.
+        """
         if fetch.broker_epoch != self.broker_epoch:
             if self.broker_epoch != UNKNOWN_BROKER_EPOCH:
                 self.forget()
@@ -114,9 +123,12 @@ class FollowerState(msgspec.Struct):
         if end >= leader_end_offset:
             self.caught_up_ms = now_ms
         elif UNKNOWN_OFFSET < self.leader_end_offset <= end:
-            # Of the first fetch nothing is known before: a follower that is far behind must not hold up the high watermark.
+            # Of the first fetch nothing is known before: a follower that is far behind must not hold up the high
+            # watermark.
             self.caught_up_ms = max(self.caught_up_ms, before_ms)
-        elif UNKNOWN_OFFSET < self.goal_offset <= end:  # It needed several fetches, as where many producers write at once.
+        elif (
+            UNKNOWN_OFFSET < self.goal_offset <= end
+        ):  # It needed several fetches, as where many producers write at once.
             self.caught_up_ms = max(self.caught_up_ms, self.goal_ms)
         if end >= self.goal_offset:
             self.goal_offset, self.goal_ms = leader_end_offset, now_ms
@@ -150,7 +162,9 @@ class FollowerState(msgspec.Struct):
         """Its registration is over: nothing of what it reported counts. When it fetched last still does."""
         self.leave_session()
         self.broker_epoch = UNKNOWN_BROKER_EPOCH
-        self.log_end_offset = self.log_start_offset = self.told_log_start = self.leader_end_offset = self.goal_offset = UNKNOWN_OFFSET
+        self.log_end_offset = self.log_start_offset = self.told_log_start = self.leader_end_offset = (
+            self.goal_offset
+        ) = UNKNOWN_OFFSET
         self.matches = False
         self.caught_up_ms = self.goal_ms = NEVER_MS
 
@@ -203,7 +217,10 @@ class Leadership:
         lag_time_max_ms: int,
         now_ms: int,
     ) -> None:
-        """A leadership that begins now (monotonic). Every replica that the image shows unfenced counts as having fetched just now."""
+        """A leadership that begins now (monotonic).
+
+        Every replica that the image shows unfenced counts as having fetched just now.
+        """
         self.broker_id = broker_id
         self.topic_id = topic_id
         self.number = number
@@ -286,15 +303,19 @@ class Leadership:
     def check_fetch(self, fetch: FollowerFetch, image: MetadataImage) -> ErrorCode:
         """Whether a follower's fetch may be served. Its leader epoch, if it has one, is ours.
 
-        Errors: UNKNOWN_LEADER_EPOCH, or NOT_LEADER_OR_FOLLOWER without an epoch, for who isn't a replica; NOT_LEADER_OR_FOLLOWER for a
-        registration that is over or isn't given. Source: Kafka's `Partition.followerReplicaOrThrow` and `Replica`.
+        Errors: UNKNOWN_LEADER_EPOCH, or NOT_LEADER_OR_FOLLOWER without an epoch, for who isn't a replica;
+        NOT_LEADER_OR_FOLLOWER for a registration that is over or isn't given. Source: Kafka's
+        `Partition.followerReplicaOrThrow` and `Replica`.
         """
         follower = self.followers.get(fetch.broker_id)
         if follower is None:
             return not_a_replica(fetch)
         if fetch.leader_epoch == NO_LEADER_EPOCH and image.log_start_reporting:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        if not may_be_registered(fetch.broker_id, fetch.broker_epoch, image) or fetch.broker_epoch < follower.broker_epoch:
+        if (
+            not may_be_registered(fetch.broker_id, fetch.broker_epoch, image)
+            or fetch.broker_epoch < follower.broker_epoch
+        ):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if not -1 <= fetch.log_start_offset <= fetch.fetch_offset:
             return ErrorCode.OFFSET_OUT_OF_RANGE
@@ -303,20 +324,24 @@ class Leadership:
     def note_fetch(self, fetch: FollowerFetch, image: MetadataImage, now_ms: int) -> FollowerState | None:
         """Take over what a fetch says that was checked, is in range and doesn't diverge.
 
-        None if the image doesn't show the registration: then deletes wait for it (rule DR3), and nothing else changes. It may be invented.
+        None if the image doesn't show the registration: then deletes wait for it (rule DR3), and nothing else changes.
+        It may be invented.
         """
         follower = self.followers[fetch.broker_id]
         if fetch.broker_epoch > image.revision:
             follower.note_unseen(fetch.broker_epoch, self.lag_time_max_ms, now_ms)
             return None
-        follower.note_fetch(fetch, leader_end_offset=self.log.log_end_offset, matches=self.matches(fetch), now_ms=now_ms)
+        follower.note_fetch(
+            fetch, leader_end_offset=self.log.log_end_offset, matches=self.matches(fetch), now_ms=now_ms
+        )
         return follower
 
     def matches(self, fetch: FollowerFetch) -> bool:
         """Whether nothing of the follower's log can be other than ours, given that the fetch didn't diverge.
 
-        We have no epochs below our log start. A follower that ends just there, and starts below, may have its last records of a lost
-        leadership, unless their epoch is the one of our last deleted record, or a later one that we know.
+        We have no epochs below our log start. A follower that ends just there, and starts below, may have its last
+        records of a lost leadership, unless their epoch is the one of our last deleted record, or a later one that we
+        know.
         """
         start = self.log.log_start_offset
         if fetch.log_start_offset >= start or fetch.fetch_offset > start:
@@ -345,8 +370,9 @@ class Leadership:
     def is_live(self, broker_id: BrokerId, follower: FollowerState, image: MetadataImage, now_ms: int) -> bool:
         """Whether this replica may lead by now, or believe that it still leads, as far as we know.
 
-        A registration that our image doesn't show yet counts as live. So does a broker that is about to stop and hasn't fetched in this
-        leader epoch: the step that took its leadership took it out of the ISR, and until it sees that, it answers.
+        A registration that our image doesn't show yet counts as live. So does a broker that is about to stop and hasn't
+        fetched in this leader epoch: the step that took its leadership took it out of the ISR, and until it sees that,
+        it answers.
         """
         if follower.may_have_registered(image.revision, self.lag_time_max_ms, now_ms):
             return True
@@ -356,12 +382,16 @@ class Leadership:
             return image.replica_is_online(broker_id, self.topic_id, self.number)
         return image.may_be_in_sync(broker_id, self.topic_id, self.number)
 
-    def reported_log_start(self, broker_id: BrokerId, follower: FollowerState, image: MetadataImage, now_ms: int) -> Offset:
+    def reported_log_start(
+        self, broker_id: BrokerId, follower: FollowerState, image: MetadataImage, now_ms: int
+    ) -> Offset:
         """What this replica has reported under its present registration, else -1."""
         present = image.brokers.get(broker_id)
         if present is not None and follower.broker_epoch < present.epoch:
             return UNKNOWN_OFFSET
-        if follower.unseen_epoch > image.revision and follower.may_have_registered(image.revision, self.lag_time_max_ms, now_ms):
+        if follower.unseen_epoch > image.revision and follower.may_have_registered(
+            image.revision, self.lag_time_max_ms, now_ms
+        ):
             return UNKNOWN_OFFSET
         return follower.log_start_offset
 
@@ -395,6 +425,9 @@ def not_a_replica(fetch: FollowerFetch) -> ErrorCode:
 
 
 def may_be_registered(broker_id: BrokerId, broker_epoch: BrokerEpoch, image: MetadataImage) -> bool:
-    """Whether a registration may be in force: the image shows it, or is too old to know it. An epoch is the revision that made it."""
+    """Whether a registration may be in force: the image shows it, or is too old to know it.
+
+    An epoch is the revision that made it.
+    """
     broker = image.brokers.get(broker_id)
     return (broker is not None and broker.epoch == broker_epoch) or broker_epoch > image.revision

@@ -2,8 +2,9 @@
 
 Pure: an image and a wish go in, a plan of changes or a refusal comes out.
 
-Guards: new partitions become visible all together, when the topic's record counts them; each step of a plan compares that record, so that
-of two growths of one topic, or of a growth and a deletion, one is carried out and the other conflicts.
+Guards: new partitions become visible all together, when the topic's record counts them; each step of a plan compares
+that record, so that of two growths of one topic, or of a growth and a deletion, one is carried out and the other
+conflicts.
 
 Does not do: authorisation, moving partitions that there are already.
 Sources: Kafka's `ReplicationControlManager.createPartitions`, `ControllerApis.createPartitions`.
@@ -23,7 +24,13 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import topic_id_text
 from lowtide.replication.elections import assignment_of
 from lowtide.replication.new_topics import MAX_REQUEST_PARTITIONS
-from lowtide.replication.placement import brokers_unchanged, check_replicas, check_somebody_stays, new_partition_records, place_replicas
+from lowtide.replication.placement import (
+    brokers_unchanged,
+    check_replicas,
+    check_somebody_stays,
+    new_partition_records,
+    place_replicas,
+)
 from lowtide.replication.refusal import Refusal
 from lowtide.replication.steps import MAX_STEP_COMPARES
 
@@ -93,7 +100,9 @@ def _check_counts(topic: TopicImage, wanted: NewPartitions, room: int) -> Refusa
         text = f"{added} new partition(s) need as many assignments; {len(wanted.assignments)} are given"
         return Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
     if added > room:
-        return Refusal(ErrorCode.POLICY_VIOLATION, f"One request can't add more than {MAX_REQUEST_PARTITIONS} partitions")
+        return Refusal(
+            ErrorCode.POLICY_VIOLATION, f"One request can't add more than {MAX_REQUEST_PARTITIONS} partitions"
+        )
     return None
 
 
@@ -110,8 +119,8 @@ def _check_assignments(
 def _growth_plan(image: MetadataImage, topic: TopicImage, placed: Sequence[tuple[BrokerId, ...]]) -> ChangePlan:
     """Partitions in chunks, the new count with the last: what a plan that is cut short leaves behind is not counted.
 
-    Every step compares the topic's record. Without that, a plan that lost the race to another growth would overwrite partitions that are
-    led already.
+    Every step compares the topic's record. Without that, a plan that lost the race to another growth would overwrite
+    partitions that are led already.
     """
     have = len(topic.partitions)
     numbers = keys.partitions(topic.topic_id, range(have, have + len(placed)))

@@ -46,7 +46,10 @@ BROKER_DEFAULT: Final = -1
 
 
 class NewTopic(msgspec.Struct, frozen=True):
-    """A topic to create. `assignments`: (partition, its replicas), as the client lists them, or empty to leave that to the broker."""
+    """A topic to create.
+
+    `assignments`: (partition, its replicas), as the client lists them, or empty to leave that to the broker.
+    """
 
     name: str
     partition_count: int = BROKER_DEFAULT
@@ -65,7 +68,10 @@ class TopicCreation(msgspec.Struct, frozen=True):
 
 
 def new_topic_id(random: Random) -> TopicId:
-    """A random id (UUID version 4) whose text doesn't begin with a dash, for tools take that for an option. Source: Kafka's `Uuid`."""
+    """A random id (UUID version 4) whose text doesn't begin with a dash, for tools take that for an option.
+
+    Source: Kafka's `Uuid`.
+    """
     while True:
         value = bytearray(random.randbytes(16))
         value[6] = value[6] & 0x0F | 0x40
@@ -81,7 +87,9 @@ def check_new_topics(topics: Sequence[NewTopic], *, default_partition_count: int
         count = default_partition_count if topic.partition_count == BROKER_DEFAULT else max(0, topic.partition_count)
         total += len(topic.assignments) or count
     if total > MAX_REQUEST_PARTITIONS:
-        return Refusal(ErrorCode.POLICY_VIOLATION, f"{total} partitions in one request are more than {MAX_REQUEST_PARTITIONS}")
+        return Refusal(
+            ErrorCode.POLICY_VIOLATION, f"{total} partitions in one request are more than {MAX_REQUEST_PARTITIONS}"
+        )
     return None
 
 
@@ -153,15 +161,23 @@ def _place(
 ) -> list[tuple[BrokerId, ...]] | Refusal:
     count, factor = topic.partition_count, topic.replication_factor
     if factor < BROKER_DEFAULT or factor == 0:
-        return Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, f"{factor} replicas; the factor must be positive, or -1 for the default")
+        return Refusal(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"{factor} replicas; the factor must be positive, or -1 for the default",
+        )
     if count < BROKER_DEFAULT or count == 0:
-        return Refusal(ErrorCode.INVALID_PARTITIONS, f"The number of partitions is {count}; it must be positive, or -1 for the default")
+        return Refusal(
+            ErrorCode.INVALID_PARTITIONS,
+            f"The number of partitions is {count}; it must be positive, or -1 for the default",
+        )
     count = default_partition_count if count == BROKER_DEFAULT else count
     factor = default_replication_factor if factor == BROKER_DEFAULT else factor
     return place_replicas(image, count, factor, random)
 
 
-def _creation_plan(image: MetadataImage, topic: NewTopic, topic_id: TopicId, placed: Sequence[tuple[BrokerId, ...]]) -> ChangePlan:
+def _creation_plan(
+    image: MetadataImage, topic: NewTopic, topic_id: TopicId, placed: Sequence[tuple[BrokerId, ...]]
+) -> ChangePlan:
     records = new_partition_records(image, placed)
     puts = [Put(key, value) for key, value in zip(keys.partitions(topic_id, range(len(placed))), records, strict=True)]
     record = TopicRecord(topic_id_text(topic_id), len(placed))
@@ -173,7 +189,12 @@ def _creation_plan(image: MetadataImage, topic: NewTopic, topic_id: TopicId, pla
 
 
 def plan_adoption(
-    image: MetadataImage, name: str, topic_id: TopicId, leader_epochs: Sequence[int], broker_id: BrokerId, configs: Mapping[str, str]
+    image: MetadataImage,
+    name: str,
+    topic_id: TopicId,
+    leader_epochs: Sequence[int],
+    broker_id: BrokerId,
+    configs: Mapping[str, str],
 ) -> ChangePlan:
     """How to take over a topic whose logs were found on this broker's disk: one replica each, in the leader epochs given.
 
@@ -183,7 +204,10 @@ def plan_adoption(
     epoch = image.brokers[broker_id].epoch
     epochs = {broker_id: epoch}
     puts = [
-        Put(keys.partition(topic_id, number), new_partition_record((broker_id,), (broker_id,), epochs, leader_epoch=leader_epoch))
+        Put(
+            keys.partition(topic_id, number),
+            new_partition_record((broker_id,), (broker_id,), epochs, leader_epoch=leader_epoch),
+        )
         for number, leader_epoch in enumerate(leader_epochs)
     ]
     head = [
@@ -196,13 +220,18 @@ def plan_adoption(
 
 
 def plan_producer_ids_from(producer_id: ProducerId) -> ChangePlan:
-    """Hand out no producer id below `producer_id`: those below are known to logs that were found. For metadata without any yet."""
+    """Hand out no producer id below `producer_id`: those below are known to logs that were found.
+
+    For metadata without any yet.
+    """
     unused = Compare(keys.NEXT_PRODUCER_ID, "create", "==", ABSENT)
     return ChangePlan((Step((Put(keys.NEXT_PRODUCER_ID, b"%d" % producer_id),), (unused,)),))
 
 
 def _in_steps(partitions: Sequence[Put], head: Sequence[Put], compares: Sequence[Compare]) -> ChangePlan:
     """Partitions first, in chunks; the topic's record last, with the last chunk: until then none of it is visible."""
-    chunks = [tuple(partitions[start : start + STEP_PARTITIONS]) for start in range(0, len(partitions), STEP_PARTITIONS)]
+    chunks = [
+        tuple(partitions[start : start + STEP_PARTITIONS]) for start in range(0, len(partitions), STEP_PARTITIONS)
+    ]
     last = Step((*head, *chunks[-1]), tuple(compares[:MAX_STEP_COMPARES]))
     return ChangePlan((*(Step(chunk) for chunk in chunks[:-1]), last))

@@ -1,7 +1,8 @@
 """One partition on this broker: who leads it, in which epoch, and what may be done with its log.
 
-Decisions only: everything here is a plain function over the state, and time is passed in. Who is asked, woken or answered is the
-replica manager's part. Guards: nothing is appended, read or deleted under a leadership that the caller doesn't share.
+Decisions only: everything here is a plain function over the state, and time is passed in. Who is asked, woken or
+answered is the replica manager's part. Guards: nothing is appended, read or deleted under a leadership that the caller
+doesn't share.
 
 Sources: KIP-107 (deletes), KIP-320 (leader epochs in requests), KIP-101 (end offset of an epoch), Kafka's `Partition`.
 """
@@ -15,7 +16,16 @@ import msgspec
 
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_records import TO_HIGH_WATERMARK
-from lowtide.protocol.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET, BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
+from lowtide.protocol.types import (
+    NO_LEADER_EPOCH,
+    UNKNOWN_OFFSET,
+    BrokerEpoch,
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    TopicId,
+    TopicPartition,
+)
 from lowtide.replication import in_sync_replicas
 from lowtide.replication.follower_reads import FollowerReads
 from lowtide.replication.former_replicas import FormerReplicas, awaited_former, note_removals
@@ -99,8 +109,9 @@ class Partition:
         lag_time_max_ms: int = DEFAULT_LAG_TIME_MAX_MS,
         traffic: Traffic | None = None,
     ) -> None:
-        """A hosted partition without a leader; `become` tells it who leads. `lag_time_max_ms` is `replica.lag.time.max.ms`.
+        """A hosted partition without a leader; `become` tells it who leads.
 
+        `lag_time_max_ms` is `replica.lag.time.max.ms`.
         `traffic` is what it counts in.
         """
         self.topic_partition = topic_partition
@@ -145,7 +156,9 @@ class Partition:
         )
         self.rules_without_zstd = msgspec.structs.replace(self.rules, allow_zstd=False)
         self.small_batch_bytes = (
-            0 if self.topic_partition.topic in INTERNAL_TOPICS or config.asks_for_flushes else self.rules.unchanged_bytes
+            0
+            if self.topic_partition.topic in INTERNAL_TOPICS or config.asks_for_flushes
+            else self.rules.unchanged_bytes
         )
 
     def move_to(self, log: Log) -> None:
@@ -155,18 +168,24 @@ class Partition:
             self.leadership.log = log
 
     def become(self, state: PartitionImage, image: MetadataImage, now_ms: int) -> bool:
-        """Take over what the metadata say. Returns whether the leadership changed: another leader or another leader epoch.
+        """Take over what the metadata say.
 
+        Returns whether the leadership changed: another leader or another leader epoch.
         The only replica of a partition has committed all that its log holds.
         """
         self.count_records()
         leader_epoch = state.leader_epoch
-        assert leader_epoch >= self.leader_epoch, f"{self.topic_partition}: leader epoch falls from {self.leader_epoch} to {leader_epoch}"
+        assert leader_epoch >= self.leader_epoch, (
+            f"{self.topic_partition}: leader epoch falls from {self.leader_epoch} to {leader_epoch}"
+        )
         changed = leader_epoch != self.leader_epoch or state.leader != self.leader_id
-        if state.leader != self.leader_id or leader_epoch > self.leader_epoch + 1:  # Another may have led in an epoch between.
+        if (
+            state.leader != self.leader_id or leader_epoch > self.leader_epoch + 1
+        ):  # Another may have led in an epoch between.
             self.led_since = leader_epoch
         if changed and (state.leader != self.local_broker_id or leader_epoch > self.leader_epoch + 1):
-            # Another may have got what was refused here. Were that deleted since, its producer could never continue here.
+            # Another may have got what was refused here. Were that deleted since, its producer could never continue
+            # here.
             self.log.producer_state.verifications.clear()
         self.leader_id, self.leader_epoch = state.leader, leader_epoch
         self.is_leader = self.leader_id == self.local_broker_id
@@ -232,23 +251,34 @@ class Partition:
         return self.leadership is None or len(self.leadership.maximal_isr) >= self.leadership.min_insync_replicas
 
     def may_serve_as_follower(self, broker_epoch: BrokerEpoch, now_ms: int, limit_ms: int) -> bool:
-        """Whether this follower may answer a consumer now (rule DR7). `broker_epoch` is its broker's present registration."""
-        return not self.is_leader and self.follower_reads.may_serve(self.log, self.leader_epoch, broker_epoch, now_ms, limit_ms)
+        """Whether this follower may answer a consumer now (rule DR7).
+
+        `broker_epoch` is its broker's present registration.
+        """
+        return not self.is_leader and self.follower_reads.may_serve(
+            self.log, self.leader_epoch, broker_epoch, now_ms, limit_ms
+        )
 
     def check_leadership(self, current_leader_epoch: LeaderEpoch) -> ErrorCode:
         """Whether a client that knows `current_leader_epoch` (-1: none) may be served here as by the leader.
 
-        Errors: FENCED_LEADER_EPOCH for an older epoch, UNKNOWN_LEADER_EPOCH for a newer one, NOT_LEADER_OR_FOLLOWER elsewhere.
+        Errors: FENCED_LEADER_EPOCH for an older epoch, UNKNOWN_LEADER_EPOCH for a newer one, NOT_LEADER_OR_FOLLOWER
+        elsewhere.
         """
         if current_leader_epoch not in (NO_LEADER_EPOCH, self.leader_epoch):
-            return ErrorCode.FENCED_LEADER_EPOCH if current_leader_epoch < self.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
+            return (
+                ErrorCode.FENCED_LEADER_EPOCH
+                if current_leader_epoch < self.leader_epoch
+                else ErrorCode.UNKNOWN_LEADER_EPOCH
+            )
         return ErrorCode.NONE if self.is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def check_delete(self, offset: Offset) -> Offset | ErrorCode:
         """What a DeleteRecords to `offset` (exclusive, -1 for the high watermark) would set the log start offset to.
 
-        The offset comes back as `int`, a refusal as `ErrorCode`: NOT_LEADER_OR_FOLLOWER, POLICY_VIOLATION for a topic that is only
-        compacted, OFFSET_OUT_OF_RANGE below -1 and above the high watermark, in this order. Source: KIP-107, KIP-1161.
+        The offset comes back as `int`, a refusal as `ErrorCode`: NOT_LEADER_OR_FOLLOWER, POLICY_VIOLATION for a topic
+        that is only compacted, OFFSET_OUT_OF_RANGE below -1 and above the high watermark, in this order. Source:
+        KIP-107, KIP-1161.
         """
         if not self.is_leader:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -274,7 +304,9 @@ class Partition:
         found_epoch, end_offset = epochs.end_offset_for(leader_epoch, log_end_offset)
         return EpochEndOffset(found_epoch, end_offset)
 
-    def diverging_epoch(self, fetch_offset: Offset, last_fetched_epoch: LeaderEpoch) -> EpochEndOffset | ErrorCode | None:
+    def diverging_epoch(
+        self, fetch_offset: Offset, last_fetched_epoch: LeaderEpoch
+    ) -> EpochEndOffset | ErrorCode | None:
         """How a reader whose last record has `last_fetched_epoch` differs from this log; None when it doesn't (KIP-595).
 
         Errors: OFFSET_OUT_OF_RANGE for an epoch that this log never had. The range of the offset is checked before this.

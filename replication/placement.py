@@ -1,11 +1,12 @@
 """Where the replicas of new partitions go: as a client says, or spread over racks and brokers.
 
-Leaders go in turn to the racks, and within a rack in turn to its brokers; the followers of a partition go to the racks after its leader's.
-After as many partitions as there are live brokers the order is shuffled, so that a dead broker's load doesn't fall on one other.
+Leaders go in turn to the racks, and within a rack in turn to its brokers; the followers of a partition go to the racks
+after its leader's. After as many partitions as there are live brokers the order is shuffled, so that a dead broker's
+load doesn't fall on one other.
 
-A broker that is known but isn't alive (fenced, in Kafka's words) gets replicas too, after the live ones of its rack, and is never the
-leader: its replica begins out of sync, and catches up when it is back. One that is about to stop gets none.
-Sources: Kafka's `StripedReplicaPlacer`, `ReplicationControlManager.validateManualPartitionAssignment`.
+A broker that is known but isn't alive (fenced, in Kafka's words) gets replicas too, after the live ones of its rack,
+and is never the leader: its replica begins out of sync, and catches up when it is back. One that is about to stop gets
+none. Sources: Kafka's `StripedReplicaPlacer`, `ReplicationControlManager.validateManualPartitionAssignment`.
 """
 
 from __future__ import annotations
@@ -57,10 +58,13 @@ def _is_active(image: MetadataImage, broker_id: BrokerId) -> bool:
     return broker is not None and not broker.in_controlled_shutdown
 
 
-def place_replicas(image: MetadataImage, count: int, factor: int, random: Random) -> list[tuple[BrokerId, ...]] | Refusal:
+def place_replicas(
+    image: MetadataImage, count: int, factor: int, random: Random
+) -> list[tuple[BrokerId, ...]] | Refusal:
     """Replicas for `count` partitions, the leader first.
 
-    Refusals: INVALID_REPLICATION_FACTOR when all brokers are dead or about to stop, or fewer than `factor` are known and not about to stop.
+    Refusals: INVALID_REPLICATION_FACTOR when all brokers are dead or about to stop, or fewer than `factor` are known
+    and not about to stop.
     """
     live = [broker for _, broker in sorted(image.brokers.items()) if not broker.in_controlled_shutdown]
     fenced = image.fenced_brokers.values()
@@ -79,7 +83,10 @@ def place_replicas(image: MetadataImage, count: int, factor: int, random: Random
 
 
 class _Brokers:
-    """Some brokers of a rack, handed out in turn. Each partition begins one further than the one before that asked here."""
+    """Some brokers of a rack, handed out in turn.
+
+    Each partition begins one further than the one before that asked here.
+    """
 
     def __init__(self, brokers: list[BrokerId], random: Random) -> None:
         self.brokers = brokers
@@ -167,7 +174,11 @@ class _Stripes:
 
 
 def new_partition_record(
-    replicas: tuple[BrokerId, ...], isr: tuple[BrokerId, ...], epochs: Mapping[BrokerId, BrokerEpoch], *, leader_epoch: LeaderEpoch = 0
+    replicas: tuple[BrokerId, ...],
+    isr: tuple[BrokerId, ...],
+    epochs: Mapping[BrokerId, BrokerEpoch],
+    *,
+    leader_epoch: LeaderEpoch = 0,
 ) -> bytes:
     """The record of a partition that begins with `isr` in sync, the first of them leading."""
     return encode(
@@ -184,7 +195,9 @@ def new_partition_record(
 
 def new_partition_records(image: MetadataImage, placed: Sequence[tuple[BrokerId, ...]]) -> list[bytes]:
     """The records of new partitions: in sync are all replicas but those whose broker is dead or about to stop."""
-    epochs = {broker_id: broker.epoch for broker_id, broker in image.brokers.items() if not broker.in_controlled_shutdown}
+    epochs = {
+        broker_id: broker.epoch for broker_id, broker in image.brokers.items() if not broker.in_controlled_shutdown
+    }
     made: dict[tuple[BrokerId, ...], bytes] = {}
     for replicas in placed:
         if replicas not in made:

@@ -1,14 +1,15 @@
 """Where requests wait for an offset to be reached, an event to fail them, or their time to run out.
 
-A wait is a threshold: an operation watches a key until the value of that key (a high watermark, a low watermark, a log end) is at
-least some offset. `advance` brings the new value and makes ready what it satisfies; `release` makes ready all that watch a key,
-for failures; `expire` makes ready what is past its deadline. What is ready is collected by `take_ready`, once per pass of the
-loop, so that many appends complete an operation once.
+A wait is a threshold: an operation watches a key until the value of that key (a high watermark, a low watermark, a log
+end) is at least some offset. `advance` brings the new value and makes ready what it satisfies; `release` makes ready
+all that watch a key, for failures; `expire` makes ready what is past its deadline. What is ready is collected by
+`take_ready`, once per pass of the loop, so that many appends complete an operation once.
 
-Invariant: an operation that was removed is never handed out again; one that is handed out is no longer watched until it is watched
-again. Pure: time is passed in, nothing here calls an operation.
+Invariant: an operation that was removed is never handed out again; one that is handed out is no longer watched until it
+is watched again. Pure: time is passed in, nothing here calls an operation.
 
-Sources: Kafka's purgatory (`DelayedOperation`), with thresholds instead of re-evaluation of every watcher; deadlines lie in buckets.
+Sources: Kafka's purgatory (`DelayedOperation`), with thresholds instead of re-evaluation of every watcher; deadlines
+lie in buckets.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ class _Watchers:
 
 
 class DelayedOperationPurgatory(Generic[KeyT]):
-    """Operations that wait for thresholds of keys. One instance for each kind of wait, so that thresholds of one key mean one thing."""
+    """Operations that wait for thresholds of keys.
+
+    One instance for each kind of wait, so that thresholds of one key mean one thing.
+    """
 
     def __init__(self, *, maximum_per_key: int) -> None:
         """`maximum_per_key` bounds the operations that may watch one key."""
@@ -207,5 +211,7 @@ class DelayedOperationPurgatory(Generic[KeyT]):
         if watchers.live == 0:
             del self._watchers[key]
         elif len(watchers.heap) >= _SWEEP_AT_LEAST and watchers.live * 2 < len(watchers.heap):
-            watchers.heap = [entry for entry in watchers.heap if entry[2].watch_generation == entry[3] and entry[2].watch_bucket >= 0]
+            watchers.heap = [
+                entry for entry in watchers.heap if entry[2].watch_generation == entry[3] and entry[2].watch_bucket >= 0
+            ]
             heapq.heapify(watchers.heap)

@@ -1,11 +1,12 @@
 """What the controller decides about giving partitions other replicas (KIP-455).
 
-A reassignment keeps the old replicas beside the new ones until the whole target is in sync; `elections` completes it then. One asked
-for meanwhile takes its place: what the first was adding goes at once, or, while no other in-sync replica is alive, with the old replicas.
+A reassignment keeps the old replicas beside the new ones until the whole target is in sync; `elections` completes it
+then. One asked for meanwhile takes its place: what the first was adding goes at once, or, while no other in-sync
+replica is alive, with the old replicas.
 
-Pure: an image and a wish go in, a plan of changes and an outcome for each partition come out.
-Guards: cancelling, or changing one's mind, never empties an in-sync set, and elects uncleanly only where that is allowed.
-Sources: KIP-455, KIP-860 (replication factor), Kafka's `ReplicationControlManager.alterPartitionReassignments`. Unlike there, cancelling
+Pure: an image and a wish go in, a plan of changes and an outcome for each partition come out. Guards: cancelling, or
+changing one's mind, never empties an in-sync set, and elects uncleanly only where that is allowed. Sources: KIP-455,
+KIP-860 (replication factor), Kafka's `ReplicationControlManager.alterPartitionReassignments`. Unlike there, cancelling
 after a change of mind gives back the replicas from before the first reassignment, as the KIP says.
 """
 
@@ -47,11 +48,16 @@ class PartitionsPlan(msgspec.Struct, frozen=True):
 
 
 def plan_reassignments(
-    image: MetadataImage, wanted: Sequence[Reassignment], settings: ControllerSettings, *, may_change_factor: bool = True
+    image: MetadataImage,
+    wanted: Sequence[Reassignment],
+    settings: ControllerSettings,
+    *,
+    may_change_factor: bool = True,
 ) -> PartitionsPlan:
     """How to begin and cancel reassignments. Of several wishes for one partition the last is carried out.
 
-    Refusals: UNKNOWN_TOPIC_OR_PARTITION, NO_REASSIGNMENT_IN_PROGRESS, INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT.
+    Refusals: UNKNOWN_TOPIC_OR_PARTITION, NO_REASSIGNMENT_IN_PROGRESS, INVALID_REPLICATION_FACTOR,
+    INVALID_REPLICA_ASSIGNMENT.
     """
     changes = PartitionChanges(image)
     outcomes: list[Refusal | None] = []
@@ -78,7 +84,9 @@ def find_partition(image: MetadataImage, name: str, number: int) -> tuple[TopicI
     if not 0 <= number < len(topic.partitions):
         return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{number}.")
     if not topic.partitions[number].is_known:
-        return Refusal(ErrorCode.INVALID_REQUEST, f"The state of partition {name}:{number} can't be read from the metadata store.")
+        return Refusal(
+            ErrorCode.INVALID_REQUEST, f"The state of partition {name}:{number} can't be read from the metadata store."
+        )
     return topic, topic.partitions[number]
 
 
@@ -105,7 +113,9 @@ def _check_factor(partition: PartitionImage, replicas: Sequence[BrokerId]) -> Re
     have = len(assignment_of(partition).target)
     if have == len(replicas):
         return None
-    return Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, f"The replication factor is changed from {have} to {len(replicas)}")
+    return Refusal(
+        ErrorCode.INVALID_REPLICATION_FACTOR, f"The replication factor is changed from {have} to {len(replicas)}"
+    )
 
 
 def _reassigned(
@@ -134,7 +144,15 @@ def _cancel(
         return Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
     election = Election.UNCLEAN if unclean else Election.ONLINE
     least = min_insync_replicas(topic, settings)
-    record = elect(image, topic.topic_id, number, partition, min_insync_replicas=least, election=election, assignment=Assignment(original))
+    record = elect(
+        image,
+        topic.topic_id,
+        number,
+        partition,
+        min_insync_replicas=least,
+        election=election,
+        assignment=Assignment(original),
+    )
     if record is not None and not record.isr:
         text = f"Unable to revert partition assignment for {topic.name}:{number} because none of its replicas is alive."
         return Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)

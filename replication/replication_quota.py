@@ -1,10 +1,11 @@
 """The throttle of replication: which replicas it concerns, and whether they have had too much lately.
 
-A rate is measured over sliding windows, from the oldest of them to now, as Kafka's `SimpleRate` does. What in-sync replicas fetch counts,
-but only those are slowed down that aren't in sync: else a throttle would drop them from the ISR. Each fetch asks first,
-so the rate is kept on average, and one fetch may exceed it.
+A rate is measured over sliding windows, from the oldest of them to now, as Kafka's `SimpleRate` does. What in-sync
+replicas fetch counts, but only those are slowed down that aren't in sync: else a throttle would drop them from the ISR.
+Each fetch asks first, so the rate is kept on average, and one fetch may exceed it.
 
-Time is passed in, on the monotonic clock. Sources: KIP-73; Kafka's `ReplicationQuotaManager` and `ReplicaManager.shouldLeaderThrottle`.
+Time is passed in, on the monotonic clock. Sources: KIP-73; Kafka's `ReplicationQuotaManager` and
+`ReplicaManager.shouldLeaderThrottle`.
 """
 
 from __future__ import annotations

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 def plan_elections(
     image: MetadataImage, wanted: Sequence[tuple[str, int]], election: Election, settings: ControllerSettings
 ) -> PartitionsPlan:
-    """How to elect leaders for partitions, by topic and number. An unclean election that is asked for needs no configuration.
+    """How to elect leaders for partitions, by topic and number.
 
-    Refusals: UNKNOWN_TOPIC_OR_PARTITION, ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE.
+    An unclean election that is asked for needs no configuration. Refusals: UNKNOWN_TOPIC_OR_PARTITION,
+    ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE.
     """
     changes = PartitionChanges(image)
     decided: dict[tuple[str, int], Refusal | None] = {}
@@ -42,7 +43,12 @@ def plan_elections(
 
 
 def _decide(
-    image: MetadataImage, topic: TopicImage, partition: PartitionImage, number: int, election: Election, settings: ControllerSettings
+    image: MetadataImage,
+    topic: TopicImage,
+    partition: PartitionImage,
+    number: int,
+    election: Election,
+    settings: ControllerSettings,
 ) -> PartitionRecord | Refusal:
     is_preferred = election is Election.PREFERRED
     if partition.leader == partition.replicas[0] if is_preferred else partition.leader != NO_LEADER:

@@ -1,7 +1,7 @@
 """How SCRAM credentials of users are set and deleted: the rules of a request, and the plan that carries it out.
 
-Of one request each user is changed or refused on its own, and all changes are made together or none. The first credential of a cluster
-brings the secret with it that the salts of unknown users are made with.
+Of one request each user is changed or refused on its own, and all changes are made together or none. The first
+credential of a cluster brings the secret with it that the salts of unknown users are made with.
 
 Sources: KIP-554; Kafka's `ScramControlManager`.
 """
@@ -34,7 +34,10 @@ _NO_MECHANISM: Final = Refusal(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SC
 
 
 class ScramChange(msgspec.Struct, frozen=True):
-    """A wish: a credential to set, or with neither salt nor salted password one to delete. `mechanism` is the number on the wire."""
+    """A wish: a credential to set, or with neither salt nor salted password one to delete.
+
+    `mechanism` is the number on the wire.
+    """
 
     user: str
     mechanism: int
@@ -59,7 +62,9 @@ class PlannedScram(msgspec.Struct, frozen=True):
     plan: ChangePlan
 
 
-def plan_scram(image: ScramImage, deletions: Sequence[ScramChange], upsertions: Sequence[ScramChange], secret: bytes) -> PlannedScram:
+def plan_scram(
+    image: ScramImage, deletions: Sequence[ScramChange], upsertions: Sequence[ScramChange], secret: bytes
+) -> PlannedScram:
     """How a request is carried out. `secret` is fresh, and used where the cluster has none yet."""
     changes = [*deletions, *upsertions]
     counts = Counter(change.user for change in changes)
@@ -97,15 +102,26 @@ def _check(image: ScramImage, change: ScramChange, *, deletes: bool) -> Refusal 
         return _NO_MECHANISM
     if deletes:
         is_there = image.of(ScramMechanism(change.mechanism), change.user) is not None
-        return None if is_there else Refusal(ErrorCode.RESOURCE_NOT_FOUND, "Attempt to delete a user credential that does not exist")
+        return (
+            None
+            if is_there
+            else Refusal(ErrorCode.RESOURCE_NOT_FOUND, "Attempt to delete a user credential that does not exist")
+        )
     return _check_credential(change)
 
 
 def _check_credential(change: ScramChange) -> Refusal | None:
     if not ITERATIONS_MIN <= change.iterations <= ITERATIONS_MAX:
         amount = "few" if change.iterations < ITERATIONS_MIN else "many"
-        return Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, f"Too {amount} iterations: allowed are {ITERATIONS_MIN} to {ITERATIONS_MAX}")
-    if not change.salt or not change.salted_password or max(len(change.salt), len(change.salted_password)) > SALT_BYTES_MAX:
+        return Refusal(
+            ErrorCode.UNACCEPTABLE_CREDENTIAL,
+            f"Too {amount} iterations: allowed are {ITERATIONS_MIN} to {ITERATIONS_MAX}",
+        )
+    if (
+        not change.salt
+        or not change.salted_password
+        or max(len(change.salt), len(change.salted_password)) > SALT_BYTES_MAX
+    ):
         return Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Salt and salted password must not be empty, nor very long")
     return None
 

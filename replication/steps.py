@@ -1,7 +1,7 @@
 """Partition changes of the controller, gathered into transactions.
 
-Guards: each change compares the partition with what was decided on, and the registrations of those it counts on; a step stays within the
-limits of a transaction.
+Guards: each change compares the partition with what was decided on, and the registrations of those it counts on; a step
+stays within the limits of a transaction.
 """
 
 from __future__ import annotations

@@ -34,7 +34,10 @@ def plan_sweep(image: MetadataImage) -> ChangePlan:
     ]
     chunks = [leftovers[start : start + STEP_PARTITIONS] for start in range(0, len(leftovers), STEP_PARTITIONS)]
     steps = [
-        Step(tuple(Delete(key) for key, _ in chunk), tuple(Compare(key, "modify", "==", revision) for key, revision in chunk))
+        Step(
+            tuple(Delete(key) for key, _ in chunk),
+            tuple(Compare(key, "modify", "==", revision) for key, revision in chunk),
+        )
         for chunk in chunks
     ]
     return ChangePlan(tuple(steps)) if steps else NO_CHANGE
@@ -71,13 +74,18 @@ def _is_needed(image: MetadataImage, broker_id: BrokerId, mark: StaleMark) -> bo
 
 
 def plan_sweep_of_tombstones(image: MetadataImage) -> ChangePlan:
-    """Delete the oldest tombstones of topics beyond `keys.TOMBSTONES_MAX`. A log that is found without one is set aside, not removed."""
+    """Delete the oldest tombstones of topics beyond `keys.TOMBSTONES_MAX`.
+
+    A log that is found without one is set aside, not removed.
+    """
     surplus = len(image.deleted_topics) - keys.TOMBSTONES_MAX
     if surplus <= 0:
         return NO_CHANGE
     oldest = sorted(image.deleted_topics.items(), key=lambda entry: entry[1])[:surplus]
     gone = [Delete(keys.deleted_topic(topic_id)) for topic_id, _ in oldest]
-    return ChangePlan(tuple(Step(tuple(gone[start : start + STEP_PARTITIONS])) for start in range(0, surplus, STEP_PARTITIONS)))
+    return ChangePlan(
+        tuple(Step(tuple(gone[start : start + STEP_PARTITIONS])) for start in range(0, surplus, STEP_PARTITIONS))
+    )
 
 
 def plan_features(image: MetadataImage) -> ChangePlan:
@@ -94,5 +102,8 @@ def plan_features(image: MetadataImage) -> ChangePlan:
     if wanted == image.features:
         return NO_CHANGE
     compares = [Compare(keys.FEATURES, "modify", "==", image.features_revision)]
-    compares += [Compare(keys.broker(broker_id), "create", "==", broker.epoch) for broker_id, broker in sorted(image.brokers.items())]
+    compares += [
+        Compare(keys.broker(broker_id), "create", "==", broker.epoch)
+        for broker_id, broker in sorted(image.brokers.items())
+    ]
     return ChangePlan((Step((Put(keys.FEATURES, encode(wanted)),), tuple(compares[:MAX_STEP_COMPARES])),))

@@ -1,6 +1,7 @@
 """What has gone in and out of partitions on this broker, as plain numbers that only rise.
 
-Each partition has a `Traffic` of its own, so a request adds to it without a look-up; a scrape of metrics adds up those of a topic.
+Each partition has a `Traffic` of its own, so a request adds to it without a look-up; a scrape of metrics adds up those
+of a topic.
 `TrafficTable` keeps those of topics that exist, so their number is bounded; what topics counted that are gone since stays in the sum over
 all.
 

@@ -1,10 +1,11 @@
 """What the controller decides about forgetting a broker that won't come back.
 
-New partitions get no replicas on it any more. Partitions that it has keep it as a replica until they are reassigned, as in Kafka; it left
-their in-sync sets when it died.
+New partitions get no replicas on it any more. Partitions that it has keep it as a replica until they are reassigned, as
+in Kafka; it left their in-sync sets when it died.
 
-Pure: an image and a wish go in, a plan of changes or a refusal comes out.
-Source: Kafka's `ReplicationControlManager.unregisterBroker`. Unlike there, a broker that is alive is refused: it would continue to serve.
+Pure: an image and a wish go in, a plan of changes or a refusal comes out. Source: Kafka's
+`ReplicationControlManager.unregisterBroker`. Unlike there, a broker that is alive is refused: it would continue to
+serve.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ def plan_unregistration(image: MetadataImage, broker_id: BrokerId) -> Unregistra
     Refusals: BROKER_ID_NOT_REGISTERED, INVALID_REQUEST for one that is alive.
     """
     if broker_id in image.brokers:
-        return Refusal(ErrorCode.INVALID_REQUEST, f"Broker {broker_id} is alive. Stop it first, and wait until its session has ended.")
+        return Refusal(
+            ErrorCode.INVALID_REQUEST,
+            f"Broker {broker_id} is alive. Stop it first, and wait until its session has ended.",
+        )
     known = image.known_brokers.get(broker_id)
     if known is None:
         return Refusal(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {broker_id} is not currently registered")

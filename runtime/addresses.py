@@ -1,7 +1,7 @@
 """Addresses of the Internet Protocol, in one form.
 
-An address has many spellings: Java writes `0:0:0:0:0:0:0:1` for `::1`, and a socket of both versions `::ffff:10.0.0.7` for `10.0.0.7`.
-Code that compares addresses compares their normal forms.
+An address has many spellings: Java writes `0:0:0:0:0:0:0:1` for `::1`, and a socket of both versions `::ffff:10.0.0.7`
+for `10.0.0.7`. Code that compares addresses compares their normal forms.
 """
 
 from __future__ import annotations

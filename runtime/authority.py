@@ -1,7 +1,7 @@
 """A certificate authority and the certificates that it signs, in PEM: values in, values out.
 
-Keys are of P-256. A certificate serves both sides of a connection: a broker shows it to clients, and as a client to brokers and to an etcd.
-Imports cryptography, which takes long: import this module where certificates are created.
+Keys are of P-256. A certificate serves both sides of a connection: a broker shows it to clients, and as a client to
+brokers and to an etcd. Imports cryptography, which takes long: import this module where certificates are created.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ def renewed_authority(authority: Certified, now_ms: int) -> Certified:
 
 
 def issue(authority: Certified, name: str, hosts: Sequence[str], now_ms: int) -> Certified:
-    """A certificate with the subject `CN=name` for a server at `hosts`, names or addresses, and for a client. Errors: ValueError."""
+    """A certificate with the subject `CN=name` for a server at `hosts`, names or addresses, and for a client.
+
+    Errors: ValueError.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     issuer = x509.load_pem_x509_certificate(authority.certificate)
     signer = _key(authority.key)
@@ -71,9 +74,13 @@ def issue(authority: Certified, name: str, hosts: Sequence[str], now_ms: int) ->
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(_usage(signs=False), critical=True)
     builder = builder.add_extension(x509.ExtendedKeyUsage(_BOTH_SIDES), critical=False)
-    builder = builder.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+    builder = builder.add_extension(
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False
+    )
     if hosts:
-        builder = builder.add_extension(x509.SubjectAlternativeName([_general_name(host) for host in hosts]), critical=False)
+        builder = builder.add_extension(
+            x509.SubjectAlternativeName([_general_name(host) for host in hosts]), critical=False
+        )
     return _certified(builder.sign(signer, SHA256()), key)
 
 
@@ -95,7 +102,11 @@ def needs_renewal(certificate: bytes, authority: Certified, hosts: Sequence[str]
 def hosts_of(certificate: bytes) -> list[str]:
     """The names and addresses of a certificate. Errors: ValueError."""
     try:
-        names = x509.load_pem_x509_certificate(certificate).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        names = (
+            x509.load_pem_x509_certificate(certificate)
+            .extensions.get_extension_for_class(x509.SubjectAlternativeName)
+            .value
+        )
     except x509.ExtensionNotFound:
         return []
     return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
@@ -108,7 +119,9 @@ def _signed_by_itself(name: str, key: ec.EllipticCurvePrivateKey, now_ms: int) -
     return _certified(builder.add_extension(_usage(signs=True), critical=True).sign(key, SHA256()), key)
 
 
-def _builder(name: str, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now_ms: int, days: int) -> x509.CertificateBuilder:
+def _builder(
+    name: str, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now_ms: int, days: int
+) -> x509.CertificateBuilder:
     now = _moment(now_ms)
     return (
         x509.CertificateBuilder()

@@ -8,8 +8,9 @@ from aiofiles.base import wrap
 
 
 async def read_file(path: str, bytes_max: int) -> bytes:
-    """The first bytes of a file, at most so many. It is opened, read and closed in one call of a thread: none stays open at a cancel.
+    """The first bytes of a file, at most so many.
 
+    It is opened, read and closed in one call of a thread: none stays open at a cancel.
     Errors: OSError.
     """
     return await _in_a_thread(path, bytes_max)

@@ -1,7 +1,8 @@
 """A process of this one's own program, started with sockets that it inherits.
 
-It has a process group of its own, so that Ctrl-C at a terminal reaches only its parent, which stops it in order. Standard error and output
-are the parent's; it has no standard input. What a service manager gave to the parent is not passed on.
+It has a process group of its own, so that Ctrl-C at a terminal reaches only its parent, which stops it in order.
+Standard error and output are the parent's; it has no standard input. What a service manager gave to the parent is not
+passed on.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ class ChildProcess:
 
 
 async def start_child(command: Sequence[str], passed: Sequence[socket.socket]) -> ChildProcess:
-    """Start a process that inherits these sockets under the same numbers, and no others. They are closed here. Errors: OSError."""
+    """Start a process that inherits these sockets under the same numbers, and no others.
+
+    They are closed here. Errors: OSError.
+    """
     environment = {name: value for name, value in os.environ.items() if name not in _NOT_PASSED_ON}
     try:
         process = await asyncio.create_subprocess_exec(

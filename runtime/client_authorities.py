@@ -33,7 +33,10 @@ _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 
 
 def name_authorities(context: ssl.SSLContext, certificates: str) -> bool:
-    """Have a context for connections that are accepted name the subjects of these certificates, in PEM. Returns whether it does."""
+    """Have a context for connections that are accepted name the subjects of these certificates, in PEM.
+
+    Returns whether it does.
+    """
     library = _openssl()
     if library is None:
         return False

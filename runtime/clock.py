@@ -56,8 +56,9 @@ class SimulatedClock:
         self.wall_offset_ms = 0
 
     def monotonic_ms(self) -> int:
-        # Rounded to the microsecond before it is cut to milliseconds: a timer set for 1.005 s fires at a float that is a hair less,
-        # and cutting that to 1004 ms would make a deadline look not yet reached, at a virtual time that does not move any more.
+        # Rounded to the microsecond before it is cut to milliseconds: a timer set for 1.005 s fires at a float that is
+        # a hair less, and cutting that to 1004 ms would make a deadline look not yet reached, at a virtual time that
+        # does not move any more.
         return round(self._loop.time() * 1_000_000) // 1000
 
     def monotonic_ns(self) -> int:

@@ -31,7 +31,10 @@ class Barrier(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NoDescriptorError(Exception):
-    """There was no descriptor for a file that a sync must open. Nothing was tried: the round continues from here later."""
+    """There was no descriptor for a file that a sync must open.
+
+    Nothing was tried: the round continues from here later.
+    """
 
 
 class Round:
@@ -53,7 +56,10 @@ class Round:
         return len(self._files) + len(self._directories)
 
     def run(self) -> bool:
-        """Fill `outcomes`; `failure` is set if the disk can be trusted no more. Returns False where it has to be run again, later."""
+        """Fill `outcomes`; `failure` is set if the disk can be trusted no more.
+
+        Returns False where it has to be run again, later.
+        """
         try:
             self._sync_files()
             if self.failure is None:
@@ -72,7 +78,8 @@ class Round:
         self.outcomes = [outcome or self.failure for outcome in self.outcomes]
 
     def _sync_files(self) -> None:
-        # A round of one barrier is the common case of a quiet broker, so nothing here costs more than the syncs it saves.
+        # A round of one barrier is the common case of a quiet broker, so nothing here costs more than the syncs it
+        # saves.
         synced = self._files
         for index, barrier in enumerate(self._barriers):
             for file in barrier.files:
@@ -121,11 +128,16 @@ class Round:
 
 
 def sync_error(error: OSError) -> OSError:
-    """The error of a failed sync. One without room or resources must not look like an error that passes: trying again proves nothing."""
+    """The error of a failed sync.
+
+    One without room or resources must not look like an error that passes: trying again proves nothing.
+    """
     if not is_passing(error):
         return error
     failed = OSError(
-        errno.EIO, f"a sync failed, and what the disk holds is unknown: {error.strerror} (errno {error.errno})", error.filename
+        errno.EIO,
+        f"a sync failed, and what the disk holds is unknown: {error.strerror} (errno {error.errno})",
+        error.filename,
     )
     failed.__cause__ = error
     return failed

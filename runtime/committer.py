@@ -1,15 +1,17 @@
 """Durability behind a port: the only code, beside start and stop, that waits for the disk.
 
-A caller that needs something durable describes it as a `Barrier` and hands it to the `Committer` of its log directory, which answers in the
-event loop. Barriers that wait together are carried out together (group commit): each file is synced once however many asked for it.
+A caller that needs something durable describes it as a `Barrier` and hands it to the `Committer` of its log directory,
+which answers in the event loop. Barriers that wait together are carried out together (group commit): each file is
+synced once however many asked for it.
 
 * The answers come in the order of submission. The barriers of one round become durable in no particular order: who needs one to be
   durable before another waits for the answer of the first.
 * Where the process lacks a descriptor for a sync, the round waits for one: that isn't an outcome.
 * After a failed sync nothing is known about the disk (see `filesystem.port`): the committer answers that error from then on, and tries
-  nothing more. Its error number is then one of a broken disk, whatever the sync reported (`filesystem.failures`). That a file was closed,
-  or a name removed, before its turn came is the fault of that barrier alone; so is a rename that failed, for want of room for one. An
-  error of the kinds `NO_ROOM` and `NO_RESOURCE` thus comes from a rename: those before it in the barrier are done, those behind it aren't.
+  nothing more. Its error number is then one of a broken disk, whatever the sync reported (`filesystem.failures`). That
+  a file was closed, or a name removed, before its turn came is the fault of that barrier alone; so is a rename that
+  failed, for want of room for one. An error of the kinds `NO_ROOM` and `NO_RESOURCE` thus comes from a rename: those
+  before it in the barrier are done, those behind it aren't.
 
 Source: PostgreSQL's lesson of 2018, "fsync() surprise" (lwn.net/Articles/752063).
 """
@@ -104,13 +106,17 @@ class MeasuredCommitter(Committer, Protocol):
 class ThreadCommitter:
     """One thread, for one log directory. How much waits is bounded by those who submit: each waits for its answer.
 
-    With the compiled module there is another thread, for barriers that are the sync of one open file (`quick_syncs`). Only one of the two
-    has work at a time, so that answers keep their order, and after a failed sync the other tries nothing: a barrier of the other kind
-    waits until the first thread is done.
+    With the compiled module there is another thread, for barriers that are the sync of one open file (`quick_syncs`).
+    Only one of the two has work at a time, so that answers keep their order, and after a failed sync the other tries
+    nothing: a barrier of the other kind waits until the first thread is done.
     """
 
     def __init__(
-        self, filesystem: FileSystem, loop: asyncio.AbstractEventLoop, name: str, sync_functions: SyncFunctions | None = None
+        self,
+        filesystem: FileSystem,
+        loop: asyncio.AbstractEventLoop,
+        name: str,
+        sync_functions: SyncFunctions | None = None,
     ) -> None:
         """`sync_functions` are those of the compiled module, if there is one."""
         self._filesystem = filesystem
@@ -123,17 +129,22 @@ class ThreadCommitter:
         self.figures = CommitFigures()
         self._failure: OSError | None = None
         self._closing = self._closed = False
-        # A daemon, so that a broker that dies of an exception does not hang at exit on a thread that is not stopped any more.
+        # A daemon, so that a broker that dies of an exception does not hang at exit on a thread that is not stopped any
+        # more.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         start_thread(self._thread)
-        self._quick = quick_syncs(sync_functions, loop, SyncListeners(self._on_quick_failure, self.figures.note, self._release_held))
+        self._quick = quick_syncs(
+            sync_functions, loop, SyncListeners(self._on_quick_failure, self.figures.note, self._release_held)
+        )
 
     def submit(self, barrier: Barrier, on_done: OnDone) -> None:
         assert not self._closed, self._thread.name
         self.figures.submitted += 1
         quick = self._quick
         if quick is not None and not self._in_thread and not self._held and self._failure is None:
-            file = barrier.files[0] if len(barrier.files) == 1 and not (barrier.renames or barrier.directories) else None
+            file = (
+                barrier.files[0] if len(barrier.files) == 1 and not (barrier.renames or barrier.directories) else None
+            )
             descriptor = file.descriptor if type(file) is OsFile else None
             if descriptor is not None and file is not None and quick.submit(descriptor, file.path, on_done):
                 return
@@ -217,8 +228,9 @@ class ThreadCommitter:
 
 
 class SimulatedCommitter:
-    """The same on virtual time. A round takes `delay_range_ms`, settable at any time; its effect falls somewhere within.
+    """The same on virtual time.
 
+    A round takes `delay_range_ms`, settable at any time; its effect falls somewhere within.
     So a crash may find what was submitted not yet durable, or durable and not yet answered.
     """
 

@@ -1,7 +1,8 @@
 """SIGINT and SIGTERM that come before a command handles them: they end the process at once and print nothing.
 
-Python raises KeyboardInterrupt for SIGINT. In the middle of imports that ends in a traceback, or is lost where Python ignores exceptions.
-For SIGTERM it has no handler, and without one the kernel drops the signal where the process is the first one of a container.
+Python raises KeyboardInterrupt for SIGINT. In the middle of imports that ends in a traceback, or is lost where Python
+ignores exceptions. For SIGTERM it has no handler, and without one the kernel drops the signal where the process is the
+first one of a container.
 
 Imports little: until `end_by_signals` has run, SIGINT prints a traceback.
 """
@@ -24,8 +25,9 @@ _STATUS_OF_SIGNALS = 128
 
 
 def end_by_signals() -> None:
-    """Have SIGINT and SIGTERM end the process, until `restore_signals` or a handler of an event loop. One that is ignored stays ignored.
+    """Have SIGINT and SIGTERM end the process, until `restore_signals` or a handler of an event loop.
 
+    One that is ignored stays ignored.
     For the main thread only.
     """
     for number, handler in _OF_PYTHON.items():

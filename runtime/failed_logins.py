@@ -1,7 +1,8 @@
-"""How many logins may fail before further ones are refused without a check of the password. Pure: the caller reports each outcome.
+"""How many logins may fail before further ones are refused without a check of the password.
 
-Guards: wrong passwords of one user, or from one address, don't keep other users or addresses out. The bounds of one address and of all
-addresses together don't hold for users who have logged in from their address within the last hour.
+Pure: the caller reports each outcome. Guards: wrong passwords of one user, or from one address, don't keep other users
+or addresses out. The bounds of one address and of all addresses together don't hold for users who have logged in from
+their address within the last hour.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class FailedLogins:
 
     def __init__(self, now_ms: int) -> None:
         self._of_user = Rates(now_ms, (FAILURES_PER_S, FAILURE_BURST))
-        self._of_strangers = Rates(now_ms, (VISITOR_FAILURES_PER_S, VISITOR_FAILURE_BURST), (ALL_FAILURES_PER_S, ALL_FAILURE_BURST))
+        self._of_strangers = Rates(
+            now_ms, (VISITOR_FAILURES_PER_S, VISITOR_FAILURE_BURST), (ALL_FAILURES_PER_S, ALL_FAILURE_BURST)
+        )
         self._known = KnownVisitors()
 
     def may_try(self, address: str, user: str, now_ms: int) -> bool:

@@ -1,10 +1,12 @@
 """Gives memory back to the system that the process has freed.
 
-The C library keeps what is freed for later, and gives back only what lies at the end of its heap: a single small object behind it keeps
-hundreds of megabytes resident. `malloc_trim` gives back the pages between. It takes about 0.2 ms for a megabyte, and lets others wait who
-allocate meanwhile, so it is called in a worker, and only for memory that was freed since it was called last.
+The C library keeps what is freed for later, and gives back only what lies at the end of its heap: a single small object
+behind it keeps hundreds of megabytes resident. `malloc_trim` gives back the pages between. It takes about 0.2 ms for a
+megabyte, and lets others wait who allocate meanwhile, so it is called in a worker, and only for memory that was freed
+since it was called last.
 
-Measured: 50,000 groups with 4 KB of metadata each were deleted; 305 MB stayed resident, 114 MB with this, which is reused.
+Measured: 50,000 groups with 4 KB of metadata each were deleted; 305 MB stayed resident, 114 MB with this, which is
+reused.
 
 Source: malloc_trim(3), mallinfo2(3): glibc 2.33 and later. Elsewhere nothing is done.
 """
@@ -32,7 +34,18 @@ class _MallInfo2(ctypes.Structure):
 
     _fields_ = tuple(
         (name, ctypes.c_size_t)
-        for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
+        for name in (
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keepcost",
+        )
     )
 
 

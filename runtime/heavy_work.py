@@ -1,10 +1,12 @@
 """Work in Python that takes seconds, done in a process of its own, so that the event loop keeps the interpreter.
 
-A thread won't do: one that computes, holding the interpreter 5 ms at a time, moved the 99th percentile of an echo from 1.2 to 15.9 ms.
+A thread won't do: one that computes, holding the interpreter 5 ms at a time, moved the 99th percentile of an echo from
+1.2 to 15.9 ms.
 
-The work is a function that the other process can import, `Work`: from files and some bytes it makes steps, each short, that carry messages
-back. What it needs to know is in those bytes, and it shares nothing with the broker but files. It may be cancelled between two steps, and
-ends with the broker, however that ends. `processes.py` has the real form, this module the simulated one, which takes the steps in the loop.
+The work is a function that the other process can import, `Work`: from files and some bytes it makes steps, each short,
+that carry messages back. What it needs to know is in those bytes, and it shares nothing with the broker but files. It
+may be cancelled between two steps, and ends with the broker, however that ends. `processes.py` has the real form, this
+module the simulated one, which takes the steps in the loop.
 """
 
 from __future__ import annotations
@@ -59,7 +61,9 @@ class Running(Protocol):
 class HeavyWorker(Protocol):
     """Does heavy work elsewhere. Used from the event loop's thread only."""
 
-    def begin(self, work: Work, argument: bytes, listener: WorkListener, bytes_per_second: float = NO_RATE_LIMIT) -> Running:
+    def begin(
+        self, work: Work, argument: bytes, listener: WorkListener, bytes_per_second: float = NO_RATE_LIMIT
+    ) -> Running:
         """Do the work, after what was begun before if too much is. The listener is never called before this returns."""
         ...
 
@@ -69,10 +73,17 @@ class HeavyWorker(Protocol):
 
 
 class SimulatedHeavyWorker:
-    """The same on virtual time, a step now and then; an order after the other. A broker that dies takes the rest of the steps along."""
+    """The same on virtual time, a step now and then; an order after the other.
+
+    A broker that dies takes the rest of the steps along.
+    """
 
     def __init__(
-        self, filesystem: FileSystem, loop: asyncio.AbstractEventLoop, random: Random, delay_range_ms: tuple[float, float] = (0.5, 40.0)
+        self,
+        filesystem: FileSystem,
+        loop: asyncio.AbstractEventLoop,
+        random: Random,
+        delay_range_ms: tuple[float, float] = (0.5, 40.0),
     ) -> None:
         """`delay_range_ms`, settable at any time, is what a step takes."""
         self.delay_range_ms = delay_range_ms
@@ -83,7 +94,9 @@ class SimulatedHeavyWorker:
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
-    def begin(self, work: Work, argument: bytes, listener: WorkListener, bytes_per_second: float = NO_RATE_LIMIT) -> _SimulatedWork:
+    def begin(
+        self, work: Work, argument: bytes, listener: WorkListener, bytes_per_second: float = NO_RATE_LIMIT
+    ) -> _SimulatedWork:
         assert not self._closed
         begun = _SimulatedWork(work(self._filesystem, argument), listener, bytes_per_second)
         self._waiting.append(begun)

@@ -1,7 +1,8 @@
-"""What the HTTP server builds on aiohttp. Imported by its thread only: with it comes aiohttp, which takes a quarter of a second.
+"""What the HTTP server builds on aiohttp.
 
-Around every handler, from the outside in: the rate of its visitor (429), the size of the body (413), the gate, the rate of all that have
-logged in (429), the time (504). Every answer gets the headers below, unless the handler has set them itself.
+Imported by its thread only: with it comes aiohttp, which takes a quarter of a second. Around every handler, from the
+outside in: the rate of its visitor (429), the size of the body (413), the gate, the rate of all that have logged in
+(429), the time (504). Every answer gets the headers below, unless the handler has set them itself.
 """
 
 from __future__ import annotations
@@ -78,7 +79,10 @@ _HANDLER: Final[Mapping[str, Any]] = MappingProxyType(
 
 
 def lives_long(handler: HandlerT) -> HandlerT:
-    """Marks a handler that has no limit of time: one that streams events. A peer that doesn't read ends it all the same."""
+    """Marks a handler that has no limit of time: one that streams events.
+
+    A peer that doesn't read ends it all the same.
+    """
     setattr(handler, _LIVES_LONG, True)
     return handler
 
@@ -152,7 +156,9 @@ class Answering:
         except TimeoutError:
             return _closing(_text(504, "the answer took too long"))
         except Exception as error:  # noqa: BLE001 - a bug of ours costs one request
-            self._log.error("HTTP request failed", method=request.method, error=f"{type(error).__name__}: {error}", exc_info=True)
+            self._log.error(
+                "HTTP request failed", method=request.method, error=f"{type(error).__name__}: {error}", exc_info=True
+            )
             return _closing(_text(500, "the request failed, the broker's log says why"))
         finally:
             connection.on_answered()

@@ -1,7 +1,8 @@
 """A connection of the HTTP listener, and its limits: how large a head, how slow a peer. `http_visits` has those of all.
 
-An `HttpConnection` stands between a socket and aiohttp's handler, which is made when there is one: until then it keeps what arrives. It
-knows of HTTP only where a head ends, so that a head without an end is cut off by its size and by its time.
+An `HttpConnection` stands between a socket and aiohttp's handler, which is made when there is one: until then it keeps
+what arrives. It knows of HTTP only where a head ends, so that a head without an end is cut off by its size and by its
+time.
 """
 
 from __future__ import annotations

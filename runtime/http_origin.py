@@ -1,4 +1,7 @@
-"""Where a request over HTTP comes from: this machine or another, a page of the server's own or of another site. Pure, over the request."""
+"""Where a request over HTTP comes from: this machine or another, a page of the server's own or of another site.
+
+Pure, over the request.
+"""
 
 from __future__ import annotations
 
@@ -64,9 +67,14 @@ def host_of(request: web.Request) -> str:
 
 
 def comes_from_another_site(request: web.Request) -> bool:
-    """Whether a browser says that a page of another site asks: following a link is allowed. Source: Fetch Metadata Request Headers."""
+    """Whether a browser says that a page of another site asks: following a link is allowed.
+
+    Source: Fetch Metadata Request Headers.
+    """
     site = request.headers.get("Sec-Fetch-Site", "none")
     if site in ("same-origin", "none"):
         return False
-    is_link = request.headers.get("Sec-Fetch-Mode") == "navigate" and request.headers.get("Sec-Fetch-Dest") == "document"
+    is_link = (
+        request.headers.get("Sec-Fetch-Mode") == "navigate" and request.headers.get("Sec-Fetch-Dest") == "document"
+    )
     return not (is_link and request.method in ("GET", "HEAD"))

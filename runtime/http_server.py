@@ -1,8 +1,9 @@
 """A listener of HTTP on the event loop that costs a socket until it is visited.
 
-It binds with nothing imported. The first connection waits while a thread imports aiohttp and what the sites need; then all that it has sent
-is handed to aiohttp's parser, as with every later connection. `http_site` says what is served and how it is brought, `http_connection` has
-the limits of one connection, `http_visits` those of all, `http_app` what is built on aiohttp. None of them knows what is served.
+It binds with nothing imported. The first connection waits while a thread imports aiohttp and what the sites need; then
+all that it has sent is handed to aiohttp's parser, as with every later connection. `http_site` says what is served and
+how it is brought, `http_connection` has the limits of one connection, `http_visits` those of all, `http_app` what is
+built on aiohttp. None of them knows what is served.
 """
 
 from __future__ import annotations
@@ -33,7 +34,13 @@ class HttpServer:
     """The sites of one owner, at some addresses. `listen`, then `close`. Used from the event loop only."""
 
     def __init__(
-        self, gate: GateLoader, sites: Sequence[SiteLoader], clock: Clock, tasks: TaskRegistry, log: Any, proxies: Proxies = NO_PROXIES
+        self,
+        gate: GateLoader,
+        sites: Sequence[SiteLoader],
+        clock: Clock,
+        tasks: TaskRegistry,
+        log: Any,
+        proxies: Proxies = NO_PROXIES,
     ) -> None:
         """`proxies` are those whose word counts about who sends a request."""
         self._gate = gate
@@ -49,7 +56,10 @@ class HttpServer:
         self._is_closed = False
 
     async def listen(self, host: str, port: int, tls: TlsContext | None = None) -> int:
-        """Accept connections, encrypted by the context that is in force when they are made. Returns the port. Errors: OSError."""
+        """Accept connections, encrypted by the context that is in force when they are made.
+
+        Returns the port. Errors: OSError.
+        """
         accept = partial(HttpConnection, self.visits) if tls is None else partial(TlsEntrance, self.visits, tls)
         listener = await listen(accept, host, port)
         self._listeners.append(listener)

@@ -1,7 +1,7 @@
 """What an HTTP server is given: sites, which are served, and a gate, which decides who may come in.
 
-A *site* is brought as a loader: a function that is called once, in a thread, when the first visitor comes. It is the place for imports,
-aiohttp's too, and for reading the files that are served. What it returns has an `add_to`:
+A *site* is brought as a loader: a function that is called once, in a thread, when the first visitor comes. It is the
+place for imports, aiohttp's too, and for reading the files that are served. What it returns has an `add_to`:
 
     class Hello:
         def add_to(self, app: web.Application) -> None:
@@ -15,10 +15,12 @@ aiohttp's too, and for reading the files that are served. What it returns has an
 
         return Hello()
 
-What holds for every site: whom the gate refuses never gets to a handler, answers have headers against their misuse, a handler has
+What holds for every site: whom the gate refuses never gets to a handler, answers have headers against their misuse, a
+handler has
 `http_app.REQUEST_S` unless it is marked by `http_app.lives_long`, bodies have `http_app.BODY_BYTES_MAX`, and the limits of
 `http_connection` and `http_visits` hold. A site serves no file by its path: what it serves is read when it is loaded, so there is
-nothing to escape from. Handlers run in the event loop: work that takes more than a millisecond goes in slices, or elsewhere.
+nothing to escape from. Handlers run in the event loop: work that takes more than a millisecond goes in slices, or
+elsewhere.
 """
 
 from __future__ import annotations

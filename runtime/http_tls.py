@@ -1,7 +1,8 @@
 """The beginning of an encrypted connection of the HTTP listener: its place, and its handshake.
 
-A loop may read from an accepted socket at once, and what it reads before TLS begins there is lost to TLS: a client's first message is often
-there already. So the socket is taken from its first transport before anything is read, and gets one that speaks TLS from the first byte.
+A loop may read from an accepted socket at once, and what it reads before TLS begins there is lost to TLS: a client's
+first message is often there already. So the socket is taken from its first transport before anything is read, and gets
+one that speaks TLS from the first byte.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ class TlsEntrance(asyncio.Protocol):
         try:
             if connection.enter(transport):
                 own = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
-                connection.handshake = self._visits.tasks.spawn(self._shake_hands(connection, own), name="handshake of HTTPS")
+                connection.handshake = self._visits.tasks.spawn(
+                    self._shake_hands(connection, own), name="handshake of HTTPS"
+                )
         except OSError:  # No descriptor is free.
             connection.abort()
         finally:
@@ -44,7 +47,11 @@ class TlsEntrance(asyncio.Protocol):
         try:
             own.setblocking(False)
             await loop.connect_accepted_socket(
-                lambda: connection, own, ssl=self._context(), ssl_handshake_timeout=HEAD_MS / 1000, ssl_shutdown_timeout=1
+                lambda: connection,
+                own,
+                ssl=self._context(),
+                ssl_handshake_timeout=HEAD_MS / 1000,
+                ssl_shutdown_timeout=1,
             )
         except (OSError, TimeoutError):  # Of TLS too: what came was none, or the peer is gone.
             connection.handshake = None

@@ -1,10 +1,12 @@
 """The places and rates of a listener of HTTP: who may connect, and how often a visitor may ask.
 
-A visitor is an IPv4 address or a /48 of IPv6. Each kind of visitor has places and rates of its own, so strangers take nothing from this
-machine, from trusted proxies, or from addresses that have logged in. Within a kind each visitor has a share.
+A visitor is an IPv4 address or a /48 of IPv6. Each kind of visitor has places and rates of its own, so strangers take
+nothing from this machine, from trusted proxies, or from addresses that have logged in. Within a kind each visitor has a
+share.
 
-Where the places of a kind are taken, a connection of the visitor that has the most gives way to one of a visitor that has fewer; else the
-connection that is silent for longest gives way if it is between requests; else the new one is closed.
+Where the places of a kind are taken, a connection of the visitor that has the most gives way to one of a visitor that
+has fewer; else the connection that is silent for longest gives way if it is between requests; else the new one is
+closed.
 """
 
 from __future__ import annotations
@@ -116,7 +118,10 @@ class Rate:
 
 
 class Rates:
-    """A rate for each visitor, and one for all if there is one. Bounded: the visitors that were silent for longest are forgotten."""
+    """A rate for each visitor, and one for all if there is one.
+
+    Bounded: the visitors that were silent for longest are forgotten.
+    """
 
     __slots__ = ("_all", "_burst", "_by_visitor", "_per_s")
 
@@ -165,7 +170,9 @@ class KnownVisitors:
 class Visits:
     """All connections of a server, and what is counted of them."""
 
-    def __init__(self, clock: Clock, tasks: TaskRegistry, on_made: Callable[[], None], proxies: Proxies = NO_PROXIES) -> None:
+    def __init__(
+        self, clock: Clock, tasks: TaskRegistry, on_made: Callable[[], None], proxies: Proxies = NO_PROXIES
+    ) -> None:
         self.tasks = tasks
         self.now_ms = clock.monotonic_ms
         self.proxies = proxies
@@ -207,7 +214,10 @@ class Visits:
         return Kind.KNOWN if self.known.has(network_of(address), self.now_ms()) else Kind.STRANGER
 
     def enter(self, connection: Visit) -> bool:
-        """Counts a new connection and returns True, or returns False if there is no place. A counted connection must call `leave`."""
+        """Counts a new connection and returns True, or returns False if there is no place.
+
+        A counted connection must call `leave`.
+        """
         if not self._has_place(connection):
             self.refused_count += 1
             return False
@@ -237,7 +247,11 @@ class Visits:
         """A visitor has logged in: it is none of the strangers any more."""
         self.known.add(visitor, self.now_ms())
         for each in self._connections:
-            if each.visitor == visitor and each.kind is Kind.STRANGER and len(self._of_kind(Kind.KNOWN)) < PLACES[Kind.KNOWN]:
+            if (
+                each.visitor == visitor
+                and each.kind is Kind.STRANGER
+                and len(self._of_kind(Kind.KNOWN)) < PLACES[Kind.KNOWN]
+            ):
                 each.kind = Kind.KNOWN
 
     def end_slow(self) -> None:

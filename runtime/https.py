@@ -1,7 +1,8 @@
 """One HTTP request to one address, bounded in time and bytes: how key sets and tokens are fetched.
 
-Redirects aren't followed and proxies aren't used: what answers is what was configured. Plain HTTP is for this machine alone, where nothing
-on the way can change an answer. Whole answers are read, and are then parsed by the standard library.
+Redirects aren't followed and proxies aren't used: what answers is what was configured. Plain HTTP is for this machine
+alone, where nothing on the way can change an answer. Whole answers are read, and are then parsed by the standard
+library.
 """
 
 from __future__ import annotations
@@ -76,7 +77,10 @@ def parse_url(text: str) -> Url:
 
 
 async def fetch(url: Url, tls: ssl.SSLContext | None, request: bytes, *, bytes_max: int) -> bytes:
-    """The body of the answer to a request. Takes as long as it takes: callers set a limit. Errors: HttpError, OSError."""
+    """The body of the answer to a request.
+
+    Takes as long as it takes: callers set a limit. Errors: HttpError, OSError.
+    """
     context = tls if url.scheme == "https" else None
     assert context is not None or url.scheme == "http", url
     reader, writer = await asyncio.open_connection(url.host, url.port, ssl=context)
@@ -97,7 +101,12 @@ def request_bytes(url: Url, *, form: bytes | None = None, headers: Mapping[str, 
     """A request whose answer ends with the connection: GET, or POST of a form."""
     host = f"[{url.host}]" if ":" in url.host else url.host
     lines = [f"{'GET' if form is None else 'POST'} {url.target} HTTP/1.1", f"Host: {host}:{url.port}"]
-    fields = {"Accept": "application/json", "Accept-Encoding": "identity", "Connection": "close", "User-Agent": "lowtide"}
+    fields = {
+        "Accept": "application/json",
+        "Accept-Encoding": "identity",
+        "Connection": "close",
+        "User-Agent": "lowtide",
+    }
     if form is not None:
         fields |= {"Content-Type": "application/x-www-form-urlencoded", "Content-Length": str(len(form))}
     lines += [f"{name}: {value}" for name, value in (fields | dict(headers or {})).items()]

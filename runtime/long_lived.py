@@ -1,13 +1,14 @@
 """Keeps what lives long out of the way of Python's collector of reference cycles.
 
-A full collection goes through every container that there is, in one go, while all threads stand still: ten thousand partitions have some
-thirty containers each, thirty thousand consumer groups nine, and a row of a large request has some, too. None of these holds cycles: they
-are freed without the collector when they go, and so are connections and what is kept of clients. So whenever a full collection has gone
-through many objects, all that are left are passed over from then on. What it would have found of them is collected just before, so only
-what becomes part of a cycle later stays in memory for good.
+A full collection goes through every container that there is, in one go, while all threads stand still: ten thousand
+partitions have some thirty containers each, thirty thousand consumer groups nine, and a row of a large request has
+some, too. None of these holds cycles: they are freed without the collector when they go, and so are connections and
+what is kept of clients. So whenever a full collection has gone through many objects, all that are left are passed over
+from then on. What it would have found of them is collected just before, so only what becomes part of a cycle later
+stays in memory for good.
 
-Full collections are made to come often, by the count of younger ones, so that each has little to go through. CPython makes none while
-less than a quarter of what the last one has left is new.
+Full collections are made to come often, by the count of younger ones, so that each has little to go through. CPython
+makes none while less than a quarter of what the last one has left is new.
 
 It works on the whole process, so it is for a process that is a broker and nothing else.
 """

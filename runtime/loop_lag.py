@@ -1,8 +1,9 @@
 """How late an event loop is: a histogram, and for each sample the share of each cause.
 
-A timer that rings late tells that something held the loop: our own code, a system call that it waited for, or a machine that had no
-processor to spare. `LoopLag` is given each lateness, with what the loop's thread used since the sample before, and keeps two histograms:
-of the lateness as clients feel it, and of the part that is ours, which is what a broker can be blamed for.
+A timer that rings late tells that something held the loop: our own code, a system call that it waited for, or a machine
+that had no processor to spare. `LoopLag` is given each lateness, with what the loop's thread used since the sample
+before, and keeps two histograms: of the lateness as clients feel it, and of the part that is ours, which is what a
+broker can be blamed for.
 
 Pure: it reads no clock. A snapshot is what metrics show, in the form of Prometheus's histograms.
 """
@@ -103,15 +104,17 @@ class LoopLag:
     def add(self, lag_ms: float, usage: ThreadUsage) -> Lateness:
         """Count one sample: a timer rang `lag_ms` late, and until now the thread has used `usage`.
 
-        What was used since the sample before may in part lie before the timer was due, so each share is the most that it can have been,
-        starvation first: a busy machine must not look like a fault of ours.
+        What was used since the sample before may in part lie before the timer was due, so each share is the most that
+        it can have been, starvation first: a busy machine must not look like a fault of ours.
         """
         last, self._last = self._last, usage
         starved_ms = min(lag_ms, (usage.starved_ns - last.starved_ns) / _NS_PER_MS)
         cpu_ms = min(lag_ms - starved_ms, (usage.cpu_ns - last.cpu_ns) / _NS_PER_MS)
         self._lag.add(lag_ms)
         self._held.add(lag_ms - starved_ms)
-        return Lateness(lag_ms, cpu_ms, lag_ms - starved_ms - cpu_ms, starved_ms, usage.full_collections - last.full_collections)
+        return Lateness(
+            lag_ms, cpu_ms, lag_ms - starved_ms - cpu_ms, starved_ms, usage.full_collections - last.full_collections
+        )
 
     def snapshot(self) -> LoopLagSnapshot:
         """What metrics show."""

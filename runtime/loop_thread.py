@@ -35,7 +35,8 @@ class LoopThread:
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """The result of the coroutine. An interrupt (Ctrl-C) cancels it.
 
-        Errors: what it raises; RuntimeError after `close`, in another process than the one that made this, and in the thread itself.
+        Errors: what it raises; RuntimeError after `close`, in another process than the one that made this, and in the
+        thread itself.
         """
         problem = self._problem()
         if problem is not None:
@@ -49,7 +50,10 @@ class LoopThread:
             raise
 
     def close(self) -> None:
-        """Stop the loop; what still runs is cancelled. A second call does nothing, and neither does one in another process."""
+        """Stop the loop; what still runs is cancelled.
+
+        A second call does nothing, and neither does one in another process.
+        """
         if self.is_closed:
             return
         self._closed = True

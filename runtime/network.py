@@ -1,6 +1,7 @@
 """Listening and connecting: thin over the running event loop, which is uvloop, asyncio's own, or the simulated one.
 
-Transports are asyncio's. Both real loops turn Nagle's algorithm off (TCP_NODELAY) on every TCP transport that they make.
+Transports are asyncio's. Both real loops turn Nagle's algorithm off (TCP_NODELAY) on every TCP transport that they
+make.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class Listener(Protocol):
         ...
 
 
-async def listen(factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, *, backlog: int = LISTEN_BACKLOG) -> Listener:
+async def listen(
+    factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, *, backlog: int = LISTEN_BACKLOG
+) -> Listener:
     """Accept connections, each served by a protocol that `factory` makes.
 
     An empty `host` is every interface; port 0 lets the system choose, see `bound_port`.
@@ -61,7 +64,10 @@ async def listen(factory: Callable[[], asyncio.BaseProtocol], host: str, port: i
 
 
 def _keep_alive(bound: Any) -> None:
-    """Has connections that are accepted end when the other machine has gone without a word. A simulated socket knows no options."""
+    """Has connections that are accepted end when the other machine has gone without a word.
+
+    A simulated socket knows no options.
+    """
     set_option = getattr(bound, "setsockopt", None)
     if set_option is None:
         return
@@ -72,7 +78,10 @@ def _keep_alive(bound: Any) -> None:
 
 
 def peer_has_closed(transport: asyncio.BaseTransport) -> bool:
-    """Whether the peer has closed or reset the connection, though nothing is read at the moment. False where that isn't known."""
+    """Whether the peer has closed or reset the connection, though nothing is read at the moment.
+
+    False where that isn't known.
+    """
     connected, option = transport.get_extra_info("socket"), getattr(socket, "TCP_INFO", None)
     if connected is None or option is None:
         return False

@@ -48,7 +48,9 @@ class ProcessFiguresReader:
         threads, started_s, virtual_bytes, resident_bytes = 0, 0.0, 0, 0
         with contextlib.suppress(OSError, ValueError, IndexError):
             # The second field is the program's name in parentheses, which may have spaces.
-            fields = (self._folder / "self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            fields = (
+                (self._folder / "self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            )
             threads, started_s = int(fields[17]), self._boot_s + int(fields[19]) / self._ticks_per_s
             virtual_bytes, resident_bytes = int(fields[20]), int(fields[21]) * self._page_bytes
         disk = {}

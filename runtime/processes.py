@@ -1,17 +1,17 @@
 """Heavy work in processes of its own: the real form of the `HeavyWorker` port.
 
-A process is started when there is work and ends when there has been none for a while. It is the same Python with nothing of the broker
-in it: it has no descriptor but its pipes, opens what it needs by itself, and runs at a lower priority (`NICENESS`) in the broker's session,
-for the scheduler weighs priorities only within one. What goes over the pipes are frames: a length of four bytes, big-endian, then a kind of
-one byte, then the rest.
+A process is started when there is work and ends when there has been none for a while. It is the same Python with
+nothing of the broker in it: it has no descriptor but its pipes, opens what it needs by itself, and runs at a lower
+priority (`NICENESS`) in the broker's session, for the scheduler weighs priorities only within one. What goes over the
+pipes are frames: a length of four bytes, big-endian, then a kind of one byte, then the rest.
 
 | to it | | from it | |
 |---|---|---|---|
 | `w` | work: rate, name of the function, argument | `m` | a message |
 | `c` | cancel what runs | `e` | the end; behind it the error, if there was one |
 
-Guards: none outlives its broker. A thread in it waits for the pipe's end, which comes when the broker dies of whatever it be, and ends the
-process at once. A process that dies takes only its present work along.
+Guards: none outlives its broker. A thread in it waits for the pipe's end, which comes when the broker dies of whatever
+it be, and ends the process at once. A process that dies takes only its present work along.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ class ProcessHeavyWorker:
         """Of the processes that run now."""
         return [attendant.process.pid for attendant in self._attendants if attendant.process is not None]
 
-    def begin(self, work: Work, argument: bytes, listener: WorkListener, bytes_per_second: float = NO_RATE_LIMIT) -> _Work:
+    def begin(
+        self, work: Work, argument: bytes, listener: WorkListener, bytes_per_second: float = NO_RATE_LIMIT
+    ) -> _Work:
         assert not self._closed
         begun = _Work(f"{work.__module__}:{work.__qualname__}", argument, listener, bytes_per_second)
         refused = self._start_attendant()

@@ -26,8 +26,9 @@ class Property(NamedTuple):
 
 
 def read_properties(text: str, name: str) -> Iterator[Property]:
-    """The properties in their order; of a key that stands twice the last one counts. `name` is the file's, for sentences.
+    """The properties in their order; of a key that stands twice the last one counts.
 
+    `name` is the file's, for sentences.
     Errors: PropertiesError for a line without a key or with a broken escape.
     """
     for number, line in _logical_lines(text):

@@ -1,10 +1,10 @@
 """Syncs of single open files by a thread that needs no interpreter, where there is a compiled module.
 
-A Python thread must get the interpreter's lock twice for a sync: when it is asked, while the loop still works on the request that asks, and
-when the disk is done. This one needs it never, and begins to sync while the loop goes on.
+A Python thread must get the interpreter's lock twice for a sync: when it is asked, while the loop still works on the
+request that asks, and when the disk is done. This one needs it never, and begins to sync while the loop goes on.
 
-Guards: a descriptor that was submitted stays open until its outcome was taken, whatever becomes of its file. Outcomes come in the order of
-submission. After a failed sync no other one is tried.
+Guards: a descriptor that was submitted stays open until its outcome was taken, whatever becomes of its file. Outcomes
+come in the order of submission. After a failed sync no other one is tried.
 """
 
 from __future__ import annotations
@@ -25,10 +25,16 @@ class SyncFunctions(Protocol):
     """The functions of the compiled module."""
 
     def open_syncs(self) -> tuple[Any, int] | None:
-        """Start a thread. Returns what the others take, and a descriptor that is readable when outcomes may be taken; None: no thread."""
+        """Start a thread.
+
+        Returns what the others take, and a descriptor that is readable when outcomes may be taken; None: no thread.
+        """
 
     def submit_sync(self, syncs: Any, descriptor: int, /) -> bool:
-        """Have a file synced, which stays open until its outcome is taken. Returns False, having done nothing, where too many wait."""
+        """Have a file synced, which stays open until its outcome is taken.
+
+        Returns False, having done nothing, where too many wait.
+        """
 
     def take_synced(self, syncs: Any, /) -> tuple[tuple[int, int, int, int, int], ...]:
         """The rounds that are done: files submitted, files synced, nanoseconds, error number (0: none), and which file had it."""
@@ -56,7 +62,13 @@ class QuickSyncs:
 
     __slots__ = ("_functions", "_listeners", "_loop", "_submitted", "_syncs", "_woken")
 
-    def __init__(self, functions: SyncFunctions, syncs: tuple[Any, int], loop: asyncio.AbstractEventLoop, listeners: SyncListeners) -> None:
+    def __init__(
+        self,
+        functions: SyncFunctions,
+        syncs: tuple[Any, int],
+        loop: asyncio.AbstractEventLoop,
+        listeners: SyncListeners,
+    ) -> None:
         """`syncs` are what `open_syncs` returned."""
         self._functions = functions
         self._syncs, self._woken = syncs
@@ -80,7 +92,11 @@ class QuickSyncs:
         """Answer what is done."""
         submitted = self._submitted
         for count, syncs, took_ns, number, failed in self._functions.take_synced(self._syncs):
-            outcome = self._listeners.on_failure(OSError(number, os.strerror(number), submitted[failed][1])) if number else None
+            outcome = (
+                self._listeners.on_failure(OSError(number, os.strerror(number), submitted[failed][1]))
+                if number
+                else None
+            )
             call_all(self._loop, [(submitted.popleft()[2], outcome) for _ in range(count)])
             self._listeners.on_round(count, syncs, took_ns)
         if not submitted:
@@ -96,7 +112,9 @@ class QuickSyncs:
         self._functions.close_syncs(self._syncs)
 
 
-def quick_syncs(functions: SyncFunctions | None, loop: asyncio.AbstractEventLoop, listeners: SyncListeners) -> QuickSyncs | None:
+def quick_syncs(
+    functions: SyncFunctions | None, loop: asyncio.AbstractEventLoop, listeners: SyncListeners
+) -> QuickSyncs | None:
     """A thread of the compiled module; None without the module, or where it starts none."""
     syncs = None if functions is None else functions.open_syncs()
     return None if functions is None or syncs is None else QuickSyncs(functions, syncs, loop, listeners)

@@ -1,6 +1,7 @@
 """TLS of a listening side: certificates and keys from PEM or PKCS12 to a context.
 
-OpenSSL reads a key from a file only: it is written to one that only this user can read, and that is gone when the context exists.
+OpenSSL reads a key from a file only: it is written to one that only this user can read, and that is gone when the
+context exists.
 """
 
 from __future__ import annotations
@@ -35,10 +36,13 @@ class ServerMaterial(msgspec.Struct, frozen=True):
         return "ServerMaterial()"
 
 
-def server_context(material: ServerMaterial, *, client_auth: str, protocols: tuple[str, ...], ciphers: str = "") -> ssl.SSLContext:
+def server_context(
+    material: ServerMaterial, *, client_auth: str, protocols: tuple[str, ...], ciphers: str = ""
+) -> ssl.SSLContext:
     """A context for connections that are accepted. Touches temporary files. Errors: TlsError.
 
-    Sessions aren't resumed: one that is would escape a check of the client's certificate against authorities that have changed.
+    Sessions aren't resumed: one that is would escape a check of the client's certificate against authorities that have
+    changed.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.num_tickets = 0

@@ -21,8 +21,8 @@ def new_serving_loop() -> asyncio.AbstractEventLoop:
 def report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Hand an error that nothing has caught to asyncio's own handler, which logs it.
 
-    Except one: where bytes of TLS arrive for a connection that was closed in the same pass of the loop, uvloop decrypts them and writes to
-    the closed transport. Nothing is lost, and the connection's owner knows that it is closed.
+    Except one: where bytes of TLS arrive for a connection that was closed in the same pass of the loop, uvloop decrypts
+    them and writes to the closed transport. Nothing is lost, and the connection's owner knows that it is closed.
     """
     error = context.get("exception")
     if context.get("message") == _ON_TLS and isinstance(error, RuntimeError) and str(error).startswith(_CLOSED):

@@ -1,7 +1,7 @@
 """A thread beside the event loop that looks at something again and again, whatever the loop does.
 
-For what may not depend on the loop. The thread runs while the loop blocks in the system or executes Python; C code that keeps the
-interpreter for itself holds it too.
+For what may not depend on the loop. The thread runs while the loop blocks in the system or executes Python; C code that
+keeps the interpreter for itself holds it too.
 """
 
 from __future__ import annotations

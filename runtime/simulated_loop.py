@@ -1,12 +1,14 @@
 """A deterministic asyncio event loop: virtual time, seeded chance, an in-memory network, hosts that can be killed.
 
-Code written for asyncio (tasks, futures, timeouts, protocols, streams) runs on it unchanged, and the same seed gives the same run, event by
-event: `trace_digest` proves it. Waiting costs nothing, for the clock jumps to the next timer. When nothing is scheduled and nothing
-will ever happen, the loop raises instead of hanging. Threads have no place here: what would bring one in raises too.
+Code written for asyncio (tasks, futures, timeouts, protocols, streams) runs on it unchanged, and the same seed gives
+the same run, event by event: `trace_digest` proves it. Waiting costs nothing, for the clock jumps to the next timer.
+When nothing is scheduled and nothing will ever happen, the loop raises instead of hanging. Threads have no place here:
+what would bring one in raises too.
 
 A `SimulatedNode` (`simulated_node.py`) is a process on a host of that name.
 
-What a run must not depend on, because no seed governs it: the order of sets of strings, `id`, and when cycles are collected.
+What a run must not depend on, because no seed governs it: the order of sets of strings, `id`, and when cycles are
+collected.
 """
 
 from __future__ import annotations
@@ -74,9 +76,11 @@ class SimulatedLoop(NodeLoop):
         self._now_s = 0.0
         self._time_limit_s = time_limit_s
         self._passes_count = 0
-        # Strong references, so that no pending task can be collected at a moment that nothing governs; in the order of their start.
+        # Strong references, so that no pending task can be collected at a moment that nothing governs; in the order of
+        # their start.
         self._tasks: dict[asyncio.Task[Any], SimulatedNode | None] = {}
-        # Tasks that raised: kept, so that "never retrieved" is found at the end and not whenever they happen to be collected.
+        # Tasks that raised: kept, so that "never retrieved" is found at the end and not whenever they happen to be
+        # collected.
         self._failed: list[asyncio.Task[Any]] = []
         self.ran: set[SimulatedNode | None] = set()
         """The processes that have run at this instant; None stands for the simulation itself."""
@@ -215,7 +219,10 @@ class SimulatedLoop(NodeLoop):
     def _drop_cancelled(self) -> None:
         """Forget cancelled timers: all when there are many, else those that would be next."""
         scheduled = self._scheduled
-        if len(scheduled) > CANCELLED_TIMERS_MIN and self._timer_cancelled_count / len(scheduled) > CANCELLED_TIMERS_SHARE:
+        if (
+            len(scheduled) > CANCELLED_TIMERS_MIN
+            and self._timer_cancelled_count / len(scheduled) > CANCELLED_TIMERS_SHARE
+        ):
             for timer in scheduled:
                 if timer.cancelled():
                     timer._scheduled = False  # type: ignore[attr-defined]  # noqa: SLF001 - as BaseEventLoop does
@@ -227,7 +234,9 @@ class SimulatedLoop(NodeLoop):
             self._timer_cancelled_count -= 1
             heapq.heappop(scheduled)._scheduled = False  # type: ignore[attr-defined]  # noqa: SLF001 - as BaseEventLoop does
 
-    def call_soon(self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> asyncio.Handle:
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
         self._check_closed()
         handle = asyncio.Handle(callback, args, self, context)
         node = _node_of_handle(handle)
@@ -239,7 +248,9 @@ class SimulatedLoop(NodeLoop):
             handle.cancel()
         return handle
 
-    def call_at(self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> asyncio.TimerHandle:
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
         self._check_closed()
         handle = _Timer(when, callback, args, self, context)
         heapq.heappush(self._scheduled, handle)
@@ -253,9 +264,13 @@ class SimulatedLoop(NodeLoop):
                 node.parked.append(handle)
         return handle
 
-    def call_soon_threadsafe(self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> asyncio.Handle:
+    def call_soon_threadsafe(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
         if self._thread_id not in {None, threading.get_ident()}:
-            raise RuntimeError("a thread calls into the simulation: what it does depends on the machine, not on the seed")
+            raise RuntimeError(
+                "a thread calls into the simulation: what it does depends on the machine, not on the seed"
+            )
         return self.call_soon(callback, *args, context=context)
 
     def run_in_executor(self, executor: object, func: Callable[[*Ts], T], *args: *Ts) -> NoReturn:
@@ -288,7 +303,10 @@ class SimulatedLoop(NodeLoop):
                 self._failed.append(task)
 
     def close(self) -> None:
-        """Close the loop. Coroutines that have not ended, the dead nodes' above all, are closed here, one by one, unheard."""
+        """Close the loop.
+
+        Coroutines that have not ended, the dead nodes' above all, are closed here, one by one, unheard.
+        """
         if self.is_running() or self.is_closed():
             super().close()
             return
@@ -324,7 +342,11 @@ class SimulatedLoop(NodeLoop):
         return self.network.listen(protocol_factory, host, port or 0, copy_context())
 
     async def create_connection(
-        self, protocol_factory: Callable[[], ProtocolT], host: str | None = None, port: int | None = None, **options: Any
+        self,
+        protocol_factory: Callable[[], ProtocolT],
+        host: str | None = None,
+        port: int | None = None,
+        **options: Any,
     ) -> tuple[SimulatedTransport, ProtocolT]:
         unsupported(options)
         assert host is not None
@@ -359,7 +381,9 @@ class _Timer(asyncio.TimerHandle):
         return self._when < other._when
 
 
-def run_simulation(main: Callable[[SimulatedLoop], Coroutine[Any, Any, T]], seed: int, *, time_limit_s: float = TIME_LIMIT_S) -> T:
+def run_simulation(
+    main: Callable[[SimulatedLoop], Coroutine[Any, Any, T]], seed: int, *, time_limit_s: float = TIME_LIMIT_S
+) -> T:
     """Run `main(loop)` on a fresh simulated loop and return its result.
 
     Tasks that are left over are not cancelled but dropped, like those of a killed process.

@@ -1,11 +1,13 @@
 """The network of a simulation: TCP as a program meets it, between hosts that are only names.
 
-A connection is two `Direction`s. Each carries segments in order, after random delays; writes are cut into segments of random length,
-as TCP may. A receiver that does not read closes the window, so that the sender's buffer grows and `pause_writing` is called. A cut link
-holds segments back, as retransmission does, and lets them go when it heals; nothing is lost but with a host that dies.
+A connection is two `Direction`s. Each carries segments in order, after random delays; writes are cut into segments of
+random length, as TCP may. A receiver that does not read closes the window, so that the sender's buffer grows and
+`pause_writing` is called. A cut link holds segments back, as retransmission does, and lets them go when it heals;
+nothing is lost but with a host that dies.
 
-How connections end follows Linux: `close` flushes and sends FIN, or RST if something was left unread; bytes that reach a closed socket
-are answered by RST; a process that is killed has its sockets closed for it; a machine that dies says nothing until it is back.
+How connections end follows Linux: `close` flushes and sends FIN, or RST if something was left unread; bytes that reach
+a closed socket are answered by RST; a process that is killed has its sockets closed for it; a machine that dies says
+nothing until it is back.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ class _BoundSocket:
 class SimulatedServer(asyncio.AbstractServer):
     """What create_server returns: it accepts until it is closed."""
 
-    def __init__(self, network: SimulatedNetwork, address: Address, factory: Callable[[], asyncio.BaseProtocol], context: Context) -> None:
+    def __init__(
+        self, network: SimulatedNetwork, address: Address, factory: Callable[[], asyncio.BaseProtocol], context: Context
+    ) -> None:
         self._network = network
         self._address = address
         self._factory = factory
@@ -191,7 +195,9 @@ class SimulatedNetwork:
 
     # What create_server and create_connection do
 
-    def listen(self, factory: Callable[[], asyncio.BaseProtocol], host: str | None, port: int, context: Context) -> SimulatedServer:
+    def listen(
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str | None, port: int, context: Context
+    ) -> SimulatedServer:
         """Serve the current node's `port`; 0 takes a free one."""
         own_host = self.loop.current_host()
         if host is not None and host not in OWN_NAMES and host != own_host:

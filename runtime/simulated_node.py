@@ -1,8 +1,9 @@
 """A simulated process on a host: what runs belongs to one, or to the simulation itself.
 
-What a node starts, and everything started from there, belongs to it by way of `contextvars`; `kill` stops all of that between two
-callbacks, as SIGKILL does, running no `finally`. A node of the same name may start again. `pause` and `resume` are SIGSTOP and SIGCONT:
-what would have run meanwhile runs afterwards, and timers ring late. The loop that they run on does it (`simulated_loop.py`).
+What a node starts, and everything started from there, belongs to it by way of `contextvars`; `kill` stops all of that
+between two callbacks, as SIGKILL does, running no `finally`. A node of the same name may start again. `pause` and
+`resume` are SIGSTOP and SIGCONT: what would have run meanwhile runs afterwards, and timers ring late. The loop that
+they run on does it (`simulated_loop.py`).
 """
 
 from __future__ import annotations
@@ -70,18 +71,20 @@ class SimulatedNode:
         return self._loop.create_task(coro, name=name, context=self._context.copy())
 
     def kill(self, *, silently: bool = False) -> None:
-        """Kill the process: nothing of it runs any more, not even `finally`; its connections end. A second call does nothing.
+        """Kill the process: nothing of it runs any more, not even `finally`; its connections end.
 
-        With `silently` the machine dies too: peers get no answer until a node of this name starts, and until then connecting to it
-        times out. Killing the process from within ends it when the running callback returns.
+        A second call does nothing. With `silently` the machine dies too: peers get no answer until a node of this name
+        starts, and until then connecting to it times out. Killing the process from within ends it when the running
+        callback returns.
         """
         if self.is_alive:
             self.is_alive = False
             self._loop.on_node_killed(self, silently=silently)
 
     def pause(self) -> None:
-        """Stop the process: nothing of it runs until `resume`, though its sockets still take what comes. A second call does nothing.
+        """Stop the process: nothing of it runs until `resume`, though its sockets still take what comes.
 
+        A second call does nothing.
         Pausing it from within stops it when the running callback returns.
         """
         if self.is_alive and self.parked is None:

@@ -1,7 +1,8 @@
 """One end of a simulated connection: an asyncio transport. What lies between the two ends is in `simulated_wire.py`.
 
-The transport promises what asyncio's selector transports promise, in the same order: `connection_made` first, then data, one read per
-pass of the loop, then perhaps `eof_received`, then `connection_lost` exactly once and always later than the call that caused it.
+The transport promises what asyncio's selector transports promise, in the same order: `connection_made` first, then
+data, one read per pass of the loop, then perhaps `eof_received`, then `connection_lost` exactly once and always later
+than the call that caused it.
 `Protocol` and `BufferedProtocol` are both served.
 
 Source: asyncio/selector_events.py of CPython, whose behaviour it follows.

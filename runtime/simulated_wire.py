@@ -1,6 +1,7 @@
 """What lies between the two ends of a simulated connection: two `Direction`s, each with segments in flight.
 
-Segments of one direction arrive in the order in which they were sent. A cut link holds them back, and a dead host's kernel answers none.
+Segments of one direction arrive in the order in which they were sent. A cut link holds them back, and a dead host's
+kernel answers none.
 """
 
 from __future__ import annotations

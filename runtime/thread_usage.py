@@ -1,7 +1,7 @@
 """What the running thread has had of the processor, what it was denied, and how often memory was collected meanwhile.
 
-Linux tells how long a thread that wanted to run had to wait for a processor (`run_delay` in `schedstat`); elsewhere that is 0, and what
-it caused looks like waiting for a disk.
+Linux tells how long a thread that wanted to run had to wait for a processor (`run_delay` in `schedstat`); elsewhere
+that is 0, and what it caused looks like waiting for a disk.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """TLS contexts from certificates and keys in PEM, which is what Python's `ssl` reads.
 
-What a peer is checked against and what we show it are given as files or as texts. A private key that is given as text has to pass
-through a file, for OpenSSL reads nothing else: it is one that only this user can read, and is gone when the context exists.
+What a peer is checked against and what we show it are given as files or as texts. A private key that is given as text
+has to pass through a file, for OpenSSL reads nothing else: it is one that only this user can read, and is gone when the
+context exists.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import msgspec
 
 
 class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client needs to know for TLS. Can be pickled; files are read where the context is created, and have to exist there.
+    """What a client needs to know for TLS.
 
+    Can be pickled; files are read where the context is created, and have to exist there.
     `repr` shows neither keys nor passwords.
     """
 
@@ -85,7 +87,9 @@ def _load_certificate(context: ssl.SSLContext, settings: TlsSettings) -> None:
             file.write(f"{settings.key_text or ''}\n{settings.certificate_text or ''}\n".encode())
             file.flush()
             certificate = file.name if settings.certificate_text is not None else str(settings.certificate_file)
-            context.load_cert_chain(certificate, file.name if settings.key_text else settings.key_file, lambda: settings.key_password or "")
+            context.load_cert_chain(
+                certificate, file.name if settings.key_text else settings.key_file, lambda: settings.key_password or ""
+            )
     except (OSError, ssl.SSLError) as error:
         message = f"our certificate and key of {shown} can't be read as PEM, or don't fit together: {_reason(error)}"
         raise TlsError(message) from error

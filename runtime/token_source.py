@@ -103,7 +103,9 @@ def file_token(source: TokenSource, files: FileSystem) -> Token:
     except OSError as error:
         raise TokenError(f"{path} can't be read: {error.strerror}", is_final=True) from None
     if not text:
-        raise TokenError(f"{path} is no token: it has {size} bytes, and may have from 1 to {TOKEN_BYTES_MAX}", is_final=True)
+        raise TokenError(
+            f"{path} is no token: it has {size} bytes, and may have from 1 to {TOKEN_BYTES_MAX}", is_final=True
+        )
     return Token(text)
 
 
@@ -132,7 +134,9 @@ async def _fetched(source: TokenSource) -> Token:
     """Errors: TokenError."""
     try:
         async with asyncio.timeout(FETCH_TIMEOUT_MS / 1000):
-            return read_token(await fetch(source.url, _context(source), token_request(source), bytes_max=TOKEN_BYTES_MAX))
+            return read_token(
+                await fetch(source.url, _context(source), token_request(source), bytes_max=TOKEN_BYTES_MAX)
+            )
     except OSError as error:
         raise _token_error(error) from None
 

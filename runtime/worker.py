@@ -1,7 +1,7 @@
 """Blocking or heavy work, done elsewhere and answered in the event loop.
 
-For system calls and C code that release the GIL: cold reads, unlinking, decompressing much. Python code runs here too, but takes the
-interpreter from the event loop; it comes in slices or goes to another process.
+For system calls and C code that release the GIL: cold reads, unlinking, decompressing much. Python code runs here too,
+but takes the interpreter from the event loop; it comes in slices or goes to another process.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ class ThreadWorker:
         self._completions = Completions(loop)
         self._submitted: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._closed = False
-        self._threads = [threading.Thread(target=self._run, name=f"{name}-{index}", daemon=True) for index in range(threads)]
+        self._threads = [
+            threading.Thread(target=self._run, name=f"{name}-{index}", daemon=True) for index in range(threads)
+        ]
         for thread in self._threads:
             start_thread(thread)
 
@@ -72,7 +74,8 @@ class ThreadWorker:
         while (job := self._submitted.get()) is not None:
             work, on_done = job
             self._completions.add([(on_done, _outcome(work))])
-            # While this thread waits for the next job it must keep neither the last one's files open nor its result alive.
+            # While this thread waits for the next job it must keep neither the last one's files open nor its result
+            # alive.
             del job, work, on_done
 
 
@@ -95,7 +98,9 @@ async def done_by(worker: Worker, work: Callable[[], T]) -> T:
 class SimulatedWorker:
     """The same on virtual time: work is done, and answered, after delays within `delay_range_ms`, settable at any time."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, random: Random, delay_range_ms: tuple[float, float] = (0.02, 2.0)) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, random: Random, delay_range_ms: tuple[float, float] = (0.02, 2.0)
+    ) -> None:
         self.delay_range_ms = delay_range_ms
         self._loop = loop
         self._random = random

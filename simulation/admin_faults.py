@@ -33,7 +33,12 @@ _RECORDS: Final = 4
 _LOOKS: Final = 150
 _LOOK_S: Final = 0.02
 _OVER: Final = frozenset(
-    {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.KAFKA_STORAGE_ERROR}
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
 )
 
 
@@ -46,7 +51,9 @@ async def move_leader(cluster: ClusterWorld) -> None:
         if not await reassign(cluster, topic, number, replicas):
             return
     request = ElectLeadersRequest(
-        election_type=0, topic_partitions=[ElectLeadersTopicPartitions(topic=topic, partitions=[number])], timeout_ms=_ADMIN_TIMEOUT_MS
+        election_type=0,
+        topic_partitions=[ElectLeadersTopicPartitions(topic=topic, partitions=[number])],
+        timeout_ms=_ADMIN_TIMEOUT_MS,
     )
     before = state.leader_epoch
     answer = await _administer(cluster, request, 2)
@@ -111,7 +118,9 @@ async def late_removal(cluster: ClusterWorld) -> None:
     Sometimes it is added again before its broker sees either, and joins with the log that it has.
     """
     topic, number, state = cluster.some_partition()
-    machine = cluster.random.choice([each for each in cluster.machines if each.broker_id in state.replicas] or cluster.machines)
+    machine = cluster.random.choice(
+        [each for each in cluster.machines if each.broker_id in state.replicas] or cluster.machines
+    )
     replicas = [each for each in state.replicas if each != machine.broker_id]
     if not replicas:
         return
@@ -150,7 +159,11 @@ async def reassign(cluster: ClusterWorld, topic: str, number: int, replicas: lis
         topics=[ReassignableTopic(name=topic, partitions=[partition])], timeout_ms=_ADMIN_TIMEOUT_MS
     )
     answer = await _administer(cluster, request, 0)
-    if answer is None or answer.error_code or any(row.error_code for each in answer.responses for row in each.partitions):
+    if (
+        answer is None
+        or answer.error_code
+        or any(row.error_code for each in answer.responses for row in each.partitions)
+    ):
         return False
     for _ in range(40):
         state = cluster.partition(topic, number)
@@ -217,7 +230,9 @@ async def _make_anew(cluster: ClusterWorld) -> None:
     if follower is not None:
         cluster.excuses.begin(follower.broker_id)
         follower.pause()
-    answer = asyncio.get_running_loop().create_task(ask(leader, _brief_delete(), 2), name="a delete of a topic that goes")
+    answer = asyncio.get_running_loop().create_task(
+        ask(leader, _brief_delete(), 2), name="a delete of a topic that goes"
+    )
     await cluster.sleep(0.0, 0.1)
     gone = await _administer(cluster, DeleteTopicsRequest(topic_names=[BRIEF], timeout_ms=_ADMIN_TIMEOUT_MS), 5)
     is_new = gone is not None and not gone.responses[0].error_code and await _create_brief(cluster)
@@ -227,7 +242,9 @@ async def _make_anew(cluster: ClusterWorld) -> None:
     deleted = await answer
     code = None if deleted is None else deleted.topics[0].partitions[0].error_code
     if code is not None and code != ErrorCode.NONE and code not in _OVER:
-        cluster.chronicle.violate(f"rule DR6: a delete of records of a topic that went was answered {ErrorCode(code).name}")
+        cluster.chronicle.violate(
+            f"rule DR6: a delete of records of a topic that went was answered {ErrorCode(code).name}"
+        )
     if is_new:
         await cluster.sleep(0.1, 0.5)
         _check_anew(cluster, topic.topic_id)
@@ -241,7 +258,9 @@ def _check_anew(cluster: ClusterWorld, former_id: bytes) -> None:
     for machine in cluster.machines:
         watch = cluster.invariants.watches.find(machine.broker_id, topic.topic_id, 0)
         if watch is not None and (watch.log_start or watch.log_end):
-            cluster.chronicle.violate(f"D11: {watch.name} is new, starts at {watch.log_start} and ends at {watch.log_end}")
+            cluster.chronicle.violate(
+                f"D11: {watch.name} is new, starts at {watch.log_start} and ends at {watch.log_end}"
+            )
 
 
 async def _create_brief(cluster: ClusterWorld) -> bool:

@@ -1,10 +1,10 @@
 """Access rules of a simulated cluster that change while it runs; an administrator looks whether every broker obeys.
 
-A1: an operation that is asked for after its denial was answered with success succeeds at no broker. A broker that has not confirmed the
-denial has lost its registration, or is fenced before its image is that old.
+A1: an operation that is asked for after its denial was answered with success succeeds at no broker. A broker that has
+not confirmed the denial has lost its registration, or is fenced before its image is that old.
 
-Each rule is another one, and is created once: a removal whose answer was lost may be carried out later. All clients are the same principal;
-what is denied is a topic that nothing else uses.
+Each rule is another one, and is created once: a removal whose answer was lost may be carried out later. All clients are
+the same principal; what is denied is a topic that nothing else uses.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ from lowtide.simulation.cluster_world import ClusterWorld
 GUARDED_TOPIC: Final = "zz-guarded"
 """No other topic begins with its first letter, so denials of prefixes are about it alone."""
 
-SETTINGS: Final[Mapping[str, str]] = {"authorizer.class.name": STANDARD_AUTHORIZER, "allow.everyone.if.no.acl.found": "true"}
+SETTINGS: Final[Mapping[str, str]] = {
+    "authorizer.class.name": STANDARD_AUTHORIZER,
+    "allow.everyone.if.no.acl.found": "true",
+}
 """What no rule is about is open: the other clients of a run need no rules."""
 
 MANY: Final = 150
@@ -53,7 +56,9 @@ def _denials() -> Iterator[AclCreation]:
                 yield _rule(name, operation, principal=principal, pattern=pattern, permission=Permission.DENY)
 
 
-def _rule(name: str, operation: Operation, *, principal: str, pattern: PatternType, permission: Permission, host: str = "*") -> AclCreation:
+def _rule(
+    name: str, operation: Operation, *, principal: str, pattern: PatternType, permission: Permission, host: str = "*"
+) -> AclCreation:
     return AclCreation(
         resource_type=ResourceType.TOPIC,
         resource_name=name,
@@ -88,7 +93,13 @@ class AuthorizationWork:
 
     async def run(self, *, until: asyncio.Event, pause_s: float) -> None:
         """Deny, look whether every broker obeys, and allow again."""
-        allowed = _rule(GUARDED_TOPIC, Operation.ALL, principal=_PRINCIPALS[0], pattern=PatternType.LITERAL, permission=Permission.ALLOW)
+        allowed = _rule(
+            GUARDED_TOPIC,
+            Operation.ALL,
+            principal=_PRINCIPALS[0],
+            pattern=PatternType.LITERAL,
+            permission=Permission.ALLOW,
+        )
         while self._denials and not until.is_set():
             denial = self._denials.pop()
             if await self._create([allowed]):
@@ -140,7 +151,9 @@ class AuthorizationWork:
             operation=Operation.ANY,
             permission_type=permission,
         )
-        answer = await self._ask(self._random_broker(), DeleteAclsRequest(filters=[wanted]), _DELETE_VERSION, _CHANGE_MS)
+        answer = await self._ask(
+            self._random_broker(), DeleteAclsRequest(filters=[wanted]), _DELETE_VERSION, _CHANGE_MS
+        )
         return answer is not None and answer.filter_results[0].error_code == ErrorCode.NONE
 
     async def _probe(self, operation: Operation, *, denied: bool, restores: int = 0) -> None:
@@ -157,7 +170,9 @@ class AuthorizationWork:
                 code = _code_of(answer)
                 self.counts[f"{'denied' if denied else 'allowed'} {ErrorCode(code).name}"] += 1
                 if denied and code == ErrorCode.NONE and cluster.shared.restores == restores:
-                    cluster.chronicle.violate(f"A1: {machine.host} let {wanted} succeed that was asked for at {sent_s:.4f} s")
+                    cluster.chronicle.violate(
+                        f"A1: {machine.host} let {wanted} succeed that was asked for at {sent_s:.4f} s"
+                    )
             await self._pause(0.1)
 
     def _requests(self, operation: Operation) -> Iterator[tuple[str, Any, int]]:

@@ -1,12 +1,13 @@
 """One whole broker on virtual time: clients, faults, deaths, and the promises that are checked after every event.
 
-A run is drawn from a seed: the same seed gives the same run, event by event. Clients produce, read and delete; meanwhile the process is
-killed, the power goes, writes and syncs fail, the disk is full or slow. After each pass of the loop the invariants of a replica are
-checked on the logs themselves; after each restart everything is read back and compared with what clients know.
+A run is drawn from a seed: the same seed gives the same run, event by event. Clients produce, read and delete;
+meanwhile the process is killed, the power goes, writes and syncs fail, the disk is full or slow. After each pass of the
+loop the invariants of a replica are checked on the logs themselves; after each restart everything is read back and
+compared with what clients know.
 
-Checked on logs: D5 a log start never falls, not even over a crash; D6 log start ≤ high watermark ≤ log end; P6 leader epochs rise and lie
-within the log; S5 no segment above the durable log start is gone. On starts: S1 what a crash left is no reason to fail, nor to leave a log
-out. On histories: see `history`.
+Checked on logs: D5 a log start never falls, not even over a crash; D6 log start ≤ high watermark ≤ log end; P6 leader
+epochs rise and lie within the log; S5 no segment above the durable log start is gone. On starts: S1 what a crash left
+is no reason to fail, nor to leave a log out. On histories: see `history`.
 """
 
 from __future__ import annotations
@@ -116,7 +117,10 @@ class Simulation:
         self.broker: Broker | None = None
         self.node: SimulatedNode | None = None
         self.committers: list[SimulatedCommitter] = []
-        self.loads = [PartitionLoad(TOPIC, partition, self.connect, Random(seed + 10 + partition)) for partition in range(partitions)]
+        self.loads = [
+            PartitionLoad(TOPIC, partition, self.connect, Random(seed + 10 + partition))
+            for partition in range(partitions)
+        ]
         self._violation: HistoryError | None = None
 
     # ------------------------------------------------------------------ the broker's lives
@@ -226,7 +230,11 @@ class Simulation:
         """So many lives, each ended by a fault, each followed by reading everything back."""
         await self.start()
         client = await self.connect()
-        configs = {"internal.segment.bytes": str(_SMALL_SEGMENT_BYTES), "index.interval.bytes": "500", "file.delete.delay.ms": "50"}
+        configs = {
+            "internal.segment.bytes": str(_SMALL_SEGMENT_BYTES),
+            "index.interval.bytes": "500",
+            "file.delete.delay.ms": "50",
+        }
         if self.flush_each_append:
             configs["flush.messages"] = "1"
         await self.loads[0].create_topic(client, configs, partitions=len(self.loads))
@@ -240,7 +248,10 @@ class Simulation:
             await self._work_for_a_while()
             await self._truncate()
         stop = asyncio.Event()
-        tasks = [self.loop.create_task(load.run(until=stop, pause_s=0.02), name=f"load {load.partition}") for load in self.loads]
+        tasks = [
+            self.loop.create_task(load.run(until=stop, pause_s=0.02), name=f"load {load.partition}")
+            for load in self.loads
+        ]
         await asyncio.sleep(self.random.random() * _LIFE_S)
         if self._has_upkeep:
             await self._fold()
@@ -280,7 +291,10 @@ class Simulation:
 
     async def _work_for_a_while(self) -> None:
         stop = asyncio.Event()
-        tasks = [self.loop.create_task(load.run(until=stop, pause_s=0.02), name=f"load {load.partition}") for load in self.loads]
+        tasks = [
+            self.loop.create_task(load.run(until=stop, pause_s=0.02), name=f"load {load.partition}")
+            for load in self.loads
+        ]
         await asyncio.sleep(self.random.random() * _LIFE_S)
         stop.set()
         await asyncio.gather(*tasks)
@@ -289,7 +303,9 @@ class Simulation:
         """Cut a log below its log start: what a follower does whose leader has lost data."""
         assert self.broker is not None
         for load in self.loads:
-            log = next(log for log in self.broker.log_manager.logs.values() if log.topic_partition.partition == load.partition)
+            log = next(
+                log for log in self.broker.log_manager.logs.values() if log.topic_partition.partition == load.partition
+            )
             if log.log_start_offset > 0:
                 end = self.random.randrange(log.log_start_offset)
                 await self._cut(self.broker, load, log, end)
@@ -375,6 +391,8 @@ def simulate(seed: int, *, lives: int = 3) -> Simulation:
             loop.run_until_complete(simulation.run(lives))
             _raise_failures(loop)
         except BaseException as error:
-            error.add_note(f"seed {seed}, at virtual time {loop.time():.6f} s, life {simulation.lives}, faults {dict(simulation.faults)}")
+            error.add_note(
+                f"seed {seed}, at virtual time {loop.time():.6f} s, life {simulation.lives}, faults {dict(simulation.faults)}"
+            )
             raise
     return simulation

@@ -1,7 +1,8 @@
 """A small Kafka client for tests: one connection, requests as messages, answers as messages.
 
-Runs on stock asyncio, so on the simulated loop too. It is the admin client's connection without a session: any version is sent, nothing is
-tried again, and nothing ends by time. A test decides what a lost answer means. An answer that can't be read is a bug, and raises.
+Runs on stock asyncio, so on the simulated loop too. It is the admin client's connection without a session: any version
+is sent, nothing is tried again, and nothing ends by time. A test decides what a lost answer means. An answer that can't
+be read is a bug, and raises.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ class WireClient(Connection):
         assert self._core.broken is None, self._core.broken
 
     def send(self, request: ApiMessage, version: int, *, expect_answer: bool = True) -> asyncio.Future[Any]:
-        """Send a request message; the future gives the response message. Errors (of the future): ConnectionLostError."""
+        """Send a request message; the future gives the response message.
+
+        Errors (of the future): ConnectionLostError.
+        """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         try:
             if expect_answer:

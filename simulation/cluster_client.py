@@ -57,7 +57,14 @@ class ClusterClient:
     """A client with one connection to each broker. One task uses it at a time."""
 
     def __init__(
-        self, *, name: str, machines: Sequence[Machine], random: Random, loop: SimulatedLoop, excuses: Excuses, chronicle: Chronicle
+        self,
+        *,
+        name: str,
+        machines: Sequence[Machine],
+        random: Random,
+        loop: SimulatedLoop,
+        excuses: Excuses,
+        chronicle: Chronicle,
     ) -> None:
         """`name` is for the chronicle."""
         self.name = name
@@ -99,9 +106,12 @@ class ClusterClient:
         """One of all machines."""
         return self._random.choice(list(self._machines))
 
-    async def ask(self, broker_id: BrokerId, request: Any, version: int, *, timeout_ms: int, must_answer: bool = True) -> Any:
-        """Send, and wait for the answer. Errors: OSError when the connection is lost, or there is no answer and an excuse for it.
+    async def ask(
+        self, broker_id: BrokerId, request: Any, version: int, *, timeout_ms: int, must_answer: bool = True
+    ) -> Any:
+        """Send, and wait for the answer.
 
+        Errors: OSError when the connection is lost, or there is no answer and an excuse for it.
         One that needn't be answered in time (`must_answer`) needs no excuse.
         """
         connection = await self._connection(broker_id)

@@ -1,8 +1,8 @@
 """The end of a run of a simulated cluster, when all is healed: what must then become true, and within which time.
 
-L1 (liveness) all partitions are led and written within 15 s, and all replicas are in sync within 30 s; P7 replicas are equal; both also
-of partitions to which nothing is written; rule DR5 an idle delete takes two round trips and two commits; R1, R3, R6 and D1 everything is
-read back; D13 nothing waits any more.
+L1 (liveness) all partitions are led and written within 15 s, and all replicas are in sync within 30 s; P7 replicas are
+equal; both also of partitions to which nothing is written; rule DR5 an idle delete takes two round trips and two
+commits; R1, R3, R6 and D1 everything is read back; D13 nothing waits any more.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def describe(cluster: ClusterWorld) -> str:
     return "; ".join([*parts, *states, f"registered {sorted(image.brokers)}, controller {image.controller_id}"])
 
 
-async def check_end(cluster: ClusterWorld, idle: Sequence[PartitionLoad], check_work: Callable[[], Awaitable[None]]) -> None:
+async def check_end(
+    cluster: ClusterWorld, idle: Sequence[PartitionLoad], check_work: Callable[[], Awaitable[None]]
+) -> None:
     """All of it; `check_work` is the end of what coordinators, retention and compaction do. Errors: HistoryError.
 
     The `idle` partitions are written last, when their replicas are in sync and equal.
@@ -72,11 +74,15 @@ async def check_end(cluster: ClusterWorld, idle: Sequence[PartitionLoad], check_
             await _write(cluster, load)
     await _become_equal(cluster, loads)
     cluster.invariants.restore()
-    await asyncio.sleep(REQUEST_TIMEOUT_S)  # Who still waits for an answer of the store that was lost may be fenced till then.
+    await asyncio.sleep(
+        REQUEST_TIMEOUT_S
+    )  # Who still waits for an answer of the store that was lost may be fenced till then.
     for load in loads:
         if load.has_deletes:
             await _delete_idle(cluster, load)
-    await until(cluster, lambda: all(_is_equal(cluster, load) for load in loads), "all replicas are equal", EQUAL_WITHIN_S)
+    await until(
+        cluster, lambda: all(_is_equal(cluster, load) for load in loads), "all replicas are equal", EQUAL_WITHIN_S
+    )
     for load in loads:
         await _read_back(cluster, load)
     await check_work()
@@ -88,8 +94,12 @@ async def check_end(cluster: ClusterWorld, idle: Sequence[PartitionLoad], check_
 
 async def _become_equal(cluster: ClusterWorld, loads: Sequence[PartitionLoad]) -> None:
     """L1 and P7."""
-    await until(cluster, lambda: all(_is_in_sync(cluster, load) for load in loads), "all replicas are in sync", IN_SYNC_WITHIN_S)
-    await until(cluster, lambda: all(_is_equal(cluster, load) for load in loads), "all replicas are equal", EQUAL_WITHIN_S)
+    await until(
+        cluster, lambda: all(_is_in_sync(cluster, load) for load in loads), "all replicas are in sync", IN_SYNC_WITHIN_S
+    )
+    await until(
+        cluster, lambda: all(_is_equal(cluster, load) for load in loads), "all replicas are equal", EQUAL_WITHIN_S
+    )
 
 
 def can_be_led(cluster: ClusterWorld, topic_name: str, number: int) -> bool:
@@ -99,7 +109,8 @@ def can_be_led(cluster: ClusterWorld, topic_name: str, number: int) -> bool:
         return True
     state = topic.partitions[number]
     return elects_unclean(topic, ControllerSettings(elects_unclean=cluster.unclean)) or any(
-        cluster.invariants.promises.is_sound(member, topic.topic_id, number, epoch) for member, epoch in state.members.items()
+        cluster.invariants.promises.is_sound(member, topic.topic_id, number, epoch)
+        for member, epoch in state.members.items()
     )
 
 
@@ -116,7 +127,9 @@ async def _write(cluster: ClusterWorld, load: PartitionLoad) -> None:
             await asyncio.sleep(_LOOK_S)
         await asyncio.sleep(_LOOK_S)
         if cluster.loop.time() >= give_up_s:
-            cluster.chronicle.violate(f"L1: {load.history.name} isn't written within {WRITABLE_WITHIN_S} s; {describe(cluster)}")
+            cluster.chronicle.violate(
+                f"L1: {load.history.name} isn't written within {WRITABLE_WITHIN_S} s; {describe(cluster)}"
+            )
         cluster.chronicle.raise_violation()
     producer.client.close()
 
@@ -133,11 +146,15 @@ def _is_equal(cluster: ClusterWorld, load: PartitionLoad) -> bool:
     """
     topic = cluster.shared.image.topics[load.topic]
     state = topic.partitions[load.partition]
-    watches = [cluster.invariants.watches.find(broker_id, topic.topic_id, load.partition) for broker_id in state.replicas]
+    watches = [
+        cluster.invariants.watches.find(broker_id, topic.topic_id, load.partition) for broker_id in state.replicas
+    ]
     leader = cluster.invariants.watches.find(state.leader, topic.topic_id, load.partition)
     if leader is None or leader.seen[1] != leader.seen[2]:
         return False
-    return all(watch is not None and watch.seen[1:] == leader.seen[1:] and watch.seen[0] >= leader.seen[0] for watch in watches)
+    return all(
+        watch is not None and watch.seen[1:] == leader.seen[1:] and watch.seen[0] >= leader.seen[0] for watch in watches
+    )
 
 
 async def _delete_idle(cluster: ClusterWorld, load: PartitionLoad) -> None:

@@ -1,15 +1,17 @@
 """What clients of one partition of a cluster saw, and whether brokers may have shown them that.
 
-Beyond `history`: several brokers answer, some of them late or wrong about who leads, so what a reader may see is judged by what was
-acknowledged before it asked. Deletes are ordinary, or of the leader only; producers repeat themselves, or ask for one replica only.
+Beyond `history`: several brokers answer, some of them late or wrong about who leads, so what a reader may see is judged
+by what was acknowledged before it asked. Deletes are ordinary, or of the leader only; producers repeat themselves, or
+ask for one replica only.
 
-Checked (letters of the invariants): D1 what was deleted with an acknowledgement before a read began isn't read, from any replica; D3 what
-a success says; D7 nothing is deleted without a request; D10 and R2 one value at an offset; R1 acknowledged records stay; R3 no gap;
-R4 nothing refused or never sent is read; R5 no value twice; R6 an idempotent producer's records lie in the order of sending.
+Checked (letters of the invariants): D1 what was deleted with an acknowledgement before a read began isn't read, from
+any replica; D3 what a success says; D7 nothing is deleted without a request; D10 and R2 one value at an offset; R1
+acknowledged records stay; R3 no gap; R4 nothing refused or never sent is read; R5 no value twice; R6 an idempotent
+producer's records lie in the order of sending.
 
-When records were lost legitimately (`void_records`: too many replicas lost what they had not flushed, or a leader was elected
-uncleanly) what holds of records is forgotten, and what holds of deletes stays. An unclean election ends that too (`void_deletes`): deletes
-count again that are asked for after it.
+When records were lost legitimately (`void_records`: too many replicas lost what they had not flushed, or a leader was
+elected uncleanly) what holds of records is forgotten, and what holds of deletes stays. An unclean election ends that
+too (`void_deletes`): deletes count again that are asked for after it.
 """
 
 from __future__ import annotations
@@ -75,7 +77,9 @@ class ClusterPartitionHistory:
 
     def on_delete(self, offset: Offset | None) -> None:
         """A delete to `offset` (exclusive) was sent; None is one to the high watermark, which may be as high as everything sent."""
-        self.requested_delete = max(self.requested_delete, len(self.sent) + SENT_MEANWHILE if offset is None else offset)
+        self.requested_delete = max(
+            self.requested_delete, len(self.sent) + SENT_MEANWHILE if offset is None else offset
+        )
 
     def on_delete_acknowledged(self, offset: Offset | None, low_watermark: Offset, sent_s: float = math.inf) -> Offset:
         """An ordinary delete succeeded that was asked for at `sent_s`. Returns what is deleted for good (exclusive)."""
@@ -116,7 +120,9 @@ class ClusterPartitionHistory:
     def on_log_start(self, log_start_offset: Offset, *, deleted_before: Offset) -> None:
         """An answer contains a log start; `deleted_before` was acknowledged as deleted when it was asked for."""
         if log_start_offset < min(deleted_before, self.acknowledged_delete):
-            self.fail(f"D1: an answer says that the log starts at {log_start_offset}, {deleted_before} was deleted before")
+            self.fail(
+                f"D1: an answer says that the log starts at {log_start_offset}, {deleted_before} was deleted before"
+            )
         if log_start_offset > self.requested_delete and not self.records_are_void:
             self.fail(f"D7: the log starts at {log_start_offset}, no request deletes beyond {self.requested_delete}")
 
@@ -133,7 +139,9 @@ class ClusterPartitionHistory:
         if first < start:
             self.fail(f"offset {first} was delivered to a reader from {start}")
         if start < min(deleted_before, self.acknowledged_delete):
-            self.fail(f"D1: a reader from {start} got {first} to {last}, and {deleted_before} was deleted before it asked")
+            self.fail(
+                f"D1: a reader from {start} got {first} to {last}, and {deleted_before} was deleted before it asked"
+            )
         self.check_gaps(records, start, last)
         for offset, value in records.items():
             if value not in self.sent:
@@ -158,7 +166,9 @@ class ClusterPartitionHistory:
             if sent.ordered:
                 serial, before = last.get(sent.producer, (-1, -1))
                 if sent.serial <= serial:
-                    self.fail(f"R6: producer {sent.producer} sent {serial} at {before} before {sent.serial} at {offset}")
+                    self.fail(
+                        f"R6: producer {sent.producer} sent {serial} at {before} before {sent.serial} at {offset}"
+                    )
                 last[sent.producer] = (sent.serial, offset)
 
     def _place(self, offset: Offset, value: bytes) -> None:
@@ -167,7 +177,8 @@ class ClusterPartitionHistory:
             self.fail(f"R2: offset {offset} held {known[:40]!r} and now {value[:40]!r}")
         place = self.places.setdefault(value, offset)
         if place != offset and place < self.requested_delete:
-            # Its first copy was deleted, and a replica that starts again above it has no state of its producer, as in Kafka.
+            # Its first copy was deleted, and a replica that starts again above it has no state of its producer, as in
+            # Kafka.
             self.places[value] = offset
             self.seen.pop(place, None)
         elif place != offset:

@@ -1,18 +1,19 @@
 """What must hold of the replicas of a simulated cluster at every moment: looked at whenever virtual time moves on.
 
-The checker is omniscient: it reads the logs of all brokers, their knowledge of each other, and the metadata store itself. What it says of
-clients is in `cluster_history`, of waiting deletes in `parked_deletes`.
-An eligible leader (KIP-966) is to have what a member of the ISR has.
+The checker is omniscient: it reads the logs of all brokers, their knowledge of each other, and the metadata store
+itself. What it says of clients is in `cluster_history`, of waiting deletes in `parked_deletes`. An eligible leader
+(KIP-966) is to have what a member of the ISR has.
 
-Checked (letters of the invariants): D5, D6, P6 and S1 of each log; D8 every member of the ISR has every acknowledged delete; P1 committed
-batches are the same on all replicas, unless each compacts or erases them; P2 a member of the ISR under its present registration has
-everything that was committed; P3 a leader epoch has one leader; S5 no segment above the log start is gone; rule DR3 as seen from outside:
-no live replica lacks an acknowledged delete. Elections are judged by `cluster_promises` (P4, rule DR8), changes of the ISR by
+Checked (letters of the invariants): D5, D6, P6 and S1 of each log; D8 every member of the ISR has every acknowledged
+delete; P1 committed batches are the same on all replicas, unless each compacts or erases them; P2 a member of the ISR
+under its present registration has everything that was committed; P3 a leader epoch has one leader; S5 no segment above
+the log start is gone; rule DR3 as seen from outside: no live replica lacks an acknowledged delete. Elections are judged
+by `cluster_promises` (P4, rule DR8), changes of the ISR by
 `isr_changes` (L2).
 
-Records may be lost where nothing was promised (`cluster_promises`). Of such a partition only deletes are checked from then on, and after an
-unclean election only those that were asked for since. At the end of a run, when all replicas are the same again, everything holds again
-(`restore`), and P1 is looked at from the first byte on.
+Records may be lost where nothing was promised (`cluster_promises`). Of such a partition only deletes are checked from
+then on, and after an unclean election only those that were asked for since. At the end of a run, when all replicas are
+the same again, everything holds again (`restore`), and P1 is looked at from the first byte on.
 """
 
 from __future__ import annotations
@@ -43,15 +44,12 @@ class ClusterInvariants:
     """Checks the invariants of all replicas, with the store and every log in view."""
 
     def __init__(
-        self,
-        machines: Sequence[Machine],
-        shared: SharedStore,
-        chronicle: Chronicle,
-        *,
-        flushes: bool,
-        unclean: bool,
+        self, machines: Sequence[Machine], shared: SharedStore, chronicle: Chronicle, *, flushes: bool, unclean: bool
     ) -> None:
-        """`flushes`: each append is flushed before it counts. `unclean`: a replica that lacks records may be elected."""
+        """`flushes`: each append is flushed before it counts.
+
+        `unclean`: a replica that lacks records may be elected.
+        """
         self.machines = {machine.broker_id: machine for machine in machines}
         self.watches = ReplicaWatches(self.machines)
         self.promises = ClusterPromises(self.watches, shared, chronicle, flushes=flushes, unclean=unclean)
@@ -103,7 +101,11 @@ class ClusterInvariants:
         entry = self._entries.get(machine.broker_id)
         logs, moved = manager.logs, manager.moves.done
         # As many logs may be others: one that went comes back when a replica was removed and is added again.
-        if entry is None or entry[:3] != (manager, len(logs), moved) or (may_have_changed and _is_replaced(entry[3], logs)):
+        if (
+            entry is None
+            or entry[:3] != (manager, len(logs), moved)
+            or (may_have_changed and _is_replaced(entry[3], logs))
+        ):
             entry = (manager, len(logs), moved, [self.watches.of(machine, log) for log in logs.values()])
             self._entries[machine.broker_id] = entry
         elif not may_have_changed:
@@ -118,7 +120,10 @@ class ClusterInvariants:
             self._check_leaders(machine)
 
     def leave_store(self) -> None:
-        """The store is put back: what it says is no truth until it was brought forward. What clients see is checked all the same."""
+        """The store is put back: what it says is no truth until it was brought forward.
+
+        What clients see is checked all the same.
+        """
         self._shared.follow(self._on_metadata)
         self._follows_store = False
         self._last_image = self._shared.image
@@ -135,12 +140,20 @@ class ClusterInvariants:
     def leader_epoch(self, load: LoadedPartition) -> int:
         """See `DeleteObserver`."""
         topic = self._topic_of(load)
-        return -1 if topic is None or load.partition >= len(topic.partitions) else topic.partitions[load.partition].leader_epoch
+        return (
+            -1
+            if topic is None or load.partition >= len(topic.partitions)
+            else topic.partitions[load.partition].leader_epoch
+        )
 
     def leads(self, load: LoadedPartition, broker_id: BrokerId) -> bool:
         """See `DeleteObserver`."""
         topic = self._topic_of(load)
-        return topic is not None and load.partition < len(topic.partitions) and topic.partitions[load.partition].leader == broker_id
+        return (
+            topic is not None
+            and load.partition < len(topic.partitions)
+            and topic.partitions[load.partition].leader == broker_id
+        )
 
     def has_deleted(self, load: LoadedPartition, crc: int) -> bool:
         """See `DeleteObserver`."""
@@ -161,7 +174,9 @@ class ClusterInvariants:
         if topic is None or self.promises.is_void_since(topic, load.partition, sent_s):
             return
         if not self._shared.image.log_start_reporting:
-            self._violate(f"rule DR3: a delete of {load.history.name} was acknowledged while followers don't tell their log starts")
+            self._violate(
+                f"rule DR3: a delete of {load.history.name} was acknowledged while followers don't tell their log starts"
+            )
         for other, reason in self.parked.live_since(broker_id, topic, load.partition, sent_s):
             watch = self.watches.find(other, topic.topic_id, load.partition)
             is_this_disk = self.promises.has_disk_since(other, self._shared.image.broker_epoch(other) or 0)
@@ -174,11 +189,17 @@ class ClusterInvariants:
     def on_leader_only_delete(self, load: LoadedPartition, broker_id: BrokerId, offset: Offset, sent_s: float) -> None:
         """See `DeleteObserver`. An answer may have been on its way since its broker had another disk."""
         topic = self._topic_of(load)
-        if topic is None or self.promises.is_void_since(topic, load.partition, sent_s) or not self.promises.had_disk_at(broker_id, sent_s):
+        if (
+            topic is None
+            or self.promises.is_void_since(topic, load.partition, sent_s)
+            or not self.promises.had_disk_at(broker_id, sent_s)
+        ):
             return
         watch = self.watches.find(broker_id, topic.topic_id, load.partition)
         if watch is not None and watch.log_start < offset:
-            self._violate(f"D2: broker {broker_id} says that {load.history.name} is deleted to {offset}, and starts at {watch.log_start}")
+            self._violate(
+                f"D2: broker {broker_id} says that {load.history.name} is deleted to {offset}, and starts at {watch.log_start}"
+            )
 
     def on_disk_replaced(self, machine: Machine) -> None:
         """Everything may be gone, deletes too."""
@@ -218,7 +239,9 @@ class ClusterInvariants:
         if start < watch.log_start and start != end:
             self._violate(f"D5: the log start of {watch.name} fell from {watch.log_start}: {log.describe()}")
         if end < watch.kept_end and not (log.offline or machine.is_broken or machine.disk_faults):
-            self._violate(f"S1: {watch.name} ends at {end}, and had up to {watch.kept_end} when its broker died: {log.describe()}")
+            self._violate(
+                f"S1: {watch.name} ends at {end}, and had up to {watch.kept_end} when its broker died: {log.describe()}"
+            )
         watch.kept_end = 0
         watch.moved_synced_end = min(watch.moved_synced_end, end)
         if log.segments[0].base_offset > start or not (log.offline or machine.filesystem.exists(log.segments[0].path)):
@@ -227,7 +250,11 @@ class ClusterInvariants:
         if any(a >= c or b >= d for (a, b), (c, d) in pairwise(epochs)) or (epochs and epochs[-1][1] > end):
             self._violate(f"P6: {watch.name} ends at {end} and has leader epochs {epochs}")
         load = self.promises.load_of(log.topic_partition.topic, log.topic_partition.partition)
-        if load is not None and start > max(load.history.requested_delete, watch.log_start) and not load.history.records_are_void:
+        if (
+            load is not None
+            and start > max(load.history.requested_delete, watch.log_start)
+            and not load.history.records_are_void
+        ):
             wrong = load.why_not(start, log, machine)
             if wrong is not None:
                 self._violate(f"{watch.name}: {wrong}")
@@ -278,7 +305,13 @@ class ClusterInvariants:
                 break
         watch.checked_to = position
 
-    def _may_differ(self, known: tuple[int, int, Offset], here: tuple[int, int, Offset], log: Log, is_across_start: bool) -> bool:  # noqa: FBT001
+    def _may_differ(
+        self,
+        known: tuple[int, int, Offset],
+        here: tuple[int, int, Offset],
+        log: Log,
+        is_across_start: bool,  # noqa: FBT001
+    ) -> bool:
         """Whether a replica may have another form of a batch: it is compacted, or one of both is erased below a log start."""
         if "compact" in log.config.cleanup_policy:
             return True

@@ -1,4 +1,7 @@
-"""The load of one partition of a simulated cluster: which actors it has. They keep the history that `cluster_history` judges."""
+"""The load of one partition of a simulated cluster: which actors it has.
+
+They keep the history that `cluster_history` judges.
+"""
 
 from __future__ import annotations
 

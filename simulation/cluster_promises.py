@@ -1,8 +1,9 @@
 """What a simulated cluster has promised of each partition, and which events take a promise back.
 
-What is committed is a promise until a replica becomes the leader that may lack it: because its disk was replaced, because it lost what
-it had not flushed, or by an unclean election. Judges each election by that (P4, rule DR8, KIP-966): a directory that lost deletes isn't
-elected, nor one that lost records while another member, or an eligible leader, has them, alive or not.
+What is committed is a promise until a replica becomes the leader that may lack it: because its disk was replaced,
+because it lost what it had not flushed, or by an unclean election. Judges each election by that (P4, rule DR8,
+KIP-966): a directory that lost deletes isn't elected, nor one that lost records while another member, or an eligible
+leader, has them, alive or not.
 """
 
 from __future__ import annotations
@@ -43,8 +44,13 @@ class Committed:
 class ClusterPromises:
     """What is promised of the partitions of one cluster."""
 
-    def __init__(self, watches: ReplicaWatches, shared: SharedStore, chronicle: Chronicle, *, flushes: bool, unclean: bool) -> None:
-        """`flushes`: each append is flushed before it counts. `unclean`: a replica that lacks records may be elected."""
+    def __init__(
+        self, watches: ReplicaWatches, shared: SharedStore, chronicle: Chronicle, *, flushes: bool, unclean: bool
+    ) -> None:
+        """`flushes`: each append is flushed before it counts.
+
+        `unclean`: a replica that lacks records may be elected.
+        """
         self.loads: dict[str, dict[int, LoadedPartition]] = {}
         self.on_void: Callable[[str, int], None] = _ignore
         """Called with each partition that may have lost records."""
@@ -100,8 +106,8 @@ class ClusterPromises:
     def on_death(self, machine: Machine, *, power: bool) -> None:
         """A broker is about to be killed; with `power` its machine, also while no process runs there.
 
-        What was not flushed may be gone then: until it joins the ISR again, this broker may lack committed records. After a clean stop
-        everything was.
+        What was not flushed may be gone then: until it joins the ISR again, this broker may lack committed records.
+        After a clean stop everything was.
         """
         ended = self._ended[machine.broker_id] = _incarnation(machine) or self._ended.get(machine.broker_id, "")
         if power:
@@ -116,9 +122,11 @@ class ClusterPromises:
         self._replaced_s[machine.broker_id] = self._shared.loop.time()
 
     def on_store_brought_forward(self, before: MetadataImage) -> None:
-        """The store was put back and brought forward: epochs count from the beginning. `before` is what it said before it was put back.
+        """The store was put back and brought forward: epochs count from the beginning.
 
-        Members of ISRs were chosen by what their logs have, of those in sync and those eligible. That may lack what no replica had flushed.
+        `before` is what it said before it was put back.
+        Members of ISRs were chosen by what their logs have, of those in sync and those eligible. That may lack what no
+        replica had flushed.
         """
         for topic in before.topics.values():
             known = self._shared.image.topic_by_id(topic.topic_id)
@@ -130,9 +138,10 @@ class ClusterPromises:
         self._replaced.clear()
 
     def on_election(self, topic: TopicImage, number: int, former: PartitionImage, state: PartitionImage) -> None:
-        """A new leadership: was the choice right, and may records be lost by it? What counts is what the leader was a member by before.
+        """A new leadership: was the choice right, and may records be lost by it?
 
-        One that is still registered by that may be dead by now, and then can't act in it; a process that has begun since registers again.
+        What counts is what the leader was a member by before. One that is still registered by that may be dead by now,
+        and then can't act in it; a process that has begun since registers again.
         """
         leader = state.leader
         members = former.members
@@ -140,19 +149,25 @@ class ClusterPromises:
         image = self._shared.image
         self._chronicle.counts["election of an eligible leader"] += leader in former.elr
         if leader not in members and not self._unclean:
-            self._chronicle.violate(f"P4: broker {leader} is elected for {name} from outside the ISR {former.isr} and the ELR {former.elr}")
+            self._chronicle.violate(
+                f"P4: broker {leader} is elected for {name} from outside the ISR {former.isr} and the ELR {former.elr}"
+            )
         if leader not in members or (self._unclean and image.is_stale(leader, topic.topic_id, number, members[leader])):
             self._on_unclean_election(topic, number, leader)
             return
         if members[leader] <= self._replaced.get(leader, -1) < (image.broker_epoch(leader) or -1):
-            self._chronicle.violate(f"rule DR8: broker {leader} is elected for {name}, and its disk was replaced since it was in the ISR")
+            self._chronicle.violate(
+                f"rule DR8: broker {leader} is elected for {name}, and its disk was replaced since it was in the ISR"
+            )
         watch = self._watches.find(leader, topic.topic_id, number)
         if watch is not None and watch.has_holes:
-            self._void(topic, number, f"broker {leader} is elected, which compacted for the sake of records that are gone")
+            self._void(
+                topic, number, f"broker {leader} is elected, which compacted for the sake of records that are gone"
+            )
         registered = image.brokers.get(leader)
         if registered is not None and registered.incarnation == self._dead.get(leader):
-            # It registered, or was about to, before its machine lost its power or its disk: it can't act, and the next registration is
-            # another one.
+            # It registered, or was about to, before its machine lost its power or its disk: it can't act, and the next
+            # registration is another one.
             self._lossy[leader] = max(self._lossy.get(leader, -1), registered.epoch)
             return
         if members[leader] <= self._lossy.get(leader, -1) and members[leader] != image.broker_epoch(leader):

@@ -1,7 +1,7 @@
 """Search many seeds of the simulated cluster: `python -m lowtide.simulation.cluster_search --seeds 20000`.
 
-Several processes take seeds in turn. Prints each seed that breaks a promise, and at the end how many ran, how fast, and how many faults
-had an effect, by kind. Ends with 1 if a promise was broken.
+Several processes take seeds in turn. Prints each seed that breaks a promise, and at the end how many ran, how fast, and
+how many faults had an effect, by kind. Ends with 1 if a promise was broken.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def search(
 ) -> Iterator[tuple[int, str | None, Counter[str], int, float]]:
     """Run all of them, in any order; with `kinds`, clients do only that."""
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        yield from pool.imap_unordered(partial(run_seed, kinds=kinds), seeds, chunksize=max(min(10, len(seeds) // processes), 1))
+        yield from pool.imap_unordered(
+            partial(run_seed, kinds=kinds), seeds, chunksize=max(min(10, len(seeds) // processes), 1)
+        )
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -52,7 +54,9 @@ def main(arguments: list[str] | None = None) -> int:
     began_ms = clock.monotonic_ms()
     effects: Counter[str] = Counter()
     ran, broken, operations, virtual_s = 0, 0, 0, 0.0
-    for seed, reason, seen, answered, took_s in search(range(options.first, options.first + options.seeds), options.processes, kinds):
+    for seed, reason, seen, answered, took_s in search(
+        range(options.first, options.first + options.seeds), options.processes, kinds
+    ):
         ran += 1
         effects += seen
         operations += answered
@@ -63,7 +67,9 @@ def main(arguments: list[str] | None = None) -> int:
         if ran % _TOLD_EVERY == 0:
             print(f"{ran} seeds, {ran * 1000 / (clock.monotonic_ms() - began_ms):.1f} a second", flush=True)  # noqa: T201
     rate = ran * 1000 / max(clock.monotonic_ms() - began_ms, 1)
-    print(f"{ran} seeds, {broken} broke a promise; {rate:.1f} a second, {operations} requests, {virtual_s:.0f} virtual seconds")  # noqa: T201
+    print(  # noqa: T201
+        f"{ran} seeds, {broken} broke a promise; {rate:.1f} a second, {operations} requests, {virtual_s:.0f} virtual seconds"
+    )
     print(f"{effects.total():8} faults had an effect, {effects.total() / max(ran, 1):.1f} a seed; by kind:")  # noqa: T201
     for kind, count in effects.most_common():
         print(f"{count:8} {kind}")  # noqa: T201

@@ -19,7 +19,12 @@ from typing import Final
 from lowtide.broker.coordinator.runtime.offsets_topic import GROUP_TOPIC
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TRANSACTION_TOPIC
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from lowtide.protocol.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop
 from lowtide.simulation import cluster_end
@@ -87,11 +92,13 @@ class ClusterSimulation(ClusterWorld):
         `unclean` and `directories`, the log directories of each broker, say what is else left to chance.
         `kinds` of what clients do (`KINDS`) are left to chance too, but for partitions, without it. Topics erase what is deleted if
         `erases` says so; without it those of every third seed, where all else is left to chance. Idempotent producers have several
-        batches under way if `pipelines` says so; without it those of every fourth seed, likewise. In every fifth seed the network brings
-        what has come in a millisecond at once, and there is a crowd of producers.
+        batches under way if `pipelines` says so; without it those of every fourth seed, likewise. In every fifth seed
+        the network brings what has come in a millisecond at once, and there is a crowd of producers.
         """
         is_free = kinds is None and faults is None
-        self.main_actors: tuple[str, ...] = PIPELINING_ACTORS if (is_free and seed % 4 == 2 if pipelines is None else pipelines) else ACTORS  # noqa: PLR2004
+        self.main_actors: tuple[str, ...] = (
+            PIPELINING_ACTORS if (is_free and seed % 4 == 2 if pipelines is None else pipelines) else ACTORS  # noqa: PLR2004
+        )
         if is_free and seed % 5 == 3:  # noqa: PLR2004
             loop.network.arrival_step_ms = 1.0
             self.main_actors = (*self.main_actors, "crowd")
@@ -166,8 +173,16 @@ class ClusterSimulation(ClusterWorld):
             is_work = load.topic == WORK_TOPIC
             is_main = load.topic == TOPIC and "partitions" not in self.kinds
             for actor in load.actors(CONSUMED_ACTORS if is_work else () if is_main else self.main_actors):
-                self._spawn(actor.run(until=until, pause_s=pause_s * CONSUMED_PAUSE if is_work else pause_s), f"actor {load.partition}")
-        for client in (*self.work.actors(), *self.upkeep.actors(), *self.authorization.actors(), *self.erasing.actors()):
+                self._spawn(
+                    actor.run(until=until, pause_s=pause_s * CONSUMED_PAUSE if is_work else pause_s),
+                    f"actor {load.partition}",
+                )
+        for client in (
+            *self.work.actors(),
+            *self.upkeep.actors(),
+            *self.authorization.actors(),
+            *self.erasing.actors(),
+        ):
             self._spawn(client.run(until=stop, pause_s=pause_s), client.key)
         actors = len(self._tasks)
         await self.sleep(0.2, 1.0)
@@ -189,7 +204,11 @@ class ClusterSimulation(ClusterWorld):
         stop.set()
         await asyncio.wait(self._tasks)
         self.chronicle.raise_violation()
-        for kind in ("unclean election", "unclean election that lost records", "unclean election that took deletes back"):
+        for kind in (
+            "unclean election",
+            "unclean election that lost records",
+            "unclean election that took deletes back",
+        ):
             self.effects[kind] += self.chronicle.counts[kind]
         await cluster_end.check_end(self, self.idle, self._check_work)
         self.chronicle.raise_violation()
@@ -275,7 +294,9 @@ class ClusterSimulation(ClusterWorld):
 
     def _is_created(self) -> bool:
         topic = self.shared.image.topics.get(TOPIC)
-        return topic is not None and all(len(state.isr) == self.replication_factor and state.has_leader for state in topic.partitions)
+        return topic is not None and all(
+            len(state.isr) == self.replication_factor and state.has_leader for state in topic.partitions
+        )
 
     async def _create(self, name: str, partitions: int, configs: dict[str, str]) -> None:
         ids = [machine.broker_id for machine in self.machines]
@@ -294,9 +315,14 @@ class ClusterSimulation(ClusterWorld):
             configs=[CreatableTopicConfig(name=key, value=value) for key, value in configs.items()],
         )
         code = ErrorCode.NOT_CONTROLLER
-        while code in {ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT}:  # No time to tell each other who is controller.
+        while code in {
+            ErrorCode.NOT_CONTROLLER,
+            ErrorCode.REQUEST_TIMED_OUT,
+        }:  # No time to tell each other who is controller.
             client = await WireClient.connect(*self.random.choice(self.machines).address)
-            answer = await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), _CREATE_TOPICS_VERSION)
+            answer = await client.request(
+                CreateTopicsRequest(topics=[topic], timeout_ms=10_000), _CREATE_TOPICS_VERSION
+            )
             client.close()
             code = ErrorCode(answer.topics[0].error_code)
         assert code in {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}, answer.topics[0]
@@ -328,10 +354,20 @@ def simulate_cluster(  # noqa: PLR0913  as of `ClusterSimulation`
     directories: tuple[str, ...] | None = None,
     pipelines: bool | None = None,
 ) -> ClusterSimulation:
-    """Run one seed to its end. Errors: HistoryError, or whatever broke; each tells the seed and the run's last events."""
+    """Run one seed to its end.
+
+    Errors: HistoryError, or whatever broke; each tells the seed and the run's last events.
+    """
     with closing(ClusterLoop(seed, time_limit_s=1800.0)) as loop:
         cluster = loop.cluster = ClusterSimulation(
-            loop, seed, faults=faults, unclean=unclean, kinds=kinds, erases=erases, directories=directories, pipelines=pipelines
+            loop,
+            seed,
+            faults=faults,
+            unclean=unclean,
+            kinds=kinds,
+            erases=erases,
+            directories=directories,
+            pipelines=pipelines,
         )
         try:
             loop.run_until_complete(cluster.run(strikes=strikes))

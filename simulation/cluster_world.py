@@ -27,7 +27,16 @@ TOPIC: Final = "sim"
 UNCLEAN_SHARE: Final = 0.1
 """The share of runs in which elections may be unclean."""
 
-KINDS: Final = ("partitions", "groups", "transactions", "consumers", "retention", "compaction", "authorization", "erasing")
+KINDS: Final = (
+    "partitions",
+    "groups",
+    "transactions",
+    "consumers",
+    "retention",
+    "compaction",
+    "authorization",
+    "erasing",
+)
 """What clients do: those of partitions produce, read and delete, those of groups join and commit offsets; consumers are the members of
 groups whose partitions the broker assigns; of a topic with retention brokers delete by themselves; a compacted one has keys;
 access rules change while brokers decide by them; replicas are asked to erase what is deleted."""
@@ -75,7 +84,9 @@ class ClusterWorld:
         """Whether a replica that isn't in sync may lead where no other can."""
         self.kinds = _kinds(Random(seed + 3)) if kinds is None else kinds
         self.machines: list[Machine] = [self._machine(broker_id) for broker_id in range(1, self.brokers + 1)]
-        self.invariants = ClusterInvariants(self.machines, self.shared, self.chronicle, flushes=self.flushes, unclean=self.unclean)
+        self.invariants = ClusterInvariants(
+            self.machines, self.shared, self.chronicle, flushes=self.flushes, unclean=self.unclean
+        )
         self.invariants.erases_on_request = "erasing" in self.kinds
         self.on_death: Callable[[Machine], None] = _ignore
         """Called when a process, or a machine, has died."""
@@ -164,7 +175,9 @@ class ClusterWorld:
     def leader_and_follower(self) -> tuple[Machine | None, Machine | None]:
         """The machine that leads some partition, and one of its others, both up."""
         _, _, state = self.some_partition()
-        up = {machine.broker_id: machine for machine in self.machines if machine.state is State.UP and machine.is_running}
+        up = {
+            machine.broker_id: machine for machine in self.machines if machine.state is State.UP and machine.is_running
+        }
         followers = [broker_id for broker_id in state.replicas if broker_id != state.leader and broker_id in up]
         return up.get(state.leader), up[self.random.choice(followers)] if followers else None
 
@@ -172,8 +185,16 @@ class ClusterWorld:
         """Whether every partition has a member of its ISR on another disk that nothing was lost from."""
         for topic in self.shared.image.topics.values():
             for number, state in enumerate(topic.partitions):
-                others = [(member, epoch) for member, epoch in zip(state.isr, state.isr_epochs, strict=True) if member != machine.broker_id]
-                sound = [member for member, epoch in others if self.invariants.promises.is_sound(member, topic.topic_id, number, epoch)]
+                others = [
+                    (member, epoch)
+                    for member, epoch in zip(state.isr, state.isr_epochs, strict=True)
+                    if member != machine.broker_id
+                ]
+                sound = [
+                    member
+                    for member, epoch in others
+                    if self.invariants.promises.is_sound(member, topic.topic_id, number, epoch)
+                ]
                 if machine.broker_id in state.replicas and not sound:
                     return False
         return True

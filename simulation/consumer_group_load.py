@@ -46,11 +46,16 @@ class ConsumerGroupLoad(OwnedGroup):
     known_at: Callable[[BrokerId], object]
     """What a broker knows the group by: the same object for as long as it coordinates the group; None before it has loaded all of it."""
 
-    def make_consumers(self, instances: tuple[str | None, ...], classic_instances: tuple[str | None, ...] = ()) -> list[AnyMember]:
+    def make_consumers(
+        self, instances: tuple[str | None, ...], classic_instances: tuple[str | None, ...] = ()
+    ) -> list[AnyMember]:
         """Members of the new protocol, and of the classic one; those with an instance id are static."""
         self.owners.changes_kind = self.owners.changes_kind or bool(classic_instances)
         made: list[AnyMember] = []
-        for kind, name, named in ((ConsumerMember, "member", instances), (ClassicConsumer, "classic", classic_instances)):
+        for kind, name, named in (
+            (ConsumerMember, "member", instances),
+            (ClassicConsumer, "classic", classic_instances),
+        ):
             for instance in named:
                 client = self.make_client(f"{name} {len(self.members) + len(made)}")
                 made.append(kind(self, client, Random(self.random.getrandbits(64)), instance))
@@ -101,7 +106,12 @@ class ClassicConsumer(OwningMember, GroupMember):
         return encode_assignment(0, [(self.load.topic, partitions)] if partitions else [])
 
     def decode(self, assignment: bytes) -> list[int]:
-        return [number for topic, numbers in parse_assignment(assignment).topics if topic == self.load.topic for number in numbers]
+        return [
+            number
+            for topic, numbers in parse_assignment(assignment).topics
+            if topic == self.load.topic
+            for number in numbers
+        ]
 
     def on_joined(self, generation_id: int, given_out_before: int, voids: int) -> None:
         """Its own epoch may be behind those of others, in a group of the new kind."""
@@ -116,8 +126,9 @@ class ClassicConsumer(OwningMember, GroupMember):
         asked_s, voids, before = self.client.now_s(), self.load.history.voids, self.partitions[:]
         known = self._known_there()
         is_well = await super().heartbeat()
-        # A coordinator that is still loading answers every heartbeat with success, as in Kafka: also those of members that are out, and
-        # whose partitions others have. The answer says something only if the coordinator knew the group from the request to the answer.
+        # A coordinator that is still loading answers every heartbeat with success, as in Kafka: also those of members
+        # that are out, and whose partitions others have. The answer says something only if the coordinator knew the
+        # group from the request to the answer.
         if is_well and known is not None and self._known_there() is known and voids == self.load.history.voids:
             self.load.owners.on_alive(asked_s)
             self.own(before, asked_s, voids)
@@ -149,4 +160,6 @@ class Grower(GroupClient):
             topic = CreatePartitionsTopic(name=self.load.topic, count=count, assignments=None)
             request = CreatePartitionsRequest(topics=[topic], timeout_ms=_ADMIN_TIMEOUT_MS, validate_only=False)
             broker = self.client.any_broker()
-            await self.client.ask(broker, request, _CREATE_PARTITIONS_VERSION, timeout_ms=_ADMIN_TIMEOUT_MS, must_answer=False)
+            await self.client.ask(
+                broker, request, _CREATE_PARTITIONS_VERSION, timeout_ms=_ADMIN_TIMEOUT_MS, must_answer=False
+            )

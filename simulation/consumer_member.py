@@ -1,7 +1,7 @@
 """A member of the new protocol (KIP-848).
 
-It joins, reports what it has, gives back what is revoked in its own time, and only then takes what it gets; commits for what it has;
-leaves, for good or to be back as the instance that it is; and dies.
+It joins, reports what it has, gives back what is revoked in its own time, and only then takes what it gets; commits for
+what it has; leaves, for good or to be back as the instance that it is; and dies.
 """
 
 from __future__ import annotations
@@ -89,7 +89,12 @@ class ConsumerMember(OwningMember):
         if joins and self._makes_id and not self._member_id:
             self._member_id = f"{self.client.name} {self.random.getrandbits(64):x}"
         request = self._request(joins=joins)
-        given_out, voids, beginnings, asked_s = history.generation_id, history.voids, history.beginnings, self.client.now_s()
+        given_out, voids, beginnings, asked_s = (
+            history.generation_id,
+            history.voids,
+            history.beginnings,
+            self.client.now_s(),
+        )
         try:
             answer = await self.ask(request, 1 if self._makes_id else 0, timeout_ms=COMMITTED_MS)
         except OSError:
@@ -105,7 +110,9 @@ class ConsumerMember(OwningMember):
             history.on_alive(asked_s)
             known = 0 if joins else self.generation_id
             now_s = self.client.now_s()
-            history.on_epoch(answer.member_epoch, known=known, given_out_before=given_out, beginnings=beginnings, now_s=now_s)
+            history.on_epoch(
+                answer.member_epoch, known=known, given_out_before=given_out, beginnings=beginnings, now_s=now_s
+            )
         self._on_answer(answer, asked_s, voids, joins=joins)
 
     def _request(self, *, joins: bool) -> ConsumerGroupHeartbeatRequest:
@@ -122,7 +129,9 @@ class ConsumerMember(OwningMember):
         if tells_all:
             request.rebalance_timeout_ms = load.rebalance_timeout_ms
             request.subscribed_topic_names = [] if self._uses_pattern else [load.topic]
-            request.subscribed_topic_regex = (f"{load.topic[:3]}.*" if self._uses_pattern else "") if self._makes_id else None
+            request.subscribed_topic_regex = (
+                (f"{load.topic[:3]}.*" if self._uses_pattern else "") if self._makes_id else None
+            )
             request.server_assignor = self._assignor
             request.topic_partitions = rows
             self._tells_all = False
@@ -137,7 +146,12 @@ class ConsumerMember(OwningMember):
         self.generation_id, self._assigned_s = answer.member_epoch, asked_s
         if answer.assignment is not None:
             topic_id, _ = self.load.topic_state()
-            assigned = [number for row in answer.assignment.topic_partitions if row.topic_id == topic_id for number in row.partitions]
+            assigned = [
+                number
+                for row in answer.assignment.topic_partitions
+                if row.topic_id == topic_id
+                for number in row.partitions
+            ]
             if assigned != self._assigned:
                 self.client.note(f"is to have {assigned}, has {self.partitions}")
                 slow = self.random.random() < 0.15 and not self.load.is_calm  # noqa: PLR2004 - some are out by that
@@ -149,7 +163,11 @@ class ConsumerMember(OwningMember):
 
     def _reconcile(self) -> None:
         """Give back, and then take."""
-        if sorted(self._assigned) == sorted(self.partitions) or self.generation_id < 0 or self.client.now_s() < self._gives_back_s:
+        if (
+            sorted(self._assigned) == sorted(self.partitions)
+            or self.generation_id < 0
+            or self.client.now_s() < self._gives_back_s
+        ):
             return
         self.release([number for number in self.partitions if number not in self._assigned])
         self.partitions, self._must_since_s = self._assigned[:], math.inf
@@ -160,9 +178,13 @@ class ConsumerMember(OwningMember):
         """Ask for the offsets of what it has, as a member."""
         load, history, partitions = self.load, self.load.history, self.partitions[:]
         wanted = [OffsetFetchRequestTopics(name=load.topic, partition_indexes=partitions)]
-        group = OffsetFetchRequestGroup(group_id=self.key, member_id=self._member_id, member_epoch=self.generation_id, topics=wanted)
+        group = OffsetFetchRequestGroup(
+            group_id=self.key, member_id=self._member_id, member_epoch=self.generation_id, topics=wanted
+        )
         voids, before = history.voids, await self.known_committed(partitions)
-        answer = await self.ask(OffsetFetchRequest(groups=[group], require_stable=True), _FETCH_VERSION, timeout_ms=COMMITTED_MS)
+        answer = await self.ask(
+            OffsetFetchRequest(groups=[group], require_stable=True), _FETCH_VERSION, timeout_ms=COMMITTED_MS
+        )
         fetched = answer.groups[0]
         if self.has("OffsetFetch", fetched.error_code, STALE | OUT | {ErrorCode.GROUP_ID_NOT_FOUND}):
             for row in fetched.topics[0].partitions if fetched.topics else ():
@@ -174,7 +196,11 @@ class ConsumerMember(OwningMember):
         """Say goodbye; a static member may say that it will be back, and then its place is kept."""
         epoch = STATIC_LEAVE_EPOCH if self._instance is not None and self.random.random() < 0.7 else LEAVE_EPOCH  # noqa: PLR2004
         request = ConsumerGroupHeartbeatRequest(
-            group_id=self.key, member_id=self._member_id, member_epoch=epoch, instance_id=self._instance, topic_partitions=[]
+            group_id=self.key,
+            member_id=self._member_id,
+            member_epoch=epoch,
+            instance_id=self._instance,
+            topic_partitions=[],
         )
         self.client.note(f"leaves ({epoch})")
         self._forget(keeps_id=False)

@@ -70,19 +70,28 @@ class Coordinated:
             self.forget_coordinator()
 
     async def find_coordinator(self) -> BrokerId:
-        """The broker that it takes for the coordinator; asked for where it knows none. Errors: OSError when there is none."""
+        """The broker that it takes for the coordinator; asked for where it knows none.
+
+        Errors: OSError when there is none.
+        """
         if self._coordinator is None:
             self._coordinator = await self._find()
         return self._coordinator
 
     async def ask(self, request: Any, version: int, *, timeout_ms: int, must_answer: bool | None = None) -> Any:
-        """Ask the coordinator; that of a group must answer in time. Errors: OSError when there is none, or no answer."""
+        """Ask the coordinator; that of a group must answer in time.
+
+        Errors: OSError when there is none, or no answer.
+        """
         coordinator = await self.find_coordinator()
         must = self._key_type == GROUP if must_answer is None else must_answer
         return await self.client.ask(coordinator, request, version, timeout_ms=timeout_ms, must_answer=must)
 
     def has(self, what: str, code: int, expected: frozenset[ErrorCode] = frozenset()) -> bool:
-        """Whether an answer was a success. Errors: HistoryError for one that is none, and neither `expected` nor worth another try."""
+        """Whether an answer was a success.
+
+        Errors: HistoryError for one that is none, and neither `expected` nor worth another try.
+        """
         self.counts[f"{what} {ErrorCode(code).name}"] += 1
         self.note_moved(code)
         if code != ErrorCode.NONE and code not in COMES_AGAIN | expected:

@@ -98,7 +98,9 @@ class CoordinatorWork:
             ]
         self.ledger: TransactionLoad | None = None
         if "transactions" in kinds:
-            self.ledger = TransactionLoad(LEDGER_TOPIC, LEDGER_PARTITIONS, cluster.client, Random(random.getrandbits(64)), self.counts)
+            self.ledger = TransactionLoad(
+                LEDGER_TOPIC, LEDGER_PARTITIONS, cluster.client, Random(random.getrandbits(64)), self.counts
+            )
             self.ledger.sources = dict.fromkeys(range(SOURCES), WORK_TOPIC)
         self._consumers: list[ConsumerGroupLoad] = []
         if "consumers" in kinds:
@@ -106,7 +108,14 @@ class CoordinatorWork:
             self.groups += self._consumers
 
     def _group(self, group_id: str) -> GroupLoad:
-        load = GroupLoad(group_id, WORK_TOPIC, WORK_PARTITIONS, self._cluster.client, Random(self._random.getrandbits(64)), self.counts)
+        load = GroupLoad(
+            group_id,
+            WORK_TOPIC,
+            WORK_PARTITIONS,
+            self._cluster.client,
+            Random(self._random.getrandbits(64)),
+            self.counts,
+        )
         load.on_commit = self._on_commit
         load.is_up_to_date = partial(self._is_up_to_date, java_hash(group_id) % GROUP_PARTITIONS)
         self.groups.append(load)
@@ -136,7 +145,10 @@ class CoordinatorWork:
         return len(states) == len(images) and len(leaderships) == 1 and states[0].leader == broker_id
 
     def _loaded(self, number: int, broker_id: BrokerId) -> object:
-        """What a broker knows the groups of a partition by, None before it has all of it. A look, which doesn't have it loaded."""
+        """What a broker knows the groups of a partition by, None before it has all of it.
+
+        A look, which doesn't have it loaded.
+        """
         broker = next(machine.broker for machine in self._cluster.machines if machine.broker_id == broker_id)
         if broker is None or broker.serving is None:
             return None
@@ -176,14 +188,23 @@ class CoordinatorWork:
     def topic_configs(self, name: str) -> dict[str, str]:
         """What this topic has besides what all have."""
         configs = _TOPIC_CONFIGS.get(name, {})
-        return configs | {"internal.segment.bytes": _CONSUMERS_SEGMENT_BYTES} if name == GROUP_TOPIC and self._consumers else configs
+        return (
+            configs | {"internal.segment.bytes": _CONSUMERS_SEGMENT_BYTES}
+            if name == GROUP_TOPIC and self._consumers
+            else configs
+        )
 
     def actors(self) -> list[Coordinated]:
         """All clients."""
         actors: list[Coordinated] = []
         if self.loads:
             members = self._crowd.make_members((None, None, "one", self._random.choice((None, "two"))))
-            actors += [*members, *self._single.make_committers(), self._crowd.make_fetcher(), self._single.make_fetcher()]
+            actors += [
+                *members,
+                *self._single.make_committers(),
+                self._crowd.make_fetcher(),
+                self._single.make_fetcher(),
+            ]
         if self._consumers:
             alike, mixed = self._consumers
             actors += alike.make_consumers((None, None, "one", self._random.choice((None, "two"))))
@@ -193,7 +214,13 @@ class CoordinatorWork:
         if self.ledger is not None:
             actors += [*self.ledger.make_producers(("shared", "shared", "own")), *self.ledger.make_readers()]
             actors += [
-                Transformer(self.ledger, self._cluster.client(f"transf {index}"), Random(self._random.getrandbits(64)), WORK_TOPIC, source)
+                Transformer(
+                    self.ledger,
+                    self._cluster.client(f"transf {index}"),
+                    Random(self._random.getrandbits(64)),
+                    WORK_TOPIC,
+                    source,
+                )
                 for index, source in enumerate((0, 0, 1))
             ]
         return actors
@@ -209,9 +236,14 @@ class CoordinatorWork:
             self.ledger.history.void()
 
     async def begin(self) -> None:
-        """Every group commits for every partition: from then on it is known as one that consumes them. Errors: HistoryError."""
+        """Every group commits for every partition: from then on it is known as one that consumes them.
+
+        Errors: HistoryError.
+        """
         for load in self._consuming:
-            client = GroupClient(load, self._cluster.client(f"{load.group_id} at the beginning"), Random(self._random.getrandbits(64)))
+            client = GroupClient(
+                load, self._cluster.client(f"{load.group_id} at the beginning"), Random(self._random.getrandbits(64))
+            )
             left = list(range(load.partitions))
             give_up_s = self._cluster.loop.time() + READ_WITHIN_S
             while left and self._cluster.loop.time() < give_up_s:
@@ -228,7 +260,10 @@ class CoordinatorWork:
     # The end
 
     async def come_to_rest(self) -> None:
-        """G6: when all is well, members are soon in one generation, and every partition has an owner. Errors: HistoryError."""
+        """G6: when all is well, members are soon in one generation, and every partition has an owner.
+
+        Errors: HistoryError.
+        """
         for load in self.groups:
             load.is_calm = True
         for load in self.groups:
@@ -246,7 +281,9 @@ class CoordinatorWork:
         cluster = self._cluster
         self._random.choice([member for member in load.members if not member.is_away]).is_gone = True
         state = cluster.partition(GROUP_TOPIC, java_hash(load.group_id) % GROUP_PARTITIONS)
-        machine = next((machine for machine in cluster.machines if state is not None and machine.broker_id == state.leader), None)
+        machine = next(
+            (machine for machine in cluster.machines if state is not None and machine.broker_id == state.leader), None
+        )
         if machine is not None:
             cluster.kill(machine)
             await cluster.sleep(0.0, 0.5)
@@ -262,7 +299,9 @@ class CoordinatorWork:
             await transaction_end.check_end(self._cluster, self.ledger)
 
     async def _fetch_all(self, load: GroupLoad) -> None:
-        client = GroupClient(load, self._cluster.client(f"{load.group_id} at the end"), Random(self._random.getrandbits(64)))
+        client = GroupClient(
+            load, self._cluster.client(f"{load.group_id} at the end"), Random(self._random.getrandbits(64))
+        )
         give_up_s = self._cluster.loop.time() + READ_WITHIN_S
         while self._cluster.loop.time() < give_up_s:
             try:
@@ -272,7 +311,9 @@ class CoordinatorWork:
                 pass
             await asyncio.sleep(_LOOK_S)
         else:
-            self._cluster.chronicle.violate(f"L1: the offsets of group {load.group_id} aren't returned within {READ_WITHIN_S} s")
+            self._cluster.chronicle.violate(
+                f"L1: the offsets of group {load.group_id} aren't returned within {READ_WITHIN_S} s"
+            )
         client.client.close()
 
     def _can_be_coordinated(self, load: GroupLoad) -> bool:

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from lowtide.protocol.messages.alter_replica_log_dirs import AlterReplicaLogDir, AlterReplicaLogDirsRequest, AlterReplicaLogDirTopic
+from lowtide.protocol.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
 from lowtide.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from lowtide.protocol.types import TopicPartition
 from lowtide.simulation.admin_faults import ask
@@ -47,7 +51,11 @@ async def move_between_directories(cluster: ClusterWorld) -> None:
     if cluster.random.random() < _NEW_SHARE and await _move_new_one(cluster):
         return
     topic, number, state = cluster.some_partition()
-    hosts = [each for each in cluster.machines if each.broker_id in state.replicas and each.state is State.UP and each.is_running]
+    hosts = [
+        each
+        for each in cluster.machines
+        if each.broker_id in state.replicas and each.state is State.UP and each.is_running
+    ]
     if not hosts:
         return
     random, machine = cluster.random, cluster.random.choice(hosts)
@@ -91,7 +99,10 @@ def _slow_one(cluster: ClusterWorld, machine: Machine, path: str) -> None:
 
 
 async def _move_new_one(cluster: ClusterWorld) -> bool:
-    """A partition is moved as soon as it is there, and the power goes as soon as that is done. Returns whether there was one to move."""
+    """A partition is moved as soon as it is there, and the power goes as soon as that is done.
+
+    Returns whether there was one to move.
+    """
     machine = cluster.pick(State.UP)
     if machine is None or not machine.is_running:
         return False
@@ -126,7 +137,12 @@ async def _move_new_one(cluster: ClusterWorld) -> bool:
 async def _has_moved(cluster: ClusterWorld, machine: Machine, before: int) -> bool:
     """Waits until one more log has moved. Returns whether the broker still serves, in the same life."""
     life, until_s = machine.lives, cluster.loop.time() + _AS_IT_MOVES_S
-    while machine.lives == life and machine.state is State.UP and _done(machine) == before and cluster.loop.time() < until_s:
+    while (
+        machine.lives == life
+        and machine.state is State.UP
+        and _done(machine) == before
+        and cluster.loop.time() < until_s
+    ):
         await cluster.sleep(0.0005, 0.002)
     return machine.lives == life and machine.state is State.UP
 
@@ -144,4 +160,6 @@ def _done(machine: Machine) -> int:
 
 
 def _under_way(machine: Machine) -> bool:
-    return machine.broker is not None and machine.broker.replicas is not None and len(machine.broker.log_manager.moves) > 0
+    return (
+        machine.broker is not None and machine.broker.replicas is not None and len(machine.broker.log_manager.moves) > 0
+    )

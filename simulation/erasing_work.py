@@ -103,7 +103,9 @@ class ErasingWork:
         machine.node.run(manager.erase, log, offset, partial(self._on_answer, machine, log, offset))
 
     def _on_answer(self, machine: Machine, log: Log, offset: Offset, error: EraseFailedError | None) -> None:
-        self._cluster.chronicle.note(self.key, f"{machine.host} has erased {log.topic_partition} to {offset}: {error or 'done'}")
+        self._cluster.chronicle.note(
+            self.key, f"{machine.host} has erased {log.topic_partition} to {offset}: {error or 'done'}"
+        )
         self.counts["refused" if error else "answered"] += 1
         if error is None:
             load = self._cluster.invariants.promises.load_of(*log.topic_partition)
@@ -169,7 +171,10 @@ class ErasingWork:
                         yield f"{directory}/{name}/{file}", content
 
     async def check_end(self) -> None:
-        """When all is well, everything that is deleted is erased by each replica that is asked. Errors: HistoryError."""
+        """When all is well, everything that is deleted is erased by each replica that is asked.
+
+        Errors: HistoryError.
+        """
         if not self.is_active:
             return
         before = self.counts["answered"]
@@ -177,7 +182,9 @@ class ErasingWork:
         for machine, manager, log in asked:
             self._ask(machine, manager, log, log.log_start_offset)
         what = "D15: everything that is deleted is erased"
-        await cluster_end.until(self._cluster, lambda: self.counts["answered"] >= before + len(asked), what, ERASED_WITHIN_S)
+        await cluster_end.until(
+            self._cluster, lambda: self.counts["answered"] >= before + len(asked), what, ERASED_WITHIN_S
+        )
 
 
 def _records(content: bytes) -> Iterator[tuple[Offset, bytes]]:
@@ -187,6 +194,9 @@ def _records(content: bytes) -> Iterator[tuple[Offset, bytes]]:
             if not header.is_control and header.record_count:
                 batch = content[position : position + header.size_bytes]
                 for record in iterate_records(batch, max_bytes=_DECOMPRESSED_BYTES_MAX):
-                    yield record.offset, bytes(record.value or b"") + b"".join(value or b"" for _, value in record.headers)
+                    yield (
+                        record.offset,
+                        bytes(record.value or b"") + b"".join(value or b"" for _, value in record.headers),
+                    )
     except ProtocolError:
         return

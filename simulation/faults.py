@@ -1,7 +1,8 @@
 """What goes wrong in a simulated cluster: each fault begins, lasts for a while, and is undone; several overlap.
 
-A fault counts when it had an effect (`effects`, by kind): a link that was cut held something back, a process that was stopped missed
-something, a disk that was to fail did. Which machine, for how long and how badly is chance's choice, from the cluster's own source.
+A fault counts when it had an effect (`effects`, by kind): a link that was cut held something back, a process that was
+stopped missed something, a disk that was to fail did. Which machine, for how long and how badly is chance's choice,
+from the cluster's own source.
 """
 
 from __future__ import annotations
@@ -203,7 +204,9 @@ async def cut_from_store(cluster: ClusterWorld) -> None:
     for link in (machine.link,):
         link.requests_are_cut = cluster.random.random() < 0.6  # noqa: PLR2004
         link.answers_are_cut = not link.requests_are_cut or cluster.random.random() < 0.5  # noqa: PLR2004
-    cluster.note(f"{machine.host} is cut from the store, requests {machine.link.requests_are_cut}, answers {machine.link.answers_are_cut}")
+    cluster.note(
+        f"{machine.host} is cut from the store, requests {machine.link.requests_are_cut}, answers {machine.link.answers_are_cut}"
+    )
     await cluster.sleep(*LONG_S)
     if cluster.random.random() < 0.5:  # noqa: PLR2004
         machine.link.break_watches()

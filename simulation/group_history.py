@@ -1,11 +1,12 @@
 """What clients of one group saw, and whether coordinators may have shown them that.
 
-Checked (letters of the invariants): G1 a partition has one owner in a generation; G2 the generations that assignments were given out in
-never go back; G3 an offset that was committed with an acknowledgement isn't lost, and what is returned of it doesn't go back; G4 a member
-of an earlier generation than one that was given out before its request commits nothing.
+Checked (letters of the invariants): G1 a partition has one owner in a generation; G2 the generations that assignments
+were given out in never go back; G3 an offset that was committed with an acknowledgement isn't lost, and what is
+returned of it doesn't go back; G4 a member of an earlier generation than one that was given out before its request
+commits nothing.
 
-Every commit has an offset of its own, above all before. One whose connection was lost may still be on its way, and be carried out after
-a later one: such an offset may be returned again (`on_lost`).
+Every commit has an offset of its own, above all before. One whose connection was lost may still be on its way, and be
+carried out after a later one: such an offset may be returned again (`on_lost`).
 """
 
 from __future__ import annotations
@@ -43,12 +44,19 @@ class GroupHistory:
         if voids == self.voids and generation_id < given_out_before:
             self._fail(f"G2: generation {generation_id} begins, and {given_out_before} was given out before")
 
-    def on_assigned(self, generation_id: int, owner: str, partitions: list[int], *, given_out_before: int, voids: int) -> None:
-        """A member got its assignment. `owner` is the member, or its instance, which another id may take the place of."""
+    def on_assigned(
+        self, generation_id: int, owner: str, partitions: list[int], *, given_out_before: int, voids: int
+    ) -> None:
+        """A member got its assignment.
+
+        `owner` is the member, or its instance, which another id may take the place of.
+        """
         if voids != self.voids:
             return
         if generation_id < given_out_before:
-            self._fail(f"G2: {owner} gets an assignment in generation {generation_id}, and {given_out_before} was given out before")
+            self._fail(
+                f"G2: {owner} gets an assignment in generation {generation_id}, and {given_out_before} was given out before"
+            )
         self.generation_id = max(self.generation_id, generation_id)
         for partition in partitions:
             other = self._owners.setdefault((generation_id, partition), owner)
@@ -70,12 +78,16 @@ class GroupHistory:
         """A commit has no answer: its outcome is unknown, and so is when it is carried out."""
         self._lost.setdefault(partition, set()).add(offset)
 
-    def on_committed(self, partition: int, offset: Offset, *, generation_id: int, given_out_before: int, voids: int) -> None:
+    def on_committed(
+        self, partition: int, offset: Offset, *, generation_id: int, given_out_before: int, voids: int
+    ) -> None:
         """A commit was acknowledged; `generation_id` is -1 in a group without members."""
         if voids != self.voids:
             return
         if 0 <= generation_id < given_out_before:
-            self._fail(f"G4: an offset is committed in generation {generation_id}, and {given_out_before} was given out before")
+            self._fail(
+                f"G4: an offset is committed in generation {generation_id}, and {given_out_before} was given out before"
+            )
         self.committed[partition] = max(offset, self.committed.get(partition, UNKNOWN_OFFSET))
 
     def on_fetched(self, partition: int, offset: Offset, *, committed_before: Offset, voids: int) -> None:
@@ -87,7 +99,9 @@ class GroupHistory:
         if offset < committed_before:
             lost = self._lost.get(partition, set())
             if offset not in lost:
-                self._fail(f"G3: partition {partition} has the committed offset {offset}, and it had {committed_before} before")
+                self._fail(
+                    f"G3: partition {partition} has the committed offset {offset}, and it had {committed_before} before"
+                )
             lost.discard(offset)
             self.committed[partition] = offset
         else:

@@ -16,7 +16,11 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.heartbeat import HeartbeatRequest
 from lowtide.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from lowtide.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
-from lowtide.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from lowtide.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from lowtide.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -60,7 +64,13 @@ class GroupLoad:
     """What all clients of one group share. `partitions` of `topic` are shared out among its members."""
 
     def __init__(
-        self, group_id: str, topic: str, partitions: int, make_client: Callable[[str], ClusterClient], random: Random, counts: Counter[str]
+        self,
+        group_id: str,
+        topic: str,
+        partitions: int,
+        make_client: Callable[[str], ClusterClient],
+        random: Random,
+        counts: Counter[str],
     ) -> None:
         self.group_id = group_id
         self.topic = topic
@@ -119,11 +129,24 @@ class GroupClient(Coordinated):
         self.load = load
 
     async def commit(
-        self, partition: int, *, member_id: str = "", instance: str | None = None, generation_id: int = -1, version: int | None = None
+        self,
+        partition: int,
+        *,
+        member_id: str = "",
+        instance: str | None = None,
+        generation_id: int = -1,
+        version: int | None = None,
     ) -> int:
-        """Commit one offset above all others, with any version that can say it. Returns the error code, which may be any."""
+        """Commit one offset above all others, with any version that can say it.
+
+        Returns the error code, which may be any.
+        """
         load, history = self.load, self.load.history
-        offset, given_out, voids = history.next_offset(partition, self.random.randint(1, 6)), history.generation_id, history.voids
+        offset, given_out, voids = (
+            history.next_offset(partition, self.random.randint(1, 6)),
+            history.generation_id,
+            history.voids,
+        )
         load.on_commit(partition)
         row = OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset, committed_metadata=None)
         request = OffsetCommitRequest(
@@ -143,7 +166,9 @@ class GroupClient(Coordinated):
         code = int(answer.topics[0].partitions[0].error_code)
         self.client.note(f"commits {offset} for {partition} in generation {generation_id}: {ErrorCode(code).name}")
         if code == ErrorCode.NONE:
-            history.on_committed(partition, offset, generation_id=generation_id, given_out_before=given_out, voids=voids)
+            history.on_committed(
+                partition, offset, generation_id=generation_id, given_out_before=given_out, voids=voids
+            )
         return code
 
     async def known_committed(self, partitions: list[int]) -> dict[int, Offset]:
@@ -197,7 +222,10 @@ class OffsetFetcher(GroupClient):
 
 
 class AnyMember(GroupClient):
-    """A member, of whatever protocol. The generation is -1 while it is out; to one of the new protocol it is its epoch."""
+    """A member, of whatever protocol.
+
+    The generation is -1 while it is out; to one of the new protocol it is its epoch.
+    """
 
     def __init__(self, load: GroupLoad, client: ClusterClient, random: Random, instance: str | None) -> None:
         super().__init__(load, client, random)
@@ -258,9 +286,14 @@ class GroupMember(AnyMember):
     async def heartbeat(self) -> bool:
         """Send a heartbeat. Returns whether the response is that nothing changed."""
         request = HeartbeatRequest(
-            group_id=self.key, generation_id=self.generation_id, member_id=self._member_id, group_instance_id=self._instance
+            group_id=self.key,
+            generation_id=self.generation_id,
+            member_id=self._member_id,
+            group_instance_id=self._instance,
         )
-        answer = await self.ask(request, 3 if self._instance is not None else self.random.choice((0, 2, 4)), timeout_ms=0)
+        answer = await self.ask(
+            request, 3 if self._instance is not None else self.random.choice((0, 2, 4)), timeout_ms=0
+        )
         if self.has("Heartbeat", answer.error_code, OUT | BEHIND):
             return True
         if answer.error_code != ErrorCode.REBALANCE_IN_PROGRESS or not self._is_busy():
@@ -276,7 +309,9 @@ class GroupMember(AnyMember):
     async def _commit(self) -> None:
         partition = self.random.choice(self.partitions)
         if self.random.random() < 0.1:  # noqa: PLR2004 - a request of the generation before, that was long on its way
-            late = await self.commit(partition, member_id=self._member_id, instance=self._instance, generation_id=self.generation_id - 1)
+            late = await self.commit(
+                partition, member_id=self._member_id, instance=self._instance, generation_id=self.generation_id - 1
+            )
             self.has("late OffsetCommit", late, OUT | BEHIND | NOT_YET_THERE)
             return
         code = await self.commit_own(partition)
@@ -285,7 +320,9 @@ class GroupMember(AnyMember):
 
     async def commit_own(self, partition: int) -> int:
         """Commit for a partition of its own. Returns the error code."""
-        return await self.commit(partition, member_id=self._member_id, instance=self._instance, generation_id=self.generation_id)
+        return await self.commit(
+            partition, member_id=self._member_id, instance=self._instance, generation_id=self.generation_id
+        )
 
     async def _leave(self) -> None:
         member = MemberIdentity(member_id=self._member_id, group_instance_id=self._instance)
@@ -335,7 +372,9 @@ class GroupMember(AnyMember):
             protocols=[JoinGroupRequestProtocol(name=self.protocol, metadata=self.subscription())],
         )
         limit_ms = load.rebalance_timeout_ms + 300
-        if self._instance is not None:  # One that comes back waits for a record first, and perhaps for a rebalance then.
+        if (
+            self._instance is not None
+        ):  # One that comes back waits for a record first, and perhaps for a rebalance then.
             limit_ms = 2 * load.rebalance_timeout_ms + COMMITTED_MS
         answer: JoinGroupResponse = await self.ask(request, self._join_version, timeout_ms=limit_ms)
         if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
@@ -384,7 +423,9 @@ class GroupMember(AnyMember):
     def on_assigned(self, asked_s: float, given_out_before: int, voids: int) -> None:
         """It has an assignment, that it asked for at `asked_s`. Errors: HistoryError."""
         owner = self._instance or self._member_id
-        self.load.history.on_assigned(self.generation_id, owner, self.partitions, given_out_before=given_out_before, voids=voids)
+        self.load.history.on_assigned(
+            self.generation_id, owner, self.partitions, given_out_before=given_out_before, voids=voids
+        )
 
     def encode(self, partitions: list[int]) -> bytes:
         """An assignment."""
@@ -396,5 +437,10 @@ class GroupMember(AnyMember):
 
     def _assign(self, members: list[str]) -> list[SyncGroupRequestAssignment]:
         """All partitions in turn."""
-        shares = {member: list(range(index, self.load.partitions, len(members))) for index, member in enumerate(members)}
-        return [SyncGroupRequestAssignment(member_id=member, assignment=self.encode(share)) for member, share in shares.items()]
+        shares = {
+            member: list(range(index, self.load.partitions, len(members))) for index, member in enumerate(members)
+        }
+        return [
+            SyncGroupRequestAssignment(member_id=member, assignment=self.encode(share))
+            for member, share in shares.items()
+        ]

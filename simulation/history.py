@@ -1,11 +1,12 @@
 """What clients of one partition saw, and whether a broker may have shown them that.
 
-The checker knows what was acknowledged, what was tried without an answer, and what reads found. It receives crashes that may lose
-unflushed records (a power cut without flushing), and of those that may not (a killed process).
+The checker knows what was acknowledged, what was tried without an answer, and what reads found. It receives crashes
+that may lose unflushed records (a power cut without flushing), and of those that may not (a killed process).
 
-Checked (letters of the invariants): D1 an acknowledged delete stays; D7 nothing above every requested delete is deleted; D10 the log
-end never falls and no offset is given twice; D12 a lower delete changes nothing; R1 acknowledged records stay and keep their value;
-R2 one value at an offset; R3 no gap between log start and log end; R4 nothing is read that was never sent.
+Checked (letters of the invariants): D1 an acknowledged delete stays; D7 nothing above every requested delete is
+deleted; D10 the log end never falls and no offset is given twice; D12 a lower delete changes nothing; R1 acknowledged
+records stay and keep their value; R2 one value at an offset; R3 no gap between log start and log end; R4 nothing is
+read that was never sent.
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ class PartitionHistory:
     def on_bounds(self, log_start_offset: int, log_end_offset: int) -> None:
         """ListOffsets, or the offsets of a fetch answer."""
         if log_start_offset < self.acknowledged_delete:
-            self._fail(f"the log starts at {log_start_offset}, records below {self.acknowledged_delete} are deleted for good")
+            self._fail(
+                f"the log starts at {log_start_offset}, records below {self.acknowledged_delete} are deleted for good"
+            )
         if log_start_offset > max(self.requested_delete, 0):
             self._fail(f"the log starts at {log_start_offset}, no request deletes beyond {self.requested_delete}")
         if log_end_offset < self.lowest_end:

@@ -1,7 +1,8 @@
 """L2: how often the ISR of a partition may change.
 
-Each change is a transaction of the metadata store that all brokers read. A follower leaves the ISR a lag time after it was caught up last,
-and joins when it is caught up again, so a few changes a second are the most that faults bring about.
+Each change is a transaction of the metadata store that all brokers read. A follower leaves the ISR a lag time after it
+was caught up last, and joins when it is caught up again, so a few changes a second are the most that faults bring
+about.
 """
 
 from __future__ import annotations
@@ -31,4 +32,6 @@ class IsrChanges:
         times = self._changed_s.setdefault((topic_id, number), deque(maxlen=CHANGES_MAX + 1))
         times.append(now_s)
         if len(times) > CHANGES_MAX and now_s - times[0] < SPAN_S:
-            self._chronicle.violate(f"L2: the ISR of {name}-{number} has changed {len(times)} times in {now_s - times[0]:.3f} s")
+            self._chronicle.violate(
+                f"L2: the ISR of {name}-{number} has changed {len(times)} times in {now_s - times[0]:.3f} s"
+            )

@@ -15,7 +15,11 @@ from typing import Final
 
 import msgspec
 
-from lowtide.protocol.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource, IncrementalAlterConfigsRequest
+from lowtide.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from lowtide.protocol.records import BatchHeader
 from lowtide.protocol.types import Offset
 from lowtide.runtime.clock import SIMULATION_WALL_START_MS
@@ -40,7 +44,10 @@ _MINIMUM: Final = "log.retention.min.timestamp"
 
 
 class Rules(msgspec.Struct):
-    """What the topic's configuration says; -1 is never. `minimum_ms` is the highest minimum timestamp that any client has set."""
+    """What the topic's configuration says; -1 is never.
+
+    `minimum_ms` is the highest minimum timestamp that any client has set.
+    """
 
     retention_ms: int
     retention_bytes: int
@@ -75,7 +82,10 @@ class CommittedBatch(msgspec.Struct, frozen=True, gc=False):
 
 
 class KeptLoad(PartitionLoad):
-    """A partition that brokers delete from by themselves. `consumed` says up to where all groups have consumed a partition, at the most."""
+    """A partition that brokers delete from by themselves.
+
+    `consumed` says up to where all groups have consumed a partition, at the most.
+    """
 
     has_retention = True
 
@@ -100,12 +110,16 @@ class KeptLoad(PartitionLoad):
 
     def timestamp_ms(self, random: Random) -> int:
         now_ms = SIMULATION_WALL_START_MS + int(asyncio.get_running_loop().time() * 1000)
-        return now_ms + random.choice((0, 0, 0, 0, 0, 0, -500, -3000, -100_000, 2000, 30_000 if random.random() < 0.1 else 0))  # noqa: PLR2004
+        return now_ms + random.choice(
+            (0, 0, 0, 0, 0, 0, -500, -3000, -100_000, 2000, 30_000 if random.random() < 0.1 else 0)  # noqa: PLR2004
+        )
 
     def on_committed(self, header: BatchHeader) -> None:
         """A batch is committed; whatever was known at its offsets and above was lost."""
         del self._batches[bisect_left(self._batches, header.base_offset, key=lambda batch: batch.base_offset) :]
-        self._batches.append(CommittedBatch(header.base_offset, header.next_offset, header.size_bytes, header.max_timestamp))
+        self._batches.append(
+            CommittedBatch(header.base_offset, header.next_offset, header.size_bytes, header.max_timestamp)
+        )
 
     def on_log(self, log: Log, machine: Machine) -> None:
         self._sizes[machine.host] = _sizes(log)
@@ -153,7 +167,9 @@ class KeptLoad(PartitionLoad):
         # By the segment itself: of what is below the log start clients may have seen other records, which were lost.
         newest_ms = max((header.max_timestamp for _, header in first.batches(0)), default=-1)
         if first.floor:
-            newest_ms = max(newest_ms, first.max_timestamp)  # What has become a hole counts for its segment's age, as it does in Kafka.
+            newest_ms = max(
+                newest_ms, first.max_timestamp
+            )  # What has become a hole counts for its segment's age, as it does in Kafka.
         age_ms = machine.clock.wall_ms() - newest_ms
         if newest_ms >= 0 and 0 <= self.rules.retention_ms < age_ms:
             return f"{log.topic_partition} has records of {newest_ms}"
@@ -178,13 +194,17 @@ class MinimumMover:
         """Raise the least timestamp now and then, until `until` is set."""
         while not until.is_set():
             await asyncio.sleep(self._random.uniform(4, 20) * pause_s)
-            minimum_ms = SIMULATION_WALL_START_MS + int(self._client.now_s() * 1000) - self._random.choice((500, 1500, 5000))
+            minimum_ms = (
+                SIMULATION_WALL_START_MS + int(self._client.now_s() * 1000) - self._random.choice((500, 1500, 5000))
+            )
             self._rules.minimum_ms = max(self._rules.minimum_ms, minimum_ms)
             config = AlterableConfig(name=_MINIMUM, config_operation=_SET, value=str(minimum_ms))
             resource = AlterConfigsResource(resource_type=_TOPIC_RESOURCE, resource_name=self.topic, configs=[config])
             request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
             try:
-                await self._client.ask(self._client.any_broker(), request, _ALTER_VERSION, timeout_ms=_ALTER_TIMEOUT_MS, must_answer=False)
+                await self._client.ask(
+                    self._client.any_broker(), request, _ALTER_VERSION, timeout_ms=_ALTER_TIMEOUT_MS, must_answer=False
+                )
             except OSError:
                 continue
         self._client.close()

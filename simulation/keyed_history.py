@@ -1,9 +1,11 @@
 """What clients of one compacted partition of a cluster saw, and whether brokers may have shown them that.
 
-Beyond `cluster_history`: offsets may be missing. Checked (letters of the invariants): C1 of each key the last record is there, with its
-offset, unless it is a tombstone whose time is over; what is older goes only for the sake of a later one that isn't known to be aborted.
+Beyond `cluster_history`: offsets may be missing. Checked (letters of the invariants): C1 of each key the last record is
+there, with its offset, unless it is a tombstone whose time is over; what is older goes only for the sake of a later one
+that isn't known to be aborted.
 
-A record differs from all others by a text of its own, which says its key, too: it is sent as a header, for a tombstone has no value.
+A record differs from all others by a text of its own, which says its key, too: it is sent as a header, for a tombstone
+has no value.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ class KeyedHistory(ClusterPartitionHistory):
     def check_gaps(self, records: Container[Offset], start: Offset, last: Offset) -> None:
         """Compaction leaves them: see `check_whole`."""
 
-    def check_whole(self, found: Container[Offset], *, start: Offset, end: Offset, now_ms: int, clocks_are_right: bool) -> None:
+    def check_whole(
+        self, found: Container[Offset], *, start: Offset, end: Offset, now_ms: int, clocks_are_right: bool
+    ) -> None:
         """C1, of all that a replica has from `start` to `end` (exclusive); `now_ms` is virtual time."""
         if self.records_are_void or end < self.committed_end:
             return  # A leader that doesn't know yet how much is committed may have compacted for the sake of what it doesn't show.
@@ -68,12 +72,16 @@ class KeyedHistory(ClusterPartitionHistory):
                 age_ms = now_ms - identity.sent_ms
                 is_over = age_ms >= TOMBSTONE_SHARE_OF_TIME * self.delete_retention_ms or not clocks_are_right
                 if last[identity.key] == offset and not (identity.is_tombstone and is_over):
-                    self.fail(f"C1: the last record of {identity.key!r}, {text[:60]!r} at offset {offset}, is gone from {start} to {end}")
+                    self.fail(
+                        f"C1: the last record of {identity.key!r}, {text[:60]!r} at offset {offset}, is gone from {start} to {end}"
+                    )
 
     def is_superseded(self, offset: Offset, text: bytes) -> bool:
         """Whether a later record of its key is known."""
         key = Identity.of(text).key
-        return any(other > offset and Identity.of(each).key == key for other, each in (self.seen | self.acknowledged).items())
+        return any(
+            other > offset and Identity.of(each).key == key for other, each in (self.seen | self.acknowledged).items()
+        )
 
     def _is_committed(self, text: bytes) -> bool:
         attempt = self.attempts.get(text)

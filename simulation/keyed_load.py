@@ -42,8 +42,8 @@ _CHUNK_BYTES: Final = 1 << 20
 def compacted_configs(random: Random, *, with_transactions: bool) -> dict[str, str]:
     """A topic's configuration.
 
-    A replica that was away for longer than markers are kept doesn't receive how transactions ended, as in Kafka: where there are any, that
-    is long.
+    A replica that was away for longer than markers are kept doesn't receive how transactions ended, as in Kafka: where
+    there are any, that is long.
     """
     configs = {
         "cleanup.policy": "compact" if random.random() < 0.7 else "compact,delete",  # noqa: PLR2004
@@ -76,7 +76,9 @@ class KeyedLoad(PartitionLoad):
         self._retention_ms = int(configs.get("retention.ms", "-1"))
 
     def actors(self, kinds: tuple[str, ...]) -> list[Actor]:
-        clients = [self.make_client(f"{name} {self.partition}") for name in ("keyed", "keyed idempotent", "keyed reader")]
+        clients = [
+            self.make_client(f"{name} {self.partition}") for name in ("keyed", "keyed idempotent", "keyed reader")
+        ]
         sources = [Random(self.random.getrandbits(64)) for _ in clients]
         return [
             Producer(self, clients[0], sources[0]),
@@ -88,7 +90,11 @@ class KeyedLoad(PartitionLoad):
         return KeyedReader(self, client, random)
 
     def timestamp_ms(self, random: Random) -> int:
-        return SIMULATION_WALL_START_MS + int(asyncio.get_running_loop().time() * 1000) + random.choice((0, 0, 0, -1000, 1000))
+        return (
+            SIMULATION_WALL_START_MS
+            + int(asyncio.get_running_loop().time() * 1000)
+            + random.choice((0, 0, 0, -1000, 1000))
+        )
 
     def next_values(self, count: int, random: Random) -> list[bytes]:
         sent_ms = int(asyncio.get_running_loop().time() * 1000)
@@ -121,7 +127,11 @@ class KeyedLoad(PartitionLoad):
         latest_ms = machine.clock.latest_wall_ms(CLOCK_REMEMBERED_S) - SIMULATION_WALL_START_MS
         for offset, text in (self.history.seen | self.history.acknowledged).items():
             is_young = latest_ms - Identity.of(text).sent_ms + 1000 <= self._retention_ms
-            if self.history.requested_delete <= offset < start and is_young and not self.history.is_superseded(offset, text):
+            if (
+                self.history.requested_delete <= offset < start
+                and is_young
+                and not self.history.is_superseded(offset, text)
+            ):
                 return f"D14: starts at {start}, and {text[:60]!r} at {offset} is younger than {self._retention_ms} ms"
         self.history.requested_delete = start
         return None
@@ -154,7 +164,9 @@ class KeyedReader(Reader):
                 break
             position = self.next_offset
         if position < answer[0].high_watermark:
-            self.load.history.fail(f"R3: nothing is read at {position}, and the high watermark is {answer[0].high_watermark}")
+            self.load.history.fail(
+                f"R3: nothing is read at {position}, and the high watermark is {answer[0].high_watermark}"
+            )
         self.load.counts["read whole"] += 1
         return found if position >= found[1] else None
 
@@ -227,7 +239,10 @@ class KeyedAuditor:
             manager = log_manager_of(machine)
             if manager is None or watch is None or watch.log is None or watch.log.offline or watch.has_holes:
                 continue
-            if manager.logs.get(watch.log.topic_partition) is not watch.log or machine.filesystem.open_files_max is not None:
+            if (
+                manager.logs.get(watch.log.topic_partition) is not watch.log
+                or machine.filesystem.open_files_max is not None
+            ):
                 continue  # Where nothing can be opened, this reader can't look either.
             found = read_log(watch.log, load)
             now_ms = int(cluster.loop.time() * 1000)
@@ -280,7 +295,11 @@ def read_log(log: Log, load: KeyedLoad) -> dict[Offset, bytes]:
 
 def _is_much_superseded(log: Log, load: KeyedLoad) -> bool:
     """Whether most of what is in segments that aren't written any more has been superseded there."""
-    records = {offset: Identity.of(text).key for offset, text in read_log(log, load).items() if offset < log.segments[-1].base_offset}
+    records = {
+        offset: Identity.of(text).key
+        for offset, text in read_log(log, load).items()
+        if offset < log.segments[-1].base_offset
+    }
     last = {key: offset for offset, key in sorted(records.items())}
     superseded = sum(last[key] != offset for offset, key in records.items())
     return superseded > SUPERSEDED_MAX and superseded > SUPERSEDED_SHARE_MAX * len(records)

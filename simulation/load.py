@@ -1,7 +1,8 @@
 """Clients that produce, read and delete in one partition and keep the history that `history` judges.
 
-Used against simulated brokers and against real processes that are killed: a lost connection leaves the outcome of what was under way
-open, and the client connects again. Values are unique in a history. Everything random comes from a given source.
+Used against simulated brokers and against real processes that are killed: a lost connection leaves the outcome of what
+was under way open, and the client connects again. Values are unique in a history. Everything random comes from a given
+source.
 """
 
 from __future__ import annotations
@@ -30,7 +31,12 @@ _MAXIMUM_DECOMPRESSED_BYTES = 1 << 24
 _RETRY_S = 0.02
 
 UNDECIDED = frozenset(
-    {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    {
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
 )
 """Errors after which a delete may or may not have happened, or the partition isn't ready."""
 
@@ -38,7 +44,9 @@ UNDECIDED = frozenset(
 class PartitionLoad:
     """One partition's clients. `connect` gives a new connection; it may fail with OSError while the broker is down."""
 
-    def __init__(self, topic: str, partition: int, connect: Callable[[], Awaitable[WireClient]], source: random.Random) -> None:
+    def __init__(
+        self, topic: str, partition: int, connect: Callable[[], Awaitable[WireClient]], source: random.Random
+    ) -> None:
         self.topic = topic
         self.partition = partition
         self.history = PartitionHistory()
@@ -87,11 +95,16 @@ class PartitionLoad:
 
     async def produce(self, client: WireClient, count: int) -> None:
         """Send one batch."""
-        values = [b"%d-%d-%s" % (self.partition, self._serial + number, b"x" * self._source.randint(0, 200)) for number in range(count)]
+        values = [
+            b"%d-%d-%s" % (self.partition, self._serial + number, b"x" * self._source.randint(0, 200))
+            for number in range(count)
+        ]
         self._serial += count
         self.history.on_send(values)
         batch = build_batch([(1_700_000_000_000 + self._serial, None, value, ()) for value in values])
-        data = TopicProduceData(name=self.topic, partition_data=[PartitionProduceData(index=self.partition, records=batch)])
+        data = TopicProduceData(
+            name=self.topic, partition_data=[PartitionProduceData(index=self.partition, records=batch)]
+        )
         response = await client.request(ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[data]), PRODUCE_VERSION)
         row = response.responses[0].partition_responses[0]
         if row.error_code == ErrorCode.NONE:
@@ -106,7 +119,9 @@ class PartitionLoad:
         for timestamp in (EARLIEST, LATEST):
             row = ListOffsetsPartition(partition_index=self.partition, timestamp=timestamp)
             topic = ListOffsetsTopic(name=self.topic, partitions=[row])
-            response = await client.request(ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[topic]), LIST_OFFSETS_VERSION)
+            response = await client.request(
+                ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[topic]), LIST_OFFSETS_VERSION
+            )
             answer = response.topics[0].partitions[0]
             if answer.error_code in UNDECIDED:
                 return None
@@ -132,7 +147,9 @@ class PartitionLoad:
         if answer.error_code == ErrorCode.NONE:
             self.history.on_delete_acknowledged(offset, answer.low_watermark)
             if answer.leader_log_start_offset < answer.low_watermark:
-                self._fail(f"the leader's log start {answer.leader_log_start_offset} is below the low watermark {answer.low_watermark}")
+                self._fail(
+                    f"the leader's log start {answer.leader_log_start_offset} is below the low watermark {answer.low_watermark}"
+                )
             self.counts["deleted"] += 1
         elif answer.error_code not in UNDECIDED:
             self._fail(f"DeleteRecords to {offset} of [{start}, {end}] answered {ErrorCode(answer.error_code).name}")

@@ -1,7 +1,8 @@
 """One partition of a simulated cluster that clients load, and what any of its clients is.
 
-Each actor does one thing after the other, over connections of its own, until the run ends. Mostly it asks the leader, now and then
-any broker. An error or a lost connection leaves the outcome open, but for the few errors that say that nothing was done.
+Each actor does one thing after the other, over connections of its own, until the run ends. Mostly it asks the leader,
+now and then any broker. An error or a lost connection leaves the outcome open, but for the few errors that say that
+nothing was done.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ LIST_OFFSETS_VERSION: Final = 7
 LATEST: Final = -1
 EARLIEST: Final = -2
 
-WRITTEN_NOTHING: Final = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
+WRITTEN_NOTHING: Final = frozenset(
+    {ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID}
+)
 """Errors of Produce that say that the batch isn't in the log."""
 
 MOVED: Final = frozenset(
@@ -97,7 +100,12 @@ class LoadedPartition:
     """Whether brokers delete its records by themselves."""
 
     def __init__(
-        self, topic: str, partition: int, make_client: Callable[[str], ClusterClient], random: Random, observer: DeleteObserver
+        self,
+        topic: str,
+        partition: int,
+        make_client: Callable[[str], ClusterClient],
+        random: Random,
+        observer: DeleteObserver,
     ) -> None:
         """`make_client` gives an actor its client, by the actor's name."""
         self.topic = topic
@@ -209,7 +217,8 @@ class Actor:
             found.append(answer.offset)
         start, end = found
         load.history.on_log_start(start, deleted_before=deleted)
-        # A leader that has not learned of its successor, for as long as its image is young enough, lacks what that one acknowledged.
+        # A leader that has not learned of its successor, for as long as its image is young enough, lacks what that one
+        # acknowledged.
         is_followed = answer.leader_epoch < epoch_before
         load.history.on_log_end(end, acknowledged_before=0 if is_followed else acknowledged)
         return start, max(start, end)
@@ -222,7 +231,9 @@ class Actor:
         deleted = load.history.acknowledged_delete
         row = FetchPartition(partition=load.partition, fetch_offset=offset, partition_max_bytes=_FETCH_BYTES)
         topic = FetchTopic(topic=load.topic, partitions=[row])
-        request = FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1 if max_wait_ms else 0, max_bytes=_FETCH_BYTES, topics=[topic])
+        request = FetchRequest(
+            max_wait_ms=max_wait_ms, min_bytes=1 if max_wait_ms else 0, max_bytes=_FETCH_BYTES, topics=[topic]
+        )
         response = await self.client.ask(broker_id, request, FETCH_VERSION, timeout_ms=max_wait_ms)
         answer: FetchedPartition = response.responses[0].partitions[0]
         if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -235,7 +246,9 @@ class Actor:
             return None
         load.history.on_log_start(answer.log_start_offset, deleted_before=deleted)
         if not answer.log_start_offset <= answer.high_watermark:
-            raise HistoryError(f"D6: a fetch of {load.history.name} tells {answer.log_start_offset}, {answer.high_watermark}")
+            raise HistoryError(
+                f"D6: a fetch of {load.history.name} tells {answer.log_start_offset}, {answer.high_watermark}"
+            )
         records = self._records(bytes(cast("bytes", answer.records or b"")), offset)
         load.history.on_read(records, start=offset, deleted_before=deleted)
         return answer, records
@@ -246,7 +259,9 @@ class Actor:
         try:
             batches = list(iterate_batches(data))
         except ProtocolError as error:
-            raise HistoryError(f"S3: {self.load.history.name}: what is read at {offset} is no batch: {error}") from error
+            raise HistoryError(
+                f"S3: {self.load.history.name}: what is read at {offset} is no batch: {error}"
+            ) from error
         for position, header in batches:
             end = position + header.size_bytes
             if end > len(data):
@@ -254,7 +269,9 @@ class Actor:
             if not check_crc(data, position, header):
                 raise HistoryError(f"S3: {self.load.history.name}: the batch at {header.base_offset} has a wrong CRC")
             self.next_offset = max(self.next_offset, header.next_offset)
-            for record in () if header.is_control else iterate_records(data[position:end], max_bytes=_DECOMPRESSED_BYTES_MAX):
+            for record in (
+                () if header.is_control else iterate_records(data[position:end], max_bytes=_DECOMPRESSED_BYTES_MAX)
+            ):
                 if record.offset >= offset:
                     found[record.offset] = self.load.text_of(record)
         return found

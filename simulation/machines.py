@@ -238,7 +238,12 @@ class Machine:
 
     async def _live(self, life: int) -> None:
         settings = {"node.id": str(self.broker_id), "listeners": f"PLAINTEXT://{self.host}:{PORT}", **self.settings}
-        broker = Broker(load_config(settings=settings), self._ports(), BrokerLog(self._chronicle, self.host), on_failed=self._on_failed)
+        broker = Broker(
+            load_config(settings=settings),
+            self._ports(),
+            BrokerLog(self._chronicle, self.host),
+            on_failed=self._on_failed,
+        )
         self.broker = broker
         try:
             await broker.start()
@@ -281,7 +286,9 @@ class Machine:
         """No log directory is offline unless something of the disk was to fail: none was full only, or lacked files of a log that left."""
         if self.has_offline_directory and not self.is_broken:
             assert self.broker is not None
-            self._chronicle.violate(f"S2: {self.host} took a directory offline that works: {self.broker.log_manager.directories.offline}")
+            self._chronicle.violate(
+                f"S2: {self.host} took a directory offline that works: {self.broker.log_manager.directories.offline}"
+            )
 
     def _exit(self) -> None:
         assert self.node is not None

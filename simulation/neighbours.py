@@ -16,7 +16,9 @@ from lowtide.simulation.machines import Machine, State
 class Beside:
     """The other brokers of a machine, as one of them has them (`Neighbours`)."""
 
-    def __init__(self, machines: Sequence[Machine], on_report: Callable[[BrokerLoad], None] = lambda _load: None) -> None:
+    def __init__(
+        self, machines: Sequence[Machine], on_report: Callable[[BrokerLoad], None] = lambda _load: None
+    ) -> None:
         """`machines` are the brokers of one machine."""
         self._machines = machines
         self.report = on_report

@@ -60,11 +60,18 @@ class OwnerHistory(GroupHistory):
         self._inhabited_until_s = max(self._inhabited_until_s, asked_s + SURE_S)
 
     def on_epoch(self, epoch: int, *, known: int, given_out_before: int, beginnings: int, now_s: float) -> None:
-        """A member receives its epoch; it had one already, or has joined (0). Before, a member received `given_out_before`."""
+        """A member receives its epoch; it had one already, or has joined (0).
+
+        Before, a member received `given_out_before`.
+        """
         if known:
             if epoch < known:
                 self._fail(f"G2: a member in epoch {known} receives epoch {epoch}")
-        elif epoch < given_out_before and beginnings == self.beginnings and not (self.changes_kind and now_s > self._inhabited_until_s):
+        elif (
+            epoch < given_out_before
+            and beginnings == self.beginnings
+            and not (self.changes_kind and now_s > self._inhabited_until_s)
+        ):
             self._fail(f"G2: a member joins in epoch {epoch}, and {given_out_before} was given out before")
         self.generation_id = max(self.generation_id, epoch)
 
@@ -82,7 +89,9 @@ class OwnerHistory(GroupHistory):
             mine.sure_until_s = max(mine.sure_until_s, sure_until_s)
             for other, tenure in tenures.items():
                 if other != owner and min(mine.sure_until_s, tenure.sure_until_s) > now_s:
-                    self._fail(f"G1: partition {partition} belongs to {other} since {tenure.since_s:.4f} s, and to {owner}")
+                    self._fail(
+                        f"G1: partition {partition} belongs to {other} since {tenure.since_s:.4f} s, and to {owner}"
+                    )
 
     def on_released(self, owner: str, partitions: Iterable[int]) -> None:
         """An owner has given these back, or is out and knows it."""
@@ -98,9 +107,13 @@ class OwnerHistory(GroupHistory):
         """A commit was acknowledged for a partition that its owner had got at `since_s`, and that it asked for at `asked_s`."""
         for given_s, other in self._given.get(partition, ()):
             if other != owner and since_s < given_s < asked_s:
-                self._fail(f"G4: {owner} commits for partition {partition} that it got at {since_s:.4f} s, and {other} at {given_s:.4f} s")
+                self._fail(
+                    f"G4: {owner} commits for partition {partition} that it got at {since_s:.4f} s, and {other} at {given_s:.4f} s"
+                )
 
-    def on_committed(self, partition: int, offset: Offset, *, generation_id: int, given_out_before: int, voids: int) -> None:
+    def on_committed(
+        self, partition: int, offset: Offset, *, generation_id: int, given_out_before: int, voids: int
+    ) -> None:
         """See `GroupHistory`. A member in an epoch of before may commit for what it has had since then."""
         super().on_committed(partition, offset, generation_id=-1, given_out_before=given_out_before, voids=voids)
 

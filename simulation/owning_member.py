@@ -21,7 +21,9 @@ STABLE_WITHIN_S: Final = 30.0
 LOST_FOR_S: Final = 6.0
 """For so long a request may be on its way of which nothing was heard: links are cut and brokers stopped for less."""
 
-GONE: Final = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNRELEASED_INSTANCE_ID, ErrorCode.GROUP_ID_NOT_FOUND}) | OUT
+GONE: Final = (
+    frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNRELEASED_INSTANCE_ID, ErrorCode.GROUP_ID_NOT_FOUND}) | OUT
+)
 STALE: Final = frozenset({ErrorCode.STALE_MEMBER_EPOCH})
 LATE: Final = STALE | GONE | BEHIND | NOT_YET_THERE
 
@@ -99,7 +101,9 @@ class OwningMember(AnyMember):
         history, now_s = self.load.owners, self.client.now_s()
         if voids != history.voids:
             return
-        history.on_owned(self.client.name, partitions, asked_s=asked_s if asked_s > self._unsure_until_s else -2.0, now_s=now_s)
+        history.on_owned(
+            self.client.name, partitions, asked_s=asked_s if asked_s > self._unsure_until_s else -2.0, now_s=now_s
+        )
 
     def release(self, partitions: list[int]) -> None:
         """It gives these back."""
@@ -112,14 +116,22 @@ class OwningMember(AnyMember):
 
     def remember_for_late(self) -> None:
         """It is about to be out: what it has now, it may still commit for, it thinks."""
-        tenures = {number: since for number in self.partitions if (since := self.load.owners.since_s(self.client.name, number)) is not None}
+        tenures = {
+            number: since
+            for number in self.partitions
+            if (since := self.load.owners.since_s(self.client.name, number)) is not None
+        }
         if self._member_id and tenures and self.generation_id >= 0:
             self._late = self._member_id, self.generation_id, tenures, self.load.history.voids
 
-    async def commit_as(self, partition: int, member_id: str, generation_id: int, since_s: float | None, version: int | None) -> int:
+    async def commit_as(
+        self, partition: int, member_id: str, generation_id: int, since_s: float | None, version: int | None
+    ) -> int:
         """Commit for a partition that it got at `since_s`. Returns the error code."""
         asked_s, voids = self.client.now_s(), self.load.history.voids
-        code = await self.commit(partition, member_id=member_id, instance=self._instance, generation_id=generation_id, version=version)
+        code = await self.commit(
+            partition, member_id=member_id, instance=self._instance, generation_id=generation_id, version=version
+        )
         if code == ErrorCode.NONE and since_s is not None and voids == self.load.history.voids:
             self.load.owners.on_owner_committed(self.client.name, partition, since_s=since_s, asked_s=asked_s)
         return code
@@ -127,7 +139,8 @@ class OwningMember(AnyMember):
     async def commit_late(self, version: int | None) -> None:
         """Commit as who it was before, for what it had then.
 
-        Where the coordinator has lost records since, the group may come to the same generation again: the commit then passes rightly.
+        Where the coordinator has lost records since, the group may come to the same generation again: the commit then
+        passes rightly.
         """
         if self._late is not None:
             member_id, generation_id, tenures, voids = self._late

@@ -1,9 +1,9 @@
 """What must hold of deletes that wait, and of the replicas that a leader must count as live.
 
 * Rule DR4: within 50 virtual ms of the event that ends its waiting a delete is answered. Such events are that every replica which the
-  leader must ask has reported a log start that is high enough, none is eligible as a leader besides (KIP-966), and no broker that had a
-  replica may still answer with it; and that the
-  leadership, the topic or the broker's right to act is over.
+  leader must ask has reported a log start that is high enough, none is eligible as a leader besides (KIP-966), and no
+  broker that had a replica may still answer with it; and that the leadership, the topic or the broker's right to act is
+  over.
 * Rule DR6: a delete isn't acknowledged under another leader epoch than the one that accepted it; one that waits on is seen by DR4.
 * Rule DR3, from outside: the followers that fetched within the lag time since before the delete was sent, and who was registered all the
   time, must have it when it is acknowledged, member of the ISR or not.
@@ -39,7 +39,8 @@ class ParkedDeletes:
         self.now_s = 0.0
         self._listened_s = 0.0
         self._ended: dict[int, tuple[Any, float, str]] = {}
-        # (leader, topic id, number, leader epoch, follower) -> broker epoch, and since when it has fetched without a gap.
+        # (leader, topic id, number, leader epoch, follower) -> broker epoch, and since when it has fetched without a
+        # gap.
         self._heard: dict[tuple[BrokerId, bytes, int, int, BrokerId], tuple[int, float]] = {}
 
     def check(self) -> None:
@@ -64,7 +65,9 @@ class ParkedDeletes:
                 self._check_queue(machine, broker, log_starts, waiting)
         self._ended = waiting
 
-    def live_since(self, leader: BrokerId, topic: TopicImage, number: int, moment_s: float) -> Iterator[tuple[BrokerId, str]]:
+    def live_since(
+        self, leader: BrokerId, topic: TopicImage, number: int, moment_s: float
+    ) -> Iterator[tuple[BrokerId, str]]:
         """Who the leader must count as live for all the time from `moment_s` until now."""
         broker = self._machines[leader].broker
         if broker is None:
@@ -72,7 +75,12 @@ class ParkedDeletes:
         self._note_heard(leader, broker)
         state = topic.partitions[number]
         for (by, topic_id, partition, epoch, follower), (broker_epoch, since_s) in self._heard.items():
-            if (by, topic_id, partition, epoch) == (leader, topic.topic_id, number, state.leader_epoch) and since_s < moment_s:
+            if (by, topic_id, partition, epoch) == (
+                leader,
+                topic.topic_id,
+                number,
+                state.leader_epoch,
+            ) and since_s < moment_s:
                 if follower not in state.replicas:
                     continue
                 yield follower, f"broker epoch {broker_epoch}, fetching since {since_s:.4f} s"
@@ -94,7 +102,9 @@ class ParkedDeletes:
                 epoch = image.broker_epoch(follower)
                 has_fetched = state.broker_epoch == epoch and state.has_fetched_within(lag_ms, now_ms)
                 # Also before the image showed its registration: it was answered.
-                if epoch is None or not (has_fetched or (state.unseen_epoch == epoch and now_ms - state.unseen_ms <= lag_ms)):
+                if epoch is None or not (
+                    has_fetched or (state.unseen_epoch == epoch and now_ms - state.unseen_ms <= lag_ms)
+                ):
                     continue
                 if not image.may_be_in_sync(follower, partition.topic_id, number):
                     continue
@@ -107,7 +117,9 @@ class ParkedDeletes:
         for key in [key for key in self._heard if key[0] == leader and key not in still]:
             del self._heard[key]
 
-    def _check_queue(self, machine: Machine, broker: Broker, queue: DelayedQueue, waiting: dict[int, tuple[Any, float, str]]) -> None:
+    def _check_queue(
+        self, machine: Machine, broker: Broker, queue: DelayedQueue, waiting: dict[int, tuple[Any, float, str]]
+    ) -> None:
         purgatory = queue._purgatory  # noqa: SLF001 - the checker sees everything
         for bucket in purgatory._buckets.values():  # noqa: SLF001
             for identity, operation in bucket.items():
@@ -118,7 +130,9 @@ class ParkedDeletes:
                 since_s = self.now_s if before is None or before[0] is not operation else before[1]
                 waiting[identity] = (operation, since_s, reason)
                 if (self.now_s - since_s) * 1000 > ANSWER_WITHIN_MS:
-                    self._chronicle.violate(f"rule DR4: a delete waits on {machine.host} for more than 50 ms after its end: {reason}")
+                    self._chronicle.violate(
+                        f"rule DR4: a delete waits on {machine.host} for more than 50 ms after its end: {reason}"
+                    )
 
     def _why_over(self, broker: Broker, operation: Any) -> str | None:
         """Why an operation should be answered now; None while it may wait."""

@@ -15,7 +15,12 @@ from lowtide.protocol.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from lowtide.protocol.messages.init_producer_id import InitProducerIdRequest
-from lowtide.protocol.messages.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData
+from lowtide.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    TopicProduceData,
+)
 from lowtide.protocol.types import BrokerId, Offset
 from lowtide.runtime.random import Random
 from lowtide.simulation.cluster_client import ClusterClient
@@ -50,7 +55,9 @@ class Producer(Actor):
         row = await self.send(broker_id, build_batch(load.records(values, self.random)), acks)
         if row.error_code == ErrorCode.NONE:
             load.counts["produced" if acks < 0 else "produced acks=1"] += count
-            self.client.note(f"produced {count} at {row.base_offset} of {load.history.name}, acks={acks}, broker {broker_id}")
+            self.client.note(
+                f"produced {count} at {row.base_offset} of {load.history.name}, acks={acks}, broker {broker_id}"
+            )
             if acks < 0:
                 load.history.on_acknowledged(row.base_offset, values)
         elif row.error_code in WRITTEN_NOTHING:
@@ -64,10 +71,14 @@ class Producer(Actor):
         timeout_ms = _SHORT_TIMEOUT_MS if self.random.random() < 0.2 else TIMEOUT_MS  # noqa: PLR2004
         return await self.send_within(timeout_ms, broker_id, batch, acks)
 
-    async def send_within(self, timeout_ms: int, broker_id: BrokerId, batch: bytes, acks: int) -> PartitionProduceResponse:
+    async def send_within(
+        self, timeout_ms: int, broker_id: BrokerId, batch: bytes, acks: int
+    ) -> PartitionProduceResponse:
         """The same, with that timeout."""
         load = self.load
-        data = TopicProduceData(name=load.topic, partition_data=[PartitionProduceData(index=load.partition, records=batch)])
+        data = TopicProduceData(
+            name=load.topic, partition_data=[PartitionProduceData(index=load.partition, records=batch)]
+        )
         request = ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=[data])
         response = await self.client.ask(broker_id, request, PRODUCE_VERSION, timeout_ms=timeout_ms)
         row: PartitionProduceResponse = response.responses[0].partition_responses[0]
@@ -106,15 +117,21 @@ class IdempotentProducer(Producer):
             self._sequence += len(values)
             load.counts["produced idempotently"] += len(values)
             if row.error_code == ErrorCode.NONE and row.base_offset >= 0:
-                self.client.note(f"produced {len(values)} at {row.base_offset} of {load.history.name}, idempotent, broker {broker_id}")
+                self.client.note(
+                    f"produced {len(values)} at {row.base_offset} of {load.history.name}, idempotent, broker {broker_id}"
+                )
                 load.history.on_acknowledged(row.base_offset, values)
         elif row.error_code in {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID}:
             if not load.history.records_are_void:
                 if not load.observer.leads(load, broker_id):
-                    load.counts["refused by a former leader"] += 1  # It doesn't know what the next one was sent, perhaps by mistake.
+                    load.counts["refused by a former leader"] += (
+                        1  # It doesn't know what the next one was sent, perhaps by mistake.
+                    )
                     return
                 name = ErrorCode(row.error_code).name
-                raise HistoryError(f"R1: {load.history.name}: broker {broker_id} answers {name} to an idempotent producer's next batch")
+                raise HistoryError(
+                    f"R1: {load.history.name}: broker {broker_id} answers {name} to an idempotent producer's next batch"
+                )
             self._id, self._unsettled = -1, None
         elif row.error_code != ErrorCode.NOT_ENOUGH_REPLICAS:
             self.on_error("Produce", row.error_code)
@@ -149,11 +166,15 @@ class Deleter(Actor):
         timeout_ms = self.random.choice((0, _SHORT_TIMEOUT_MS, TIMEOUT_MS, TIMEOUT_MS))
         await self.delete(broker_id, offset, version=version, leader_only=leader_only, timeout_ms=timeout_ms)
 
-    async def delete(self, broker_id: BrokerId, offset: Offset | None, *, version: int, leader_only: bool, timeout_ms: int) -> int:
+    async def delete(
+        self, broker_id: BrokerId, offset: Offset | None, *, version: int, leader_only: bool, timeout_ms: int
+    ) -> int:
         """One delete. Returns the answer's error code."""
         load = self.load
         load.history.on_delete(offset)
-        row = DeleteRecordsPartition(partition_index=load.partition, offset=TO_HIGH_WATERMARK if offset is None else offset)
+        row = DeleteRecordsPartition(
+            partition_index=load.partition, offset=TO_HIGH_WATERMARK if offset is None else offset
+        )
         topic = DeleteRecordsTopic(name=load.topic, partitions=[row])
         request = DeleteRecordsRequest(topics=[topic], timeout_ms=timeout_ms, leader_only=leader_only)
         sent_s = asyncio.get_running_loop().time()
@@ -161,7 +182,9 @@ class Deleter(Actor):
         response = await self.client.ask(broker_id, request, version, timeout_ms=timeout_ms + _COMMIT_GRACE_MS)
         answer = response.topics[0].partitions[0]
         what = f"deleted to {offset} of {load.history.name}{', leader only' if leader_only else ''}, broker {broker_id}"
-        self.client.note(f"{what}, asked at {sent_s:.4f}: {ErrorCode(answer.error_code).name}, low watermark {answer.low_watermark}")
+        self.client.note(
+            f"{what}, asked at {sent_s:.4f}: {ErrorCode(answer.error_code).name}, low watermark {answer.low_watermark}"
+        )
         if answer.error_code == ErrorCode.NONE:
             self._again = None
             load.counts["deleted, leader only" if leader_only else "deleted"] += 1
@@ -176,7 +199,13 @@ class Deleter(Actor):
         return int(answer.error_code)
 
     def _on_success(
-        self, broker_id: BrokerId, offset: Offset | None, answer: DeleteRecordsPartitionResult, sent_s: float, *, leader_only: bool
+        self,
+        broker_id: BrokerId,
+        offset: Offset | None,
+        answer: DeleteRecordsPartitionResult,
+        sent_s: float,
+        *,
+        leader_only: bool,
     ) -> None:
         load = self.load
         if leader_only:

@@ -1,8 +1,9 @@
 """An idempotent producer of a simulated cluster with several batches under way, as clients have by default.
 
-What a broker remembers of a producer beyond its last batch, and that a gap between two batches is refused, only such a producer can show.
-Where what a broker didn't answer in time is deleted, by a client or by retention, it may be refused after the broker's next start: as in
-Kafka a snapshot has the last batch of a producer, and the batches before are looked up in the log.
+What a broker remembers of a producer beyond its last batch, and that a gap between two batches is refused, only such a
+producer can show. Where what a broker didn't answer in time is deleted, by a client or by retention, it may be refused
+after the broker's next start: as in Kafka a snapshot has the last batch of a producer, and the batches before are
+looked up in the log.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class PipelinedProducer(IdempotentProducer):
             self._under_way.append(self.next_batch())
         await self.client.connect(broker_id)
         sent = list(self._under_way)
-        answers = await asyncio.gather(*(self.send_within(TIMEOUT_MS, broker_id, batch, -1) for _, batch in sent), return_exceptions=True)
+        answers = await asyncio.gather(
+            *(self.send_within(TIMEOUT_MS, broker_id, batch, -1) for _, batch in sent), return_exceptions=True
+        )
         lost: OSError | None = None
         for (values, batch), answer in zip(sent, answers, strict=True):
             if isinstance(answer, OSError):
@@ -80,7 +83,9 @@ class PipelinedProducer(IdempotentProducer):
             self._under_way.remove((values, batch))
             load.counts["produced in a row"] += len(values)
             if row.error_code == ErrorCode.NONE and row.base_offset >= 0:
-                self.client.note(f"produced {len(values)} at {row.base_offset} of {load.history.name}, in a row, broker {broker_id}")
+                self.client.note(
+                    f"produced {len(values)} at {row.base_offset} of {load.history.name}, in a row, broker {broker_id}"
+                )
                 load.history.on_acknowledged(row.base_offset, values)
         elif row.error_code in _BEFORE and (values, batch) != self._under_way[0]:
             load.counts["refused behind a gap"] += 1
@@ -90,7 +95,9 @@ class PipelinedProducer(IdempotentProducer):
                     load.counts["refused by a former leader"] += 1
                     return True
                 name = ErrorCode(row.error_code).name
-                raise HistoryError(f"R1: {load.history.name}: broker {broker_id} answers {name} to an idempotent producer's next batch")
+                raise HistoryError(
+                    f"R1: {load.history.name}: broker {broker_id} answers {name} to an idempotent producer's next batch"
+                )
             self._id, self._under_way = -1, []
             return False
         elif row.error_code != ErrorCode.NOT_ENOUGH_REPLICAS:

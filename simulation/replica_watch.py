@@ -47,8 +47,9 @@ class ReplicaWatch:
         """Up to where it was on the disk of the log directory from which it was moved last, but for what was cut since."""
 
     def note_death(self, machine: Machine, *, power: bool) -> None:
-        """Its broker is about to die; with `power` its machine, which keeps what is on the disk alone. A disk that fails keeps nothing.
+        """Its broker is about to die; with `power` its machine, which keeps what is on the disk alone.
 
+        A disk that fails keeps nothing.
         The start after that may find a log that was moved in either folder, while the new one's name isn't on the disk.
         """
         log = self.log
@@ -72,16 +73,24 @@ class ReplicaWatches:
     def find(self, broker_id: BrokerId, topic_id: TopicId, number: int) -> ReplicaWatch | None:
         """What is known of a replica, if anything was seen of it on its present disk."""
         watch = self._watches.get((broker_id, topic_id, number))
-        return None if watch is None or watch.directory_changes != self._machines[broker_id].directory_changes else watch
+        return (
+            None if watch is None or watch.directory_changes != self._machines[broker_id].directory_changes else watch
+        )
 
     def of(self, machine: Machine, log: Log) -> ReplicaWatch:
         """The watch of a replica whose log is open; all of it is to be looked at when that is another one than before."""
         key = (machine.broker_id, log.topic_id, log.topic_partition.partition)
         watch = self._watches.get(key)
         if watch is None or watch.directory_changes != machine.directory_changes:
-            watch = self._watches[key] = ReplicaWatch(f"{log.topic_partition} on {machine.host}", machine.directory_changes)
+            watch = self._watches[key] = ReplicaWatch(
+                f"{log.topic_partition} on {machine.host}", machine.directory_changes
+            )
         if watch.log is not log:
-            is_moved = watch.log is not None and watch.log.parent_directory != log.parent_directory and machine.lives == watch.life
+            is_moved = (
+                watch.log is not None
+                and watch.log.parent_directory != log.parent_directory
+                and machine.lives == watch.life
+            )
             watch.moved_from = watch.log if is_moved else None
             watch.moved_synced_end = 0 if watch.moved_from is None else watch.moved_from.recovery_point
             watch.log, watch.life, watch.seen = log, machine.lives, (-1, -1, -1)

@@ -46,9 +46,13 @@ def measure(spec: ScaleSpec, *, tells: bool = False) -> ScaleCluster:
 
 def line_of(stage: Stage) -> str:
     """A stage in a line."""
-    written = ", ".join(f"{count} {name}" for name, count in sorted(stage.keys_written.items(), key=lambda row: -row[1])[:4])
+    written = ", ".join(
+        f"{count} {name}" for name, count in sorted(stage.keys_written.items(), key=lambda row: -row[1])[:4]
+    )
     counts = ", ".join(f"{name} {value:g}" for name, value in stage.counts.items())
-    requests = ", ".join(f"{count} {name}" for name, count in sorted(stage.requests.items(), key=lambda row: -row[1])[:5])
+    requests = ", ".join(
+        f"{count} {name}" for name, count in sorted(stage.requests.items(), key=lambda row: -row[1])[:5]
+    )
     return (
         f"{stage.name}: {stage.virtual_s:.1f} s; {stage.transactions} transactions ({written}); CPU {stage.broker_cpu_s:.1f} s, "
         f"of one broker {stage.busiest_cpu_s:.2f} s, of the controller {stage.controller_cpu_s:.2f} s"
@@ -84,7 +88,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--groups", type=int, default=1000)
     parser.add_argument("--restarts", type=int, help="brokers to restart one after the other: 3, or all with --rolling")
     parser.add_argument("--rolling", action="store_true", help="restart brokers, and leave the other stages out")
-    parser.add_argument("--rack-stays-away", action="store_true", help="leave the last stage out: it takes the memory of a rack's brokers")
+    parser.add_argument(
+        "--rack-stays-away",
+        action="store_true",
+        help="leave the last stage out: it takes the memory of a rack's brokers",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", help="a file for the figures")
     options = parser.parse_args(arguments)

@@ -168,7 +168,11 @@ class ScaleCluster:
 
     def partitions(self) -> list[tuple[str, int, PartitionImage]]:
         """All partitions of all topics."""
-        return [(topic.name, number, state) for topic in self.image.topics.values() for number, state in enumerate(topic.partitions)]
+        return [
+            (topic.name, number, state)
+            for topic in self.image.topics.values()
+            for number, state in enumerate(topic.partitions)
+        ]
 
     def machine(self, broker_id: BrokerId) -> Machine:
         """The machine of a broker."""
@@ -259,10 +263,14 @@ class ScaleCluster:
         rows = [CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()]
         for start in range(0, len(names), count):
             topics = [
-                CreatableTopic(name=name, num_partitions=partitions, replication_factor=REPLICAS, assignments=[], configs=rows)
+                CreatableTopic(
+                    name=name, num_partitions=partitions, replication_factor=REPLICAS, assignments=[], configs=rows
+                )
                 for name in names[start : start + count]
             ]
-            answer = await self.ask(self.controller(), CreateTopicsRequest(topics=topics, timeout_ms=_REQUEST_MS), _CREATE_TOPICS_VERSION)
+            answer = await self.ask(
+                self.controller(), CreateTopicsRequest(topics=topics, timeout_ms=_REQUEST_MS), _CREATE_TOPICS_VERSION
+            )
             errors = {ErrorCode(row.error_code) for row in answer.topics} - {ErrorCode.NONE}
             assert not errors, errors
 

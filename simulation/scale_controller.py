@@ -1,7 +1,8 @@
 """What the controller's decisions cost by the number of partitions: `python -m lowtide.simulation.scale_controller`.
 
-Only the controller's image of a cluster and its decisions are here, no broker: topics are created, a broker dies, then a rack. Each number
-of partitions has a process of its own. Printed are CPU time and resident memory of that process, and what is written to the store.
+Only the controller's image of a cluster and its decisions are here, no broker: topics are created, a broker dies, then
+a rack. Each number of partitions has a process of its own. Printed are CPU time and resident memory of that process,
+and what is written to the store.
 """
 
 from __future__ import annotations
@@ -93,7 +94,9 @@ def measure(partitions: int) -> Figures:
     for number in range(partitions // PARTITIONS_PER_TOPIC):
         topic = NewTopic(f"topic-{number}", PARTITIONS_PER_TOPIC, REPLICAS)
         with spent() as plan_s:
-            planned = plan_create_topic(cluster.image, topic, default_partition_count=1, default_replication_factor=1, random=random)
+            planned = plan_create_topic(
+                cluster.image, topic, default_partition_count=1, default_replication_factor=1, random=random
+            )
         assert isinstance(planned, TopicCreation), planned
         with spent() as follow_s:
             cluster.make(planned.plan.steps)

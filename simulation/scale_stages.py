@@ -11,10 +11,18 @@ from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
 from lowtide.protocol.messages.heartbeat import HeartbeatRequest
-from lowtide.protocol.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource, IncrementalAlterConfigsRequest
+from lowtide.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from lowtide.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from lowtide.protocol.messages.leave_group import LeaveGroupRequest
-from lowtide.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from lowtide.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from lowtide.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from lowtide.protocol.types import BrokerId, TopicPartition
@@ -61,7 +69,15 @@ _CONSUMED_MS: Final = 1000
 _TIMEOUT_MS: Final = 30_000
 _SESSION_MS: Final = 45_000
 _PRODUCE_VERSION: Final = 7
-_JOIN_VERSION, _SYNC_VERSION, _COMMIT_VERSION, _HEARTBEAT_VERSION, _FIND_VERSION, _ALTER_VERSION, _LEAVE_VERSION = 3, 2, 5, 2, 2, 1, 1
+_JOIN_VERSION, _SYNC_VERSION, _COMMIT_VERSION, _HEARTBEAT_VERSION, _FIND_VERSION, _ALTER_VERSION, _LEAVE_VERSION = (
+    3,
+    2,
+    5,
+    2,
+    2,
+    1,
+    1,
+)
 _TOPIC_RESOURCE, _SET = 2, 0
 _ALL_IN_SYNC: Final = -1
 
@@ -230,7 +246,10 @@ async def consumed(cluster: ScaleCluster) -> dict[str, float]:
 
 
 async def death(cluster: ScaleCluster, dead: list[Machine]) -> dict[str, float]:
-    """These are killed; until every partition has a leader that lives and leads. Errors: AssertionError where that takes too long."""
+    """These are killed; until every partition has a leader that lives and leads.
+
+    Errors: AssertionError where that takes too long.
+    """
     ids = {machine.broker_id for machine in dead}
     led = sum(state.leader in ids for _, _, state in cluster.partitions())
     began_s = cluster.loop.time()
@@ -251,7 +270,10 @@ async def returned(cluster: ScaleCluster, dead: list[Machine]) -> dict[str, floa
 
 
 async def restart(cluster: ScaleCluster, machine: Machine) -> dict[str, float]:
-    """It is stopped in order and started again; until all replicas are in sync. Its partitions are looked at all the time."""
+    """It is stopped in order and started again; until all replicas are in sync.
+
+    Its partitions are looked at all the time.
+    """
     led = sum(state.leader == machine.broker_id for _, _, state in cluster.partitions())
     watch = AbsenceWatch(cluster, machine.broker_id)
     machine.stop()

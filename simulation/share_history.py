@@ -1,8 +1,9 @@
 """What members of one share group were given of the records of a topic, and whether leaders may have given them that.
 
-Checked (letters of the invariants): G7 a record is delivered at most as often as the limit allows, whichever way its deliveries end, each
-delivery is counted, and no record is delivered to a second member while the first one has it, or after it was accepted; G8 a record that
-no member can process costs no other record: in the end each of the others is accepted.
+Checked (letters of the invariants): G7 a record is delivered at most as often as the limit allows, whichever way its
+deliveries end, each delivery is counted, and no record is delivered to a second member while the first one has it, or
+after it was accepted; G8 a record that no member can process costs no other record: in the end each of the others is
+accepted.
 
 A new leader doesn't know which deliveries were under way (as in Kafka): behind one the counts are checked as bounds.
 """
@@ -31,7 +32,10 @@ class ShareHistory:
     """The history of one share group in one topic."""
 
     def __init__(self, limit: int, lock_ms: int) -> None:
-        """`limit` is `share.delivery.count.limit`. No lock times out earlier than `lock_ms` after its record was received."""
+        """`limit` is `share.delivery.count.limit`.
+
+        No lock times out earlier than `lock_ms` after its record was received.
+        """
         self.limit = limit
         self.counts: dict[Record, int] = {}
         """The delivery count that was shown last."""

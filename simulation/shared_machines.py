@@ -35,7 +35,9 @@ async def leaders_are_given(cluster: ClusterWorld) -> None:
     leader = next((each for each in cluster.machines if each.broker_id == state.leader and each.is_running), None)
     if leader is None or leader.broker is None:
         return
-    beside_it = [each.broker_id for each in beside(cluster, leader) if each is not leader and each.broker_id in state.isr]
+    beside_it = [
+        each.broker_id for each in beside(cluster, leader) if each is not leader and each.broker_id in state.isr
+    ]
     if not beside_it:
         return
     receiver = cluster.random.choice(beside_it)
@@ -43,7 +45,9 @@ async def leaders_are_given(cluster: ClusterWorld) -> None:
     give(leader.broker, LeaderMove(topic, number, leader.broker_id, receiver, 0.1, 0.9, 0.1))
     await cluster.sleep(0.0, 1.0)
     now = cluster.partition(topic, number)
-    cluster.effects["leadership given"] += now is not None and now.leader == receiver and now.leader_epoch == state.leader_epoch + 1
+    cluster.effects["leadership given"] += (
+        now is not None and now.leader == receiver and now.leader_epoch == state.leader_epoch + 1
+    )
 
 
 def beside(cluster: ClusterWorld, machine: Machine) -> list[Machine]:

@@ -1,7 +1,7 @@
 """The metadata store of a simulated cluster, and each broker's way to it: slow, cut, ambiguous, silent.
 
-One `MemoryStore` stands for etcd: it outlives the brokers, and what is on its way to it or from it outlives them too. A `StoreLink` is
-the way of one process. What may go wrong on it:
+One `MemoryStore` stands for etcd: it outlives the brokers, and what is on its way to it or from it outlives them too. A
+`StoreLink` is the way of one process. What may go wrong on it:
 
 * requests and answers take time, and may be held up so long that the asker has given up; the request is carried out all the same
 * a request is lost, or its answer is: after a while the asker receives that the outcome is unknown
@@ -149,7 +149,10 @@ class SharedStore:
 
 
 class StoreLink:
-    """The `OwnedStore` of one process. Its faults are settable at any time, and outlive a process that is replaced by `renew`."""
+    """The `OwnedStore` of one process.
+
+    Its faults are settable at any time, and outlive a process that is replaced by `renew`.
+    """
 
     def __init__(self, shared: SharedStore, random: Random, effects: Counter[str]) -> None:
         """`effects` counts what went wrong."""
@@ -287,7 +290,9 @@ class StoreLink:
         self._effects[f"store request {fate}"] += 1
         return fate
 
-    async def _carry(self, operation: Callable[[MemoryStore], Awaitable[Any]], answer: asyncio.Future[Any], fate: str | None) -> None:
+    async def _carry(
+        self, operation: Callable[[MemoryStore], Awaitable[Any]], answer: asyncio.Future[Any], fate: str | None
+    ) -> None:
         await asyncio.sleep(self._delay_s() if fate != "held up" else self._random.uniform(0, HELD_UP_S))
         if self.requests_are_cut or fate == "lost":
             self._effects["store request cut off"] += self.requests_are_cut

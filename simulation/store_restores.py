@@ -57,11 +57,15 @@ async def store_restored(cluster: ClusterWorld) -> None:
             cluster.kill(machine)  # It knows nothing of what comes now.
     await cluster.sleep(0.0, 1.0)
     # Every broker has seen something that the backup lacks.
-    await shared.store.transact([], [Put(PREFIX + b"config/group/simulated", b'{"consumer.session.timeout.ms":"45000"}')])
+    await shared.store.transact(
+        [], [Put(PREFIX + b"config/group/simulated", b'{"consumer.session.timeout.ms":"45000"}')]
+    )
     await cluster.sleep(0.5, 3.0)
     copied = who != "some" and random.random() < 0.5  # noqa: PLR2004
     if copied:
-        await asyncio.sleep(2 * WITNESS_INTERVAL_MS / 1000)  # Nothing shows that such a store went back but what it should hold.
+        await asyncio.sleep(
+            2 * WITNESS_INTERVAL_MS / 1000
+        )  # Nothing shows that such a store went back but what it should hold.
     cluster.excuse_all()
     for machine in away:
         cluster.kill(machine)
@@ -70,7 +74,9 @@ async def store_restored(cluster: ClusterWorld) -> None:
     shared.stop()
     await cluster.sleep(0.01, 0.5)
     folders = {machine.broker_id: _folders(cluster, machine) for machine in cluster.machines}
-    cluster.note(f"the store is put back to revision {snapshot.revision} {'by its files' if copied else 'from a snapshot'}, {who} up")
+    cluster.note(
+        f"the store is put back to revision {snapshot.revision} {'by its files' if copied else 'from a snapshot'}, {who} up"
+    )
     shared.restore(snapshot, copied=copied)
     shared.start()
     for machine in random.sample(away, len(away)):
@@ -131,7 +137,10 @@ async def _check_refused(cluster: ClusterWorld, folders: dict[int, set[str]]) ->
 
 
 async def _bring_forward(cluster: ClusterWorld, before: MetadataImage, backup: StoreSnapshot | None = None) -> None:
-    """What docs/etcd.md has an operator do, or with a backup docs/backup.md. `before` is what the store said before it went."""
+    """What docs/etcd.md has an operator do, or with a backup docs/backup.md.
+
+    `before` is what the store said before it went.
+    """
     for machine in cluster.machines:
         cluster.kill(machine)
     facts = [_facts(cluster, machine) for machine in cluster.machines]
@@ -159,20 +168,30 @@ async def _bring_forward(cluster: ClusterWorld, before: MetadataImage, backup: S
 
 def _copy(found: list[Row], revision: Revision) -> MetadataCopy:
     rows = {row[0]: row for row in found}
-    return MetadataCopy(found, revision, history_id=recovery.history_of(rows).history_id, cluster_id=rows[keys.CLUSTER_ID][1].decode())
+    return MetadataCopy(
+        found, revision, history_id=recovery.history_of(rows).history_id, cluster_id=rows[keys.CLUSTER_ID][1].decode()
+    )
 
 
 def _check_losses(cluster: ClusterWorld, plan: recovery.RecoveryPlan, before: MetadataImage) -> None:
     """An operator is asked to accept a loss only where every replica that had everything may have lost something."""
     for each in plan.partitions:
         topic = before.topics.get(each.topic)
-        if each.loss and topic is not None and not cluster.invariants.promises.all_may_lack_records(topic.partitions[each.partition]):
+        if (
+            each.loss
+            and topic is not None
+            and not cluster.invariants.promises.all_may_lack_records(topic.partitions[each.partition])
+        ):
             cluster.chronicle.violate(f"a recovery says that records are lost, and some replica has them: {each.loss}")
 
 
 def _facts(cluster: ClusterWorld, machine: Machine) -> recovery.BrokerFacts:
     filesystem = machine.filesystem
-    copies = [filesystem.read_bytes(f"{path}/{COPY_FILE}") for path in cluster.directories if filesystem.exists(f"{path}/{COPY_FILE}")]
+    copies = [
+        filesystem.read_bytes(f"{path}/{COPY_FILE}")
+        for path in cluster.directories
+        if filesystem.exists(f"{path}/{COPY_FILE}")
+    ]
     found = recovery.facts_of([survey(filesystem, path) for path in cluster.directories], copies)
     return recovery.decode_facts(recovery.encode_facts(found), machine.host)
 

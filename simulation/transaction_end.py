@@ -24,7 +24,10 @@ _LOOK_S: Final = 0.05
 
 
 async def check_end(cluster: ClusterWorld, load: TransactionLoad) -> None:
-    """Check that all transactions end, and what is committed. What no broker has any more isn't judged. Errors: HistoryError."""
+    """Check that all transactions end, and what is committed.
+
+    What no broker has any more isn't judged. Errors: HistoryError.
+    """
     image = cluster.shared.image
     for topic in (load.topic, TRANSACTION_TOPIC, GROUP_TOPIC):
         if topic in image.topics and not all(
@@ -65,7 +68,9 @@ async def _check_transformed(
 def _is_stable(cluster: ClusterWorld, load: TransactionLoad, number: int) -> bool:
     """Whether all that the leader has is committed, and no transaction is open in it."""
     state = cluster.partition(load.topic, number)
-    machine = next((machine for machine in cluster.machines if state is not None and machine.broker_id == state.leader), None)
+    machine = next(
+        (machine for machine in cluster.machines if state is not None and machine.broker_id == state.leader), None
+    )
     replicas = None if machine is None or machine.broker is None else machine.broker.replicas
     partition = None if replicas is None else replicas.partitions.get((load.topic, number))
     if partition is None:

@@ -1,9 +1,9 @@
 """What the clients of transactions saw, and whether brokers may have shown them that.
 
-Checked (letters of the invariants): T1 who reads what is committed is shown nothing of a transaction whose commit no client has asked for;
-T2 of a transaction all is shown or nothing, in all partitions: all if its commit was acknowledged, nothing if that was refused; what was
-shown once stays; T5 a producer that another has followed changes nothing; T6 a record stands once, and in the order of sending; R2 an
-offset has one value.
+Checked (letters of the invariants): T1 who reads what is committed is shown nothing of a transaction whose commit no
+client has asked for; T2 of a transaction all is shown or nothing, in all partitions: all if its commit was
+acknowledged, nothing if that was refused; what was shown once stays; T5 a producer that another has followed changes
+nothing; T6 a record stands once, and in the order of sending; R2 an offset has one value.
 
 `void`: records may have been lost where nothing was promised, those of a transaction's coordinator among them, which then gives out
 again what it gave out before. From then on nothing is judged.
@@ -70,7 +70,9 @@ class TransactionHistory:
     def on_success(self, what: str, transactional_id: str, identity: Identity, newest: Identity | None) -> None:
         """A producer's request was carried out; `newest` was known when it was sent."""
         if newest is not None and newest[0] == identity[0] and identity[1] < newest[1]:
-            self._fail(f"T5: {what} of {transactional_id} succeeds for producer {identity}, and {newest} had followed it")
+            self._fail(
+                f"T5: {what} of {transactional_id} succeeds for producer {identity}, and {newest} had followed it"
+            )
 
     def begin(self, transactional_id: str) -> Attempt:
         """Begin a transaction, of which no request has been sent yet."""
@@ -114,11 +116,15 @@ class TransactionHistory:
 
     def check_end(self, found: Mapping[int, tuple[Offset, Mapping[Offset, bytes]]]) -> None:
         """Look at all partitions as they are read at the end: each with its log start, and what stands above it."""
-        shown = {(partition, offset): value for partition, (_, records) in found.items() for offset, value in records.items()}
+        shown = {
+            (partition, offset): value for partition, (_, records) in found.items() for offset, value in records.items()
+        }
         starts = {partition: start for partition, (start, _) in found.items()}
         for (partition, offset), value in self._shown.items():
             if offset >= starts[partition] and shown.get((partition, offset)) != value:
-                self._fail(f"T2: {value[:40]!r} was shown at offset {offset} of partition {partition}, and isn't any more")
+                self._fail(
+                    f"T2: {value[:40]!r} was shown at offset {offset} of partition {partition}, and isn't any more"
+                )
         self._check_order(shown)
         there = set(shown.values())
         for attempt in self.attempts:
@@ -132,7 +138,9 @@ class TransactionHistory:
             self._fail(f"T2: {attempt} isn't committed, and {present[0][:40]!r} of it is shown")
         if missing and (attempt.is_committed or present):
             state = "was committed with an acknowledgement" if attempt.is_committed else f"shows {present[0][:40]!r}"
-            self._fail(f"T2: {attempt} {state}, and {missing[0][:40]!r} of partition {attempt.values[missing[0]]} is missing")
+            self._fail(
+                f"T2: {attempt} {state}, and {missing[0][:40]!r} of partition {attempt.values[missing[0]]} is missing"
+            )
 
     def _check_order(self, shown: Mapping[tuple[int, Offset], bytes]) -> None:
         last: dict[tuple[int, str], tuple[int, int]] = {}

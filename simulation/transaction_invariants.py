@@ -38,7 +38,10 @@ class CommittedTransactions:
     def note(self, header: BatchHeader) -> None:
         """A batch is committed that wasn't known."""
         if header.is_transactional:
-            insort(self.batches, TransactionalBatch(header.base_offset, header.last_offset, header.producer_id, header.is_control))
+            insort(
+                self.batches,
+                TransactionalBatch(header.base_offset, header.last_offset, header.producer_id, header.is_control),
+            )
 
     def forget_from(self, end_offset: Offset) -> None:
         """What was at `end_offset` and above isn't committed."""
@@ -74,8 +77,8 @@ class CommittedTransactions:
     def _kept_and_unstable(self, log: Log) -> Offset | None:
         """The last stable offset by the batches that compaction has left in a log; None where it isn't for compaction.
 
-        A killed broker may know a lower high watermark than the one that its log was compacted below: a transaction is undecided
-        again then, and its first records may be gone.
+        A killed broker may know a lower high watermark than the one that its log was compacted below: a transaction is
+        undecided again then, and its first records may be gone.
         """
         if "compact" not in log.config.cleanup_policy:
             return None
@@ -90,7 +93,9 @@ class CommittedTransactions:
         """Whether a transaction that has lost its marker holds the last stable offset at the log start: no batch tells of it any more."""
         if not self.may_be_lost or log.last_stable_offset != log.log_start_offset:
             return False
-        ended = {batch.producer_id for batch in self.batches if batch.is_marker and batch.base_offset < log.high_watermark}
+        ended = {
+            batch.producer_id for batch in self.batches if batch.is_marker and batch.base_offset < log.high_watermark
+        }
         return any(
             0 <= producer.transaction_first_offset < log.log_start_offset and producer_id not in ended
             for producer_id, producer in log.producer_state.producers.items()

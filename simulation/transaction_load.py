@@ -1,8 +1,8 @@
 """Producers with transactions of a simulated cluster, and those who read what they commit.
 
-A producer adds partitions, sends and ends as clients do, by the old protocol or by that in which each transaction has an epoch of its own
-(KIP-890), and repeats what wasn't answered. Some leave a transaction open: the coordinator aborts it. Two that go by one transactional id
-fence each other. All keep the history that `transaction_history` judges.
+A producer adds partitions, sends and ends as clients do, by the old protocol or by that in which each transaction has
+an epoch of its own (KIP-890), and repeats what wasn't answered. Some leave a transaction open: the coordinator aborts
+it. Two that go by one transactional id fence each other. All keep the history that `transaction_history` judges.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ _FETCH_VERSION: Final = 12
 _FETCH_BYTES: Final = 1 << 20
 _DECOMPRESSED_BYTES_MAX: Final = 1 << 24
 
-FENCED: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING})
+FENCED: Final = frozenset(
+    {ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
+)
 """Another has followed, or the coordinator has aborted the transaction."""
 
 _OVER: Final = FENCED | {ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE}
@@ -60,7 +62,12 @@ class TransactionLoad:
     """What all clients of the transactions of one topic share."""
 
     def __init__(
-        self, topic: str, partitions: int, make_client: Callable[[str], ClusterClient], random: Random, counts: Counter[str]
+        self,
+        topic: str,
+        partitions: int,
+        make_client: Callable[[str], ClusterClient],
+        random: Random,
+        counts: Counter[str],
     ) -> None:
         self.topic = topic
         self.partitions = partitions
@@ -78,7 +85,9 @@ class TransactionLoad:
     def make_producers(self, transactional_ids: tuple[str, ...]) -> list[TransactionalProducer]:
         """One for each; those of the same id fence each other."""
         return [
-            TransactionalProducer(self, transactional_id, self._make_client(f"{transactional_id} {index}"), self._source())
+            TransactionalProducer(
+                self, transactional_id, self._make_client(f"{transactional_id} {index}"), self._source()
+            )
             for index, transactional_id in enumerate(transactional_ids)
         ]
 
@@ -161,7 +170,9 @@ class TransactionalProducer(Coordinated):
         for _ in range(self.random.choice((1, 1, 2))):
             for partition in partitions:
                 padding = b"x" * self.random.randint(0, 60)
-                self._to_send.append((partition, load.history.new_values(self._attempt, partition, self.random.randint(1, 2), padding)))
+                self._to_send.append(
+                    (partition, load.history.new_values(self._attempt, partition, self.random.randint(1, 2), padding))
+                )
         self._commits = self.random.random() < 0.75  # noqa: PLR2004
         if self.random.random() < 0.1:  # noqa: PLR2004 - it commits in the middle of what it wanted to send
             for _, values in self._to_send[1:]:
@@ -178,7 +189,9 @@ class TransactionalProducer(Coordinated):
             v3_and_below_topics=[AddPartitionsToTxnTopic(name=self.load.topic, partitions=[partition])],
         )
         answer = await self.ask(request, _ADD_VERSION, timeout_ms=_ANSWER_MS)
-        if self._is_done("AddPartitionsToTxn", answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code):
+        if self._is_done(
+            "AddPartitionsToTxn", answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code
+        ):
             self.load.history.on_success("AddPartitionsToTxn", self.key, identity, newest)
             self._to_add.pop(0)
 
@@ -213,7 +226,9 @@ class TransactionalProducer(Coordinated):
         if code in {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID} and load.history.is_void:
             self._give_up()
         elif self._is_done("Produce", code):
-            self.client.note(f"sent {len(values)} at {row.base_offset} of {load.topic}-{partition} in {attempt}, producer {identity}")
+            self.client.note(
+                f"sent {len(values)} at {row.base_offset} of {load.topic}-{partition} in {attempt}, producer {identity}"
+            )
             load.history.on_success("Produce", self.key, identity, newest)
             load.history.on_acknowledged(attempt, row.base_offset, values)
             self._sequences[partition] = sequence + len(values)
@@ -225,7 +240,9 @@ class TransactionalProducer(Coordinated):
         history, newest = self.load.history, self.load.history.newest(self.key)
         attempt.commits_sent += self._commits
         is_first = attempt.commits_sent <= 1
-        request = EndTxnRequest(transactional_id=self.key, producer_id=identity[0], producer_epoch=identity[1], committed=self._commits)
+        request = EndTxnRequest(
+            transactional_id=self.key, producer_id=identity[0], producer_epoch=identity[1], committed=self._commits
+        )
         answer = await self.ask(request, 5 if self._bumps else 3, timeout_ms=_ANSWER_MS)
         if answer.error_code in _OVER and self._commits and is_first:
             attempt.is_refused = True
@@ -256,8 +273,8 @@ class TransactionalProducer(Coordinated):
     def _is_done(self, what: str, code: int) -> bool:
         """Whether a request was executed. A transaction that cannot be continued ends here.
 
-        T8: a write within a transaction is nothing that its state doesn't allow. An end may be: the coordinator may have ended it before.
-        Errors: HistoryError.
+        T8: a write within a transaction is nothing that its state doesn't allow. An end may be: the coordinator may
+        have ended it before. Errors: HistoryError.
         """
         if code == ErrorCode.INVALID_TXN_STATE and what != "EndTxn" and not self.load.history.is_void:
             raise HistoryError(f"T8: {what} of {self._attempt}, producer {self._identity}, answered INVALID_TXN_STATE")
@@ -318,16 +335,23 @@ class CommittedReader(Coordinated):
         return None
 
     def _read(self, answer: FetchedPartition, position: Offset, *, is_committed: bool) -> dict[Offset, bytes]:
-        """What a client makes of an answer. Errors: HistoryError for one that leaves a gap, or goes beyond what is stable."""
+        """What a client makes of an answer.
+
+        Errors: HistoryError for one that leaves a gap, or goes beyond what is stable.
+        """
         content = bytes(cast("bytes", answer.records or b""))
         ended = sorted((row.first_offset, row.producer_id) for row in answer.aborted_transactions or ())
         aborted: set[int] = set()
         found: dict[Offset, bytes] = {}
         for place, header in iterate_batches(content):
             if header.base_offset > position or not check_crc(content, place, header):
-                raise HistoryError(f"R3: {self.key} has a batch at {header.base_offset} for a reader from {position}, or it is damaged")
+                raise HistoryError(
+                    f"R3: {self.key} has a batch at {header.base_offset} for a reader from {position}, or it is damaged"
+                )
             if is_committed and header.base_offset >= answer.last_stable_offset:
-                raise HistoryError(f"T3: {self.key} shows offset {header.base_offset} as stable, which ends at {answer.last_stable_offset}")
+                raise HistoryError(
+                    f"T3: {self.key} shows offset {header.base_offset} as stable, which ends at {answer.last_stable_offset}"
+                )
             position = header.next_offset
             while is_committed and ended and ended[0][0] <= header.last_offset:
                 aborted.add(ended.pop(0)[1])

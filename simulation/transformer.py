@@ -108,7 +108,9 @@ class Transformer(TransactionalProducer):
 
     async def _keep(self, identity: Identity) -> None:
         newest = self.load.history.newest(self.key)
-        row = TxnOffsetCommitRequestPartition(partition_index=self._source, committed_offset=self._next + 1, committed_metadata=None)
+        row = TxnOffsetCommitRequestPartition(
+            partition_index=self._source, committed_offset=self._next + 1, committed_metadata=None
+        )
         request = TxnOffsetCommitRequest(
             transactional_id=self.key,
             group_id=TRANSFORM_GROUP,
@@ -126,7 +128,10 @@ class Transformer(TransactionalProducer):
 
 
 def check_transformed(found: Mapping[int, tuple[Offset, Mapping[Offset, bytes]]], source: int, end: Offset) -> None:
-    """T7: each number of a source below `end` stands once in what is committed in all partitions. Errors: HistoryError."""
+    """T7: each number of a source below `end` stands once in what is committed in all partitions.
+
+    Errors: HistoryError.
+    """
     made = Counter(
         int(words[4])
         for _, records in found.values()
@@ -137,7 +142,9 @@ def check_transformed(found: Mapping[int, tuple[Offset, Mapping[Offset, bytes]]]
     twice = [number for number, count in made.items() if count > 1]
     beyond = [number for number in made if number >= end]
     if missing or twice or beyond:
-        raise HistoryError(f"T7: source {source} is read up to {end}; missing {missing[:5]}, twice {twice[:5]}, beyond {beyond[:5]}")
+        raise HistoryError(
+            f"T7: source {source} is read up to {end}; missing {missing[:5]}, twice {twice[:5]}, beyond {beyond[:5]}"
+        )
 
 
 async def fetch_end(offsets: StableOffsets, source: int, *, within_s: float) -> Offset | None:

@@ -74,7 +74,10 @@ async def leaders_die_uncommitted(cluster: ClusterWorld) -> None:
 
 
 def _some_partition(cluster: ClusterWorld) -> tuple[str, int, Machine, Machine, Machine] | None:
-    """A partition with three replicas in sync on machines that run: its leader and two others, one to lead next. Coordinators' first."""
+    """A partition with three replicas in sync on machines that run: its leader and two others, one to lead next.
+
+    Coordinators' first.
+    """
     topics = cluster.shared.image.topics
     names = [name for name in (TRANSACTION_TOPIC, GROUP_TOPIC) if name in topics]
     if names and cluster.random.random() < 0.8:  # noqa: PLR2004
@@ -83,10 +86,16 @@ def _some_partition(cluster: ClusterWorld) -> tuple[str, int, Machine, Machine, 
         state = topics[topic].partitions[number]
     else:
         topic, number, state = cluster.some_partition()
-    up = {machine.broker_id: machine for machine in cluster.machines if machine.state is State.UP and machine.is_running}
+    up = {
+        machine.broker_id: machine for machine in cluster.machines if machine.state is State.UP and machine.is_running
+    }
     leader = up.get(state.leader)
     # The controller elects the first of the replicas that is in sync.
-    others = [up[broker_id] for broker_id in state.replicas if broker_id in up and broker_id in state.isr and broker_id != state.leader]
+    others = [
+        up[broker_id]
+        for broker_id in state.replicas
+        if broker_id in up and broker_id in state.isr and broker_id != state.leader
+    ]
     if leader is None or len(others) < _REPLICAS - 1:
         return None
     return topic, number, leader, others[0], others[1]

@@ -1,7 +1,7 @@
 """What clients do with topics of a simulated cluster that brokers delete from by themselves, or compact.
 
-Each run has some of it, by its seed. Two groups are at different positions of what is kept (`kept_load`); what of it all of them have
-consumed may go.
+Each run has some of it, by its seed. Two groups are at different positions of what is kept (`kept_load`); what of it
+all of them have consumed may go.
 """
 
 from __future__ import annotations
@@ -19,7 +19,13 @@ from lowtide.simulation.cluster_world import ClusterWorld
 from lowtide.simulation.coordinator_work import LOST, CoordinatorWork
 from lowtide.simulation.group_load import GroupLoad
 from lowtide.simulation.kept_load import GONE_WITHIN_S, KeptLoad, MinimumMover, some_rules
-from lowtide.simulation.keyed_load import COMPACTED_WITHIN_S, KeyedAuditor, KeyedLoad, KeyedTransactionLoad, compacted_configs
+from lowtide.simulation.keyed_load import (
+    COMPACTED_WITHIN_S,
+    KeyedAuditor,
+    KeyedLoad,
+    KeyedTransactionLoad,
+    compacted_configs,
+)
 
 if TYPE_CHECKING:
     import asyncio
@@ -51,7 +57,9 @@ class UpkeepWork:
         if "retention" in kinds:
             self._rules = some_rules(random)
             self.kept = [
-                KeptLoad(KEPT_TOPIC, number, cluster.client, self._source(), cluster.invariants, self._rules, self._consumed)
+                KeptLoad(
+                    KEPT_TOPIC, number, cluster.client, self._source(), cluster.invariants, self._rules, self._consumed
+                )
                 for number in range(KEPT_PARTITIONS)
             ]
             self._groups = [
@@ -68,7 +76,9 @@ class UpkeepWork:
                 for number in range(KEYED_PARTITIONS)
             ]
             self._auditor = KeyedAuditor(cluster, self.keyed, self._source())
-            self._transactions = KeyedTransactionLoad(KEYED_TOPIC, KEYED_PARTITIONS, cluster.client, self._source(), work.counts)
+            self._transactions = KeyedTransactionLoad(
+                KEYED_TOPIC, KEYED_PARTITIONS, cluster.client, self._source(), work.counts
+            )
             self._transactions.use(self.keyed)
 
     def _source(self) -> Random:
@@ -111,9 +121,14 @@ class UpkeepWork:
         return min(group.history.requested_offset(partition) for group in self._groups)
 
     async def check_end(self) -> None:
-        """D14: what rules let go of has gone; C1: what is left is right; C2: and not much more is. Errors: HistoryError."""
+        """D14: what rules let go of has gone; C1: what is left is right; C2: and not much more is.
+
+        Errors: HistoryError.
+        """
         if self.kept:
-            await cluster_end.until(self._cluster, lambda: not self._overdue(), "what rules let go of has gone", GONE_WITHIN_S)
+            await cluster_end.until(
+                self._cluster, lambda: not self._overdue(), "what rules let go of has gone", GONE_WITHIN_S
+            )
 
         for load in self.keyed:
             if not cluster_end.can_be_led(self._cluster, load.topic, load.partition):
@@ -129,9 +144,15 @@ class UpkeepWork:
         cluster = self._cluster
         for load in self.kept:
             state = cluster.partition(load.topic, load.partition)
-            machine = next((each for each in cluster.machines if state is not None and each.broker_id == state.leader), None)
+            machine = next(
+                (each for each in cluster.machines if state is not None and each.broker_id == state.leader), None
+            )
             topic = cluster.shared.image.topics[load.topic]
-            watch = None if machine is None else cluster.invariants.watches.find(machine.broker_id, topic.topic_id, load.partition)
+            watch = (
+                None
+                if machine is None
+                else cluster.invariants.watches.find(machine.broker_id, topic.topic_id, load.partition)
+            )
             if machine is not None and watch is not None and watch.log is not None and load.overdue(watch.log, machine):
                 return True
         return False

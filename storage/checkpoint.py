@@ -30,14 +30,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from lowtide.protocol.types import (
-    LeaderEpoch,
-    Offset,
-    TopicId,
-    TopicPartition,
-    parse_topic_id,
-    topic_id_text,
-)
+from lowtide.protocol.types import LeaderEpoch, Offset, TopicId, TopicPartition, parse_topic_id, topic_id_text
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.errors import StorageError
@@ -110,14 +103,17 @@ def encode_epochs(entries: Iterable[tuple[LeaderEpoch, Offset]]) -> bytes:
 def decode_epochs(content: bytes, path: str) -> list[tuple[LeaderEpoch, Offset]]:
     """The entries as (leader epoch, start offset), in file order. A file of no bytes has no entries, as in Kafka.
 
-    Errors: CheckpointError with file and line for anything that isn't the format, and for epochs that don't rise or offsets that fall.
+    Errors: CheckpointError with file and line for anything that isn't the format, and for epochs that don't rise or
+    offsets that fall.
     """
     entries: list[tuple[LeaderEpoch, Offset]] = []
     for number, columns in _rows(content, path, columns=2, empty_allowed=True):
         epoch = _integer(columns[0], path, number, "leader epoch", _MAX_INT32)
         start_offset = _integer(columns[1], path, number, "start offset", _MAX_INT64)
         if entries and (epoch <= entries[-1][0] or start_offset < entries[-1][1]):
-            raise CheckpointError(path, f"line {number} doesn't follow the one before: {entries[-1]} then {(epoch, start_offset)}")
+            raise CheckpointError(
+                path, f"line {number} doesn't follow the one before: {entries[-1]} then {(epoch, start_offset)}"
+            )
         entries.append((epoch, start_offset))
     return entries
 
@@ -130,8 +126,8 @@ def encode_partition_metadata(topic_id: TopicId) -> bytes:
 def decode_partition_metadata(content: bytes, path: str) -> TopicId:
     """The topic id.
 
-    Errors: CheckpointError, also for an empty or a torn file: the file of a new log isn't synced at once, so a caller that finds the log
-    new takes the id from the cluster's metadata instead.
+    Errors: CheckpointError, also for an empty or a torn file: the file of a new log isn't synced at once, so a caller
+    that finds the log new takes the id from the cluster's metadata instead.
     """
     properties = _properties(content, path, separator=":")
     if properties.get("version") != "0":
@@ -169,8 +165,8 @@ def encode_meta_properties(properties: MetaProperties) -> bytes:
 def decode_meta_properties(content: bytes, path: str) -> MetaProperties | None:
     """The properties, or None for a file that has none (a directory that was never formatted).
 
-    Version 0 with `broker.id`, as Kafka wrote it before KRaft, is understood; an absent `directory.id` is answered as sixteen zeros.
-    Errors: CheckpointError naming the property.
+    Version 0 with `broker.id`, as Kafka wrote it before KRaft, is understood; an absent `directory.id` is answered as
+    sixteen zeros. Errors: CheckpointError naming the property.
     """
     properties = _properties(content, path, separator="=")
     if not properties:
@@ -271,7 +267,9 @@ def _rows(content: bytes, path: str, *, columns: int, empty_allowed: bool) -> It
 
 def _integer(text: str, path: str, number: int, meaning: str, largest: int) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > _MAX_DIGITS or int(text) > largest:
-        raise CheckpointError(path, f"line {number} has {text!r} as its {meaning}, which must be a number from 0 to {largest}")
+        raise CheckpointError(
+            path, f"line {number} has {text!r} as its {meaning}, which must be a number from 0 to {largest}"
+        )
     return int(text)
 
 

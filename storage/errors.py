@@ -58,7 +58,10 @@ class StorageError(Exception):
 
 
 class RefusedDirectoryError(StorageError):
-    """A log directory isn't for this broker, or another process uses it. No fault of the disk: the start is refused, always."""
+    """A log directory isn't for this broker, or another process uses it.
+
+    No fault of the disk: the start is refused, always.
+    """
 
 
 class DamagedSegmentError(StorageError):

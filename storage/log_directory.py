@@ -1,8 +1,8 @@
 """One log directory: who may use it, whose it is, how it was left, and whether it still works.
 
-Guards: one broker at a time writes here (a lock), and only the broker of the cluster that the directory belongs to (`meta.properties`). The
-marker of a clean stop is gone, durably, before any log is changed, so a later crash can't pass for a clean stop; but not before all that
-may make a broker refuse to start has been looked at.
+Guards: one broker at a time writes here (a lock), and only the broker of the cluster that the directory belongs to
+(`meta.properties`). The marker of a clean stop is gone, durably, before any log is changed, so a later crash can't pass
+for a clean stop; but not before all that may make a broker refuse to start has been looked at.
 
 It doesn't know logs; it only says which folders hold partitions.
 
@@ -73,7 +73,14 @@ class LogDirectory:
     """An open log directory; holds its lock until `release`."""
 
     def __init__(
-        self, filesystem: FileSystem, path: str, lock: Lock, properties: MetaProperties, *, stopped_cleanly: bool, may_lack_records: bool
+        self,
+        filesystem: FileSystem,
+        path: str,
+        lock: Lock,
+        properties: MetaProperties,
+        *,
+        stopped_cleanly: bool,
+        may_lack_records: bool,
     ) -> None:
         self.path = path
         self.properties = properties
@@ -88,11 +95,12 @@ class LogDirectory:
 
     @classmethod
     def open(cls, filesystem: FileSystem, path: str, identity: Identity, random: Random) -> LogDirectory:
-        """Takes the directory for the broker `identity`; makes it, and says whose it is, if it's new. Start code: it syncs.
+        """Takes the directory for the broker `identity`; makes it, and says whose it is, if it's new.
 
-        The logs may be looked at, not changed, before `begin_use`.
-        Errors, in one sentence each: RefusedDirectoryError for a lock that another process holds, a directory of another cluster or node,
-        and partitions without a `meta.properties`; StorageError for a path that isn't a folder or cannot be created, read or written.
+        Start code: it syncs. The logs may be looked at, not changed, before `begin_use`. Errors, in one sentence each:
+        RefusedDirectoryError for a lock that another process holds, a directory of another cluster or node, and
+        partitions without a `meta.properties`; StorageError for a path that isn't a folder or cannot be created, read
+        or written.
         """
         lock = _locked(filesystem, path)
         try:
@@ -133,7 +141,10 @@ class LogDirectory:
         return self.properties.directory_id
 
     def fail(self, reason: str) -> bool:
-        """Takes the directory offline. Returns whether it was online. It stays locked: what is in it is ours until we stop."""
+        """Takes the directory offline.
+
+        Returns whether it was online. It stays locked: what is in it is ours until we stop.
+        """
         if self.offline_reason is not None:
             return False
         self.offline_reason = reason
@@ -153,7 +164,10 @@ class LogDirectory:
         self._filesystem.replace_file(f"{self.path}/{REGISTRATION_COUNTER}", b"%d\n" % number)
 
     def note_page_cache(self) -> None:
-        """Note, durably, the memory that files are written through: what was lost before is known. Start code: syncs. Errors: OSError."""
+        """Note, durably, the memory that files are written through: what was lost before is known.
+
+        Start code: syncs. Errors: OSError.
+        """
         cache = self._filesystem.page_cache_id()
         if cache is not None and not _has_kept_page_cache(self._filesystem, self.path):
             self._filesystem.replace_file(f"{self.path}/{PAGE_CACHE_NOTE}", f"{cache}\n".encode())
@@ -165,7 +179,9 @@ class LogDirectory:
 
 def may_lack_records(filesystem: FileSystem, path: str) -> bool:
     """Whether a directory was in use when the machine stopped, or may have been. Errors: OSError."""
-    was_used, stopped_cleanly = (filesystem.exists(f"{path}/{name}") for name in (META_PROPERTIES, CLEAN_SHUTDOWN_MARKER))
+    was_used, stopped_cleanly = (
+        filesystem.exists(f"{path}/{name}") for name in (META_PROPERTIES, CLEAN_SHUTDOWN_MARKER)
+    )
     return was_used and not stopped_cleanly and not _has_kept_page_cache(filesystem, path)
 
 
@@ -176,7 +192,10 @@ def _has_kept_page_cache(filesystem: FileSystem, path: str) -> bool:
 
 
 class FutureFolder(NamedTuple):
-    """The folder of a log that is being moved into a directory (KIP-113). The id is zeros where the folder doesn't tell it."""
+    """The folder of a log that is being moved into a directory (KIP-113).
+
+    The id is zeros where the folder doesn't tell it.
+    """
 
     name: str
     topic_id: TopicId
@@ -196,7 +215,10 @@ class DirectoryListing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_directory(filesystem: FileSystem, path: str) -> DirectoryListing:
-    """Sorts the folders of a log directory. Errors: OSError; StorageError for a `partition.metadata` that can't be read by its format."""
+    """Sorts the folders of a log directory.
+
+    Errors: OSError; StorageError for a `partition.metadata` that can't be read by its format.
+    """
     partitions: dict[TopicPartition, TopicId] = {}
     deleted: list[str] = []
     strays: list[str] = []
@@ -283,7 +305,10 @@ def partition_of_folder(name: str) -> tuple[TopicPartition, bool] | None:
 
 
 def deleted_folder_name(topic_partition: TopicPartition, random: Random) -> str:
-    """A fresh name for the folder of a deleted partition. A long topic is cut, as in Kafka, so that the name stays within 255 bytes."""
+    """A fresh name for the folder of a deleted partition.
+
+    A long topic is cut, as in Kafka, so that the name stays within 255 bytes.
+    """
     return _fresh_folder_name(topic_partition, random, "delete")
 
 
@@ -323,7 +348,10 @@ def _locked(filesystem: FileSystem, path: str) -> Lock:
 
 
 def _sync_names_above(filesystem: FileSystem, path: str) -> None:
-    """Makes durable that the directory exists, by whichever process created it. Folders that may not be opened are others'."""
+    """Makes durable that the directory exists, by whichever process created it.
+
+    Folders that may not be opened are others'.
+    """
     above = path
     while above not in {"/", "."}:
         above = parent_directory(above)
@@ -333,7 +361,9 @@ def _sync_names_above(filesystem: FileSystem, path: str) -> None:
 
 def _unusable(path: str, error: OSError) -> StorageError:
     if error.errno in _NOT_WRITABLE:
-        return StorageError(path, f"the log directory can't be written ({error.strerror}); a broker needs to read and write it")
+        return StorageError(
+            path, f"the log directory can't be written ({error.strerror}); a broker needs to read and write it"
+        )
     if error.errno == errno.ENOTDIR:
         return StorageError(path, "the log directory cannot be created, because a part of its path is a file")
     return storage_error(path, error)
@@ -347,7 +377,8 @@ def _claimed(filesystem: FileSystem, path: str, identity: Identity, random: Rand
         partition = next(filter(None, map(parse_folder_name, filesystem.listdir(path))), None)
         if partition is not None:
             reason = (
-                f"the log directory holds partitions ({partition}) but {META_PROPERTIES}, which says whose they are, is missing or empty"
+                f"the log directory holds partitions ({partition}) but {META_PROPERTIES}, "
+                "which says whose they are, is missing or empty"
             )
             raise RefusedDirectoryError(path, reason)
     elif known.cluster_id != identity.cluster_id:

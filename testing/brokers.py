@@ -98,10 +98,15 @@ class Brokers:
         """Also of those that don't run: as they were reached before."""
         for broker_id, broker in self.cluster.brokers.items():
             self._reached[broker_id] = Reached(broker.address, dict(broker.ports), tuple(broker.http_addresses))
-        return {broker_id: self._reached[broker_id] for broker_id in self.cluster.broker_ids if broker_id in self._reached}
+        return {
+            broker_id: self._reached[broker_id] for broker_id in self.cluster.broker_ids if broker_id in self._reached
+        }
 
     async def _secured(self, common: dict[str, Given]) -> LocalCluster:
-        """The brokers, with what they need for TLS and logins in the folder `secure`. Errors: ConfigError, StorageError."""
+        """The brokers, with what they need for TLS and logins in the folder `secure`.
+
+        Errors: ConfigError, StorageError.
+        """
         from lowtide.broker.lifecycle.secure_cluster import SecureCluster
 
         configurations = self._configurations(SecureCluster(self.plan.directory).given() | common)
@@ -167,7 +172,10 @@ def _remove_files(directory: str) -> None:
 
 
 def _common(config: Mapping[str, str | float | bool]) -> dict[str, Given]:
-    """The configuration that all brokers have in common. Errors: ConfigError for a value that isn't a text, a number, True or False."""
+    """The configuration that all brokers have in common.
+
+    Errors: ConfigError for a value that isn't a text, a number, True or False.
+    """
     from lowtide.broker.config.broker_config import Given
     from lowtide.broker.config.key import ConfigError
     from lowtide.runtime.properties import PropertiesError, property_text

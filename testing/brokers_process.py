@@ -1,8 +1,8 @@
 """`Brokers` in a process of their own, which a test's frozen clock, forks and patches don't reach.
 
-The process is this program's Python. It inherits one end of a pair of sockets, and nothing else but its standard streams. Requests come
-over it, `(method, arguments)` or None for the stop, and what they return or raise goes back. It stops its brokers and ends when the other
-end closes, so it doesn't outlive the test's process, whichever way that ends.
+The process is this program's Python. It inherits one end of a pair of sockets, and nothing else but its standard
+streams. Requests come over it, `(method, arguments)` or None for the stop, and what they return or raise goes back. It
+stops its brokers and ends when the other end closes, so it doesn't outlive the test's process, whichever way that ends.
 """
 
 from __future__ import annotations
@@ -34,7 +34,12 @@ class ProcessOfBrokers:
             command = [sys.executable, "-c", _CHILD, str(theirs.fileno()), json.dumps(sys.path)]
             # A session of its own: Ctrl-C at a terminal reaches the test, which stops its brokers in order.
             self._process = subprocess.Popen(  # noqa: S603 - this Python
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[theirs.fileno()], start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
             )
         finally:
             theirs.close()
@@ -45,7 +50,10 @@ class ProcessOfBrokers:
         return self._process.pid
 
     def start(self, limit_s: float) -> dict[int, Reached]:
-        """Starts the brokers. Returns where they are reached. Errors: whatever keeps one from starting, TimeoutError, ChildProcessError."""
+        """Starts the brokers.
+
+        Returns where they are reached. Errors: whatever keeps one from starting, TimeoutError, ChildProcessError.
+        """
         return self._ask(self._plan, limit_s)
 
     def call(self, name: str, arguments: tuple[Any, ...], limit_s: float) -> dict[int, Reached]:
@@ -53,7 +61,10 @@ class ProcessOfBrokers:
         return self._ask((name, arguments), limit_s)
 
     def stop(self, limit_s: float) -> None:
-        """Stops the brokers and ends the process; kills it when the time is over. Errors: those of a stop, TimeoutError."""
+        """Stops the brokers and ends the process; kills it when the time is over.
+
+        Errors: those of a stop, TimeoutError.
+        """
         try:
             if self._process.poll() is None:
                 self._ask(None, limit_s)

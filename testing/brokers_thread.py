@@ -22,7 +22,10 @@ class ThreadOfBrokers:
         self._thread = threading.Thread(target=self._run, name="lowtide-cluster", daemon=True)
 
     def start(self, limit_s: float) -> dict[int, Reached]:
-        """Starts the brokers. Returns where they are reached. Errors: whatever keeps one from starting, TimeoutError."""
+        """Starts the brokers.
+
+        Returns where they are reached. Errors: whatever keeps one from starting, TimeoutError.
+        """
         self._thread.start()
         try:
             return self._answer.result(limit_s)

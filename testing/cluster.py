@@ -1,11 +1,11 @@
 """Real brokers for tests: what people start containers for.
 
 `LowtideCluster` is a synchronous context manager. Its brokers run in a process of their own, or with `in_process` in a thread of the
-test's. They listen on free loopback ports and keep their files in a temporary directory unless one is given. Clients connect to them
-through real sockets.
+test's. They listen on free loopback ports and keep their files in a temporary directory unless one is given. Clients
+connect to them through real sockets.
 
-One broker is what `lowtide serve` runs. Several replicate to each other as on several machines; what they can't show is a machine's death:
-they share a process, and the file with the metadata.
+One broker is what `lowtide serve` runs. Several replicate to each other as on several machines; what they can't show is
+a machine's death: they share a process, and the file with the metadata.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ class LowtideCluster:
     ) -> None:
         """`config` are broker configuration keys; `data_directory` is kept, a temporary one is removed.
 
-        Several brokers have the ids 1, 2, 3 and so on; one has what `node.id` says. `racks` has the rack of each of several.
-        With `secure` clients use TLS and log in by SCRAM-SHA-512, and an authorizer decides what they may do; `for_confluent_kafka`,
+        Several brokers have the ids 1, 2, 3 and so on; one has what `node.id` says. `racks` has the rack of each of
+        several. With `secure` clients use TLS and log in by SCRAM-SHA-512, and an authorizer decides what they may do;
+        `for_confluent_kafka`,
         `for_kafka_python` and `for_aiokafka` are the settings of the administrator. With `in_process` the brokers share the test's process:
         a debugger steps into them, and a frozen clock or a fork concerns them too.
         """
@@ -180,12 +181,15 @@ class LowtideCluster:
         self._call("restart")
 
     def reset(self) -> None:
-        """Stop, remove all files, and start on the same ports: no topic, group, user or rule is left. Connections break.
+        """Stop, remove all files, and start on the same ports: no topic, group, user or rule is left.
 
-        Between tests that must not see what others left. With `secure` certificates and passwords stay. Errors: AssertionError where
+        Connections break. Between tests that must not see what others left. With `secure` certificates and passwords
+        stay. Errors: AssertionError where
         `data_directory` was given, for what is in it may be of value.
         """
-        assert self._given_directory is None, f"{self._given_directory} is kept: reset works on a temporary directory alone"
+        assert self._given_directory is None, (
+            f"{self._given_directory} is kept: reset works on a temporary directory alone"
+        )
         self._call("reset")
 
     def stop_broker(self, broker_id: int) -> None:
@@ -197,7 +201,10 @@ class LowtideCluster:
         self._call("kill_broker", broker_id)
 
     def start_broker(self, broker_id: int) -> None:
-        """Start a broker again that was stopped or killed: over the same files, on the same port. Errors: what keeps it from starting."""
+        """Start a broker again that was stopped or killed: over the same files, on the same port.
+
+        Errors: what keeps it from starting.
+        """
         self._call("start_broker", broker_id)
 
     def __enter__(self) -> Self:
@@ -205,7 +212,9 @@ class LowtideCluster:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Stop."""
         self.stop()
 

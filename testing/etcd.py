@@ -34,7 +34,10 @@ HEARTBEAT_MS, ELECTION_MS = 20, 200
 
 
 def missing() -> str | None:
-    """Why no etcd can be started here; None where one can. In CI there must be one, and a test that starts it fails otherwise."""
+    """Why no etcd can be started here; None where one can.
+
+    In CI there must be one, and a test that starts it fails otherwise.
+    """
     if shutil.which(PROGRAM) is not None or os.environ.get("CI"):
         return None
     return "etcd is not installed (Debian: apt-get install etcd-server)"
@@ -95,7 +98,10 @@ class EtcdProcess:
         self.wait_ready()
 
     def launch(self, *cluster: str) -> None:
-        """Start the process, and don't wait for it. `cluster`: what `--initial-cluster` says; by default it is alone."""
+        """Start the process, and don't wait for it.
+
+        `cluster`: what `--initial-cluster` says; by default it is alone.
+        """
         client = f"http://{self.endpoint}{f',https://{self.secured_endpoint}' if self._tls else ''}"
         self._process = subprocess.Popen(  # noqa: S603 - our own command line
             [
@@ -163,12 +169,21 @@ class EtcdProcess:
         shutil.rmtree(self.directory)
         member = ("--name", self.name, "--initial-cluster", f"{self.name}={self.peer_url}")
         self._control(
-            "snapshot", "restore", str(path), "--data-dir", str(self.directory), *member, "--initial-advertise-peer-urls", self.peer_url
+            "snapshot",
+            "restore",
+            str(path),
+            "--data-dir",
+            str(self.directory),
+            *member,
+            "--initial-advertise-peer-urls",
+            self.peer_url,
         )
 
     def _control(self, *words: str) -> None:
         environment = {**os.environ, "ETCDCTL_API": "3"}
-        subprocess.run([CONTROL_PROGRAM, *words], env=environment, check=True, capture_output=True, timeout=START_LIMIT_S)  # noqa: S603
+        subprocess.run(  # noqa: S603
+            [CONTROL_PROGRAM, *words], env=environment, check=True, capture_output=True, timeout=START_LIMIT_S
+        )
 
     def count(self, prefix: bytes) -> int:
         """How many keys begin with this."""
@@ -183,7 +198,9 @@ class EtcdProcess:
 
     def _ask(self, method: str, body: dict[str, object]) -> Any:
         """A call through etcd's gateway for JSON, which no broker uses."""
-        request = urllib.request.Request(f"http://{self.endpoint}/v3/{method}", data=json.dumps(body).encode(), method="POST")
+        request = urllib.request.Request(
+            f"http://{self.endpoint}/v3/{method}", data=json.dumps(body).encode(), method="POST"
+        )
         with urllib.request.urlopen(request, timeout=START_LIMIT_S) as answer:  # noqa: S310 - a loopback address of our own making
             return json.load(answer)
 

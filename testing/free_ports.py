@@ -23,9 +23,9 @@ _held: deque[int] = deque()
 def free_ports(count: int) -> list[int]:
     """Ports that no other server is given before theirs listen, and while one is away from its own.
 
-    A socket stays bound to each of the last `HELD_MAX` ports until the process ends. It does not listen: a connection is refused, and a
-    server that sets SO_REUSEADDR, as servers do on Linux, can listen on the port. A test of another process that looks for ports doesn't
-    set it, and is refused.
+    A socket stays bound to each of the last `HELD_MAX` ports until the process ends. It does not listen: a connection
+    is refused, and a server that sets SO_REUSEADDR, as servers do on Linux, can listen on the port. A test of another
+    process that looks for ports doesn't set it, and is refused.
     """
     ports: list[int] = []
     while len(ports) < count:

@@ -30,7 +30,10 @@ _LOGGED: pytest.StashKey[list[int]] = pytest.StashKey()
 
 @pytest.fixture(scope="session")
 def lowtide_config() -> Mapping[str, str | float | bool]:
-    """Keys of the brokers' configuration with texts, numbers, True or False; none here. Define it in a `conftest.py` to have others."""
+    """Keys of the brokers' configuration with texts, numbers, True or False; none here.
+
+    Define it in a `conftest.py` to have others.
+    """
     return {}
 
 
@@ -85,7 +88,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
         lines = cluster.log(before[index] if index < len(before) else 0).splitlines()
         if lines:
             shown = (
-                [f"… {len(lines) - _LINES_SHOWN_MAX} lines before", *lines[-_LINES_SHOWN_MAX:]] if len(lines) > _LINES_SHOWN_MAX else lines
+                [f"… {len(lines) - _LINES_SHOWN_MAX} lines before", *lines[-_LINES_SHOWN_MAX:]]
+                if len(lines) > _LINES_SHOWN_MAX
+                else lines
             )
             report.sections.append((f"Lowtide at {cluster.bootstrap}", "\n".join(shown)))
 

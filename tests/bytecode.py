@@ -1,7 +1,7 @@
 """Lets programs that tests start keep their compiled modules, whatever the environment asks for.
 
-Tests start hundreds of brokers. From a source tree without bytecode each compiles every module that it imports, which an installed broker
-doesn't: 0.7 CPU s for a start instead of 0.35.
+Tests start hundreds of brokers. From a source tree without bytecode each compiles every module that it imports, which
+an installed broker doesn't: 0.7 CPU s for a start instead of 0.35.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A browser that visits a console: Debian's chromium, driven by Playwright. Tests that need it are skipped where either is missing."""
+"""A browser that visits a console: Debian's chromium, driven by Playwright.
+
+Tests that need it are skipped where either is missing.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,9 @@ class Tab:
 
     def __init__(self, browser: Any, address: str, theme: str = "light", width: int = 1280) -> None:
         self.base = address.partition("#")[0]
-        self.context = browser.new_context(viewport={"width": width, "height": 860}, color_scheme=theme, reduced_motion="reduce")
+        self.context = browser.new_context(
+            viewport={"width": width, "height": 860}, color_scheme=theme, reduced_motion="reduce"
+        )
         self.page = self.context.new_page()
         self.page.set_default_timeout(WAIT_MS)
         self.troubles: list[str] = []

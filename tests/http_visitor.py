@@ -38,7 +38,9 @@ class Visitor:
 
     async def ask(self, path: str, method: str = "GET", body: bytes = b"", **headers: str) -> Answer:
         """Header names have `_` for `-`."""
-        given = {"Host": f"{self.host}:{self.port}"} | {name.replace("_", "-"): value for name, value in headers.items()}
+        given = {"Host": f"{self.host}:{self.port}"} | {
+            name.replace("_", "-"): value for name, value in headers.items()
+        }
         if body:
             given["Content-Length"] = str(len(body))
         lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in given.items()), "", ""]

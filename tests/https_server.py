@@ -75,7 +75,9 @@ class HttpsServer:
 
 def _is_whole(received: bytes) -> bool:
     head, end, body = received.partition(HEAD_END)
-    length = next((int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")), 0)
+    length = next(
+        (int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")), 0
+    )
     return bool(end) and len(body) >= length
 
 

@@ -49,7 +49,14 @@ class Issuer:
     def claims(self, **changes: Any) -> dict[str, Any]:
         """What a token says; None takes a claim away."""
         now_s = int(time.time())
-        claims = {"iss": ISSUER, "sub": SUBJECT, "aud": AUDIENCE, "iat": now_s, "exp": now_s + LIFETIME_S, "scope": "read"}
+        claims = {
+            "iss": ISSUER,
+            "sub": SUBJECT,
+            "aud": AUDIENCE,
+            "iat": now_s,
+            "exp": now_s + LIFETIME_S,
+            "scope": "read",
+        }
         return {name: value for name, value in (claims | changes).items() if value is not None}
 
     def token(self, **changes: Any) -> str:

@@ -1,9 +1,9 @@
 """Connections that client libraries leave open.
 
-Where a connect is cancelled or refused, over TLS above all, aiokafka waits for no close, and kafka-python closes nothing; what is left
-refers to itself through its error. The collection of such a connection would be an error of whichever test runs at that moment. Those of
-aiokafka are aborted as their loop closes, those of kafka-python are closed as they are collected, or as the handshake fails; those of our
-own code are not.
+Where a connect is cancelled or refused, over TLS above all, aiokafka waits for no close, and kafka-python closes
+nothing; what is left refers to itself through its error. The collection of such a connection would be an error of
+whichever test runs at that moment. Those of aiokafka are aborted as their loop closes, those of kafka-python are closed
+as they are collected, or as the handshake fails; those of our own code are not.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class _ClosedWhenCollected(socket.socket):
 def close_those_of_kafka_python() -> None:
     """From now on."""
     with warnings.catch_warnings():
-        # It reads its schemas by a function that Python 3.11 calls deprecated: an error here ends the run before its first test.
+        # It reads its schemas by a function that Python 3.11 calls deprecated: an error here ends the run before its
+        # first test.
         warnings.simplefilter("ignore", DeprecationWarning)
         from kafka.net.inet import KafkaNetSocket
         from kafka.net.selector import NetworkSelector

@@ -16,7 +16,10 @@ Run = Callable[..., Any]
 
 @contextmanager
 def own_process() -> Iterator[Run]:
-    """Gives what calls a function in a process of its own, and returns what it returns, or raises. It is found by its name."""
+    """Gives what calls a function in a process of its own, and returns what it returns, or raises.
+
+    It is found by its name.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(Path(__file__).parents[1])  # The new process imports the module.
         with ProcessPoolExecutor(1, get_context("spawn")) as process:

@@ -61,5 +61,8 @@ class Ballast:
 
 def _mount(folder: str, size_bytes: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", folder], capture_output=True, text=True, check=False
+        ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", folder],
+        capture_output=True,
+        text=True,
+        check=False,
     )

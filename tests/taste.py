@@ -1,8 +1,10 @@
-"""What `make test` leaves to `make test-ci`, and both to `make test-all`, with the reason, and which files take long. Values only.
+"""What `make test` leaves to `make test-ci`, and both to `make test-all`, with the reason, and which files take long.
 
+Values only.
 `make test` has about eight minutes on two cores, so about twelve minutes of CPU. It runs whole what is cheap, of what is dear the cases
-that protect most, and something of each kind. A test that isn't named here runs in both. A single case may have the mark `full` in its own
-file instead; what is drawn, seeded or killed again and again is done less often (`suite/lanes.py`).
+that protect most, and something of each kind. A test that isn't named here runs in both. A single case may have the
+mark `full` in its own file instead; what is drawn, seeded or killed again and again is done less often
+(`suite/lanes.py`).
 """
 
 from __future__ import annotations

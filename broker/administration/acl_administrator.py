@@ -34,7 +34,9 @@ TIMEOUT_MS: Final = 30_000
 REMOVED_MAX: Final = 10_000
 """Rules that one request may remove. Source: Kafka's `MAX_RECORDS_PER_USER_OP`."""
 
-TOO_MANY: Final = Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, f"Cannot remove more than {REMOVED_MAX} acls in a single delete operation.")
+TOO_MANY: Final = Refusal(
+    ErrorCode.UNKNOWN_SERVER_ERROR, f"Cannot remove more than {REMOVED_MAX} acls in a single delete operation."
+)
 """As in Kafka, which answers so too."""
 
 _STEP_ACLS: Final = 500
@@ -76,9 +78,10 @@ class AclAdministrator:
         return [refusal] * len(acls)
 
     async def remove(self, filters: Sequence[AclFilter]) -> list[dict[bytes, AclRecord] | Refusal]:
-        """Remove the rules that filters mean: of each the rules that were there, by their keys. A rule that several mean is in each.
+        """Remove the rules that filters mean: of each the rules that were there, by their keys.
 
-        Refusals: INVALID_REQUEST, UNKNOWN_SERVER_ERROR for too many; for all filters that a rule is of, those of `plan_removed_acls` and of
+        A rule that several mean is in each. Refusals: INVALID_REQUEST, UNKNOWN_SERVER_ERROR for too many; for all
+        filters that a rule is of, those of `plan_removed_acls` and of
         `decide_and_commit`.
         """
         found: list[dict[bytes, AclRecord] | Refusal] = []

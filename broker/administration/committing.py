@@ -1,6 +1,7 @@
 """From a decision of the controller to a change that this broker's image shows.
 
-Guards: what conflicts is decided again, on a newer image; the outcome of a change is known, or the client learns that it isn't.
+Guards: what conflicts is decided again, on a newer image; the outcome of a change is known, or the client learns that
+it isn't.
 """
 
 from __future__ import annotations
@@ -19,8 +20,12 @@ from lowtide.replication.refusal import Refusal
 MAX_PLANS: Final = 10
 """Attempts to make one change. Each that fails means that a broker came or went, or the controller changed, in the same moment."""
 
-GIVEN_UP: Final = Refusal(ErrorCode.REQUEST_TIMED_OUT, f"The metadata changed at the same time, {MAX_PLANS} times in a row; try again")
-TOO_LATE: Final = Refusal(ErrorCode.REQUEST_TIMED_OUT, "The time was over before the change could be made: nothing was done")
+GIVEN_UP: Final = Refusal(
+    ErrorCode.REQUEST_TIMED_OUT, f"The metadata changed at the same time, {MAX_PLANS} times in a row; try again"
+)
+TOO_LATE: Final = Refusal(
+    ErrorCode.REQUEST_TIMED_OUT, "The time was over before the change could be made: nothing was done"
+)
 
 
 class Planned(Protocol):
@@ -36,11 +41,20 @@ P = TypeVar("P", bound=Planned)
 
 
 def check_timeout(timeout_ms: int) -> Refusal | None:
-    """Whether a request has any time to be carried out in. Kafka refuses one that has none, before it looks at what is asked."""
-    return Refusal(ErrorCode.REQUEST_TIMED_OUT, f"timeout_ms is {timeout_ms}: nothing was done") if timeout_ms <= 0 else None
+    """Whether a request has any time to be carried out in.
+
+    Kafka refuses one that has none, before it looks at what is asked.
+    """
+    return (
+        Refusal(ErrorCode.REQUEST_TIMED_OUT, f"timeout_ms is {timeout_ms}: nothing was done")
+        if timeout_ms <= 0
+        else None
+    )
 
 
-async def decide_and_commit(metadata: MetadataSession, decide: Callable[[], P | Refusal], deadline: float) -> P | Refusal:
+async def decide_and_commit(
+    metadata: MetadataSession, decide: Callable[[], P | Refusal], deadline: float
+) -> P | Refusal:
     """Decide, commit, and wait until the image shows it. What conflicts is decided again, on a newer image."""
     for _ in range(MAX_PLANS):
         seen = metadata.image.revision
@@ -58,7 +72,10 @@ async def decide_and_commit(metadata: MetadataSession, decide: Callable[[], P | 
 
 
 async def newer_image(metadata: MetadataSession, seen: Revision, deadline: float) -> Refusal | None:
-    """Wait for an image after the one of revision `seen`. Refusals: too late, or COORDINATOR_NOT_AVAILABLE when the session ended."""
+    """Wait for an image after the one of revision `seen`.
+
+    Refusals: too late, or COORDINATOR_NOT_AVAILABLE when the session ended.
+    """
     try:
         async with asyncio.timeout_at(deadline):
             await metadata.wait_for(seen + 1)
@@ -72,8 +89,8 @@ async def newer_image(metadata: MetadataSession, seen: Revision, deadline: float
 async def commit(metadata: MetadataSession, plan: ChangePlan) -> Refusal | None:
     """Write a plan and wait until the image shows it.
 
-    Refusals: NOT_CONTROLLER, REQUEST_TIMED_OUT when the store can't say, COORDINATOR_NOT_AVAILABLE when it can't be reached.
-    Errors: ConflictError when it was decided on an image that is no longer true.
+    Refusals: NOT_CONTROLLER, REQUEST_TIMED_OUT when the store can't say, COORDINATOR_NOT_AVAILABLE when it can't be
+    reached. Errors: ConflictError when it was decided on an image that is no longer true.
     """
     try:
         await metadata.wait_for(await metadata.commit(plan))

@@ -1,14 +1,16 @@
 """Changing and describing configurations: the steps between a request and a setting that is in force, or refused.
 
-A change is checked in Kafka's order, written to the metadata with a comparison against what it was decided on, and answered when this
-broker runs on it. When another broker changed the same resource meanwhile, it is decided again on the new state. Certificates that a change
-names are read and checked before it is written, also where it sets what is set already: that is how Kafka reads a renewed file again. So
-are the keys of tokens, where it enables logins by them.
+A change is checked in Kafka's order, written to the metadata with a comparison against what it was decided on, and
+answered when this broker runs on it. When another broker changed the same resource meanwhile, it is decided again on
+the new state. Certificates that a change names are read and checked before it is written, also where it sets what is
+set already: that is how Kafka reads a renewed file again. So are the keys of tokens, where it enables logins by them.
 
-Lowtide has topics, brokers and groups to configure; a group need not be there. It keeps no settings for clients' metrics, and has no
-loggers whose level could be set: those resources are described as empty, and each of their keys to be unknown.
+Lowtide has topics, brokers and groups to configure; a group need not be there. It keeps no settings for clients'
+metrics, and has no loggers whose level could be set: those resources are described as empty, and each of their keys to
+be unknown.
 
-Sources: KIP-226, KIP-339, KIP-848; Kafka's `ConfigAdminManager`, `ConfigurationControlManager`, `ControllerConfigurationValidator`.
+Sources: KIP-226, KIP-339, KIP-848; Kafka's `ConfigAdminManager`, `ConfigurationControlManager`,
+`ControllerConfigurationValidator`.
 """
 
 from __future__ import annotations
@@ -82,8 +84,9 @@ class ListenerParts(Protocol):
     """The certificates of this broker's listeners, or their logins."""
 
     async def prepare(self, config: BrokerConfig, named: Collection[str]) -> Callable[[], None]:
-        """Read and check what a configuration wants; `named` keys have their files read again. Returns what is due when it is in force.
+        """Read and check what a configuration wants; `named` keys have their files read again.
 
+        Returns what is due when it is in force.
         Errors: ConfigError.
         """
         ...
@@ -105,10 +108,11 @@ RowT = TypeVar("RowT", bound=NamedResource)
 async def change_each(
     rows: Sequence[RowT], change: Callable[[RowT], Awaitable[Refusal | None]], lane: asyncio.Lock
 ) -> list[tuple[RowT, ErrorCode, str | None]]:
-    """Change the resources of a request one after the other: each row with its error code and message. Others are served in between.
+    """Change the resources of a request one after the other: each row with its error code and message.
 
-    Requests of more than `RESOURCES_AT_ONCE` take turns in the `lane`, which is the broker's: fifty of them hold the loop for no longer
-    than one. Refusals: those of `change`, INVALID_REQUEST for every row of a resource that has several.
+    Others are served in between. Requests of more than `RESOURCES_AT_ONCE` take turns in the `lane`, which is the
+    broker's: fifty of them hold the loop for no longer than one. Refusals: those of `change`, INVALID_REQUEST for every
+    row of a resource that has several.
     """
     twice = repeated_resources((row.resource_type, row.resource_name) for row in rows)
     outcomes: list[tuple[RowT, ErrorCode, str | None]] = []
@@ -116,7 +120,9 @@ async def change_each(
     async def change_some(some: Sequence[RowT]) -> None:
         for row in some:
             refusal = REPEATED if (row.resource_type, row.resource_name) in twice else await change(row)
-            outcomes.append((row, ErrorCode.NONE, None) if refusal is None else (row, refusal.error_code, refusal.message))
+            outcomes.append(
+                (row, ErrorCode.NONE, None) if refusal is None else (row, refusal.error_code, refusal.message)
+            )
 
     if len(rows) <= RESOURCES_AT_ONCE:
         await change_some(rows)
@@ -166,8 +172,13 @@ class ConfigAdministrator:
         """Let a resource have exactly these keys set. Refusals as of `alter`."""
         return await self._change(resource, lambda _current: dict(wanted), list(wanted), validate_only=validate_only)
 
-    async def _change(self, resource: Resource, decide: Decide, named: Collection[str], *, validate_only: bool) -> Refusal | None:
-        """Changes of one resource by this broker take turns, so that only other brokers can be faster. `named` keys are in the request."""
+    async def _change(
+        self, resource: Resource, decide: Decide, named: Collection[str], *, validate_only: bool
+    ) -> Refusal | None:
+        """Changes of one resource by this broker take turns, so that only other brokers can be faster.
+
+        `named` keys are in the request.
+        """
         turn = self._turns.setdefault(resource, asyncio.Lock())
         decided: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
 
@@ -197,10 +208,16 @@ class ConfigAdministrator:
                     break
         return Refusal(ErrorCode.REQUEST_TIMED_OUT, f"{resource.name} is changed by others at the same time; try again")
 
-    async def _prepare(self, resource: Resource, wanted: Mapping[str, str], named: Collection[str]) -> Callable[[], None] | Refusal:
+    async def _prepare(
+        self, resource: Resource, wanted: Mapping[str, str], named: Collection[str]
+    ) -> Callable[[], None] | Refusal:
         """What this broker's listeners need with what is `wanted`. Refusals: INVALID_REQUEST for what can't be used."""
         now = self._configs.of_this
-        if resource.type is not ResourceType.BROKER or not resource.name or not any(map(part_of, {*wanted, *named, *now})):
+        if (
+            resource.type is not ResourceType.BROKER
+            or not resource.name
+            or not any(map(part_of, {*wanted, *named, *now}))
+        ):
             return lambda: None
         try:
             config = self._configs.check(wanted, of_all=False)
@@ -252,8 +269,14 @@ class ConfigAdministrator:
         wanted = decide(current)
         if isinstance(wanted, Refusal):
             return wanted
-        if name and image.has_eligible_leaders and wanted.get(CLUSTER_WIDE, current.get(CLUSTER_WIDE)) != current.get(CLUSTER_WIDE):
-            return Refusal(ErrorCode.INVALID_CONFIG, f"Broker-level {CLUSTER_WIDE} cannot be altered while ELR is enabled.")
+        if (
+            name
+            and image.has_eligible_leaders
+            and wanted.get(CLUSTER_WIDE, current.get(CLUSTER_WIDE)) != current.get(CLUSTER_WIDE)
+        ):
+            return Refusal(
+                ErrorCode.INVALID_CONFIG, f"Broker-level {CLUSTER_WIDE} cannot be altered while ELR is enabled."
+            )
         try:
             self._configs.check(wanted, of_all=not name)
         except ConfigError as error:
@@ -273,10 +296,11 @@ class ConfigAdministrator:
     async def _carry_out(
         self, plan: ChangePlan, resource: Resource, decided: tuple[Mapping[str, str], Mapping[str, str]]
     ) -> Refusal | None:
-        """Write a plan, and wait until this broker and its logs run on it. `decided`: what was set, and what is set by the plan.
+        """Write a plan, and wait until this broker and its logs run on it.
 
-        Refusals: REQUEST_TIMED_OUT when the store can't say, NOT_CONTROLLER when this broker was given up, COORDINATOR_NOT_AVAILABLE when
-        the store can't be reached. Errors: ConflictError.
+        `decided`: what was set, and what is set by the plan.
+        Refusals: REQUEST_TIMED_OUT when the store can't say, NOT_CONTROLLER when this broker was given up,
+        COORDINATOR_NOT_AVAILABLE when the store can't be reached. Errors: ConflictError.
         """
         metadata = self.broker.metadata
         try:
@@ -315,7 +339,8 @@ class ConfigAdministrator:
     ) -> list[ConfigEntry] | Refusal:
         """The keys of a resource: those `wanted`, or all if that is empty.
 
-        Refusals: INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, INVALID_REQUEST for another broker and for a missing name.
+        Refusals: INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, INVALID_REQUEST for another broker and for a
+        missing name.
         """
         name = resource.name
         if resource.type is ResourceType.TOPIC:
@@ -327,7 +352,9 @@ class ConfigAdministrator:
         if not name:
             return Refusal(ErrorCode.INVALID_REQUEST, f"The name of a {resource.type.name} must not be empty")
         if resource.type is ResourceType.GROUP:
-            return describe_group(self._configs, self.broker.metadata.image.group_configs.get(name, NOTHING_SET).configs, wanted)
+            return describe_group(
+                self._configs, self.broker.metadata.image.group_configs.get(name, NOTHING_SET).configs, wanted
+            )
         return describe_client_metrics(self.broker.metadata.image.client_metrics.get(name, NOTHING_SET).configs, wanted)
 
     def _describe_topic(

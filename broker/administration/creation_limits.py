@@ -1,6 +1,7 @@
 """How many topics and partitions clients may create: in all, in a second, and by asking for topics that don't exist.
 
-Guards: one client can't fill the memory and the disk of all with partitions, nor keep the controller busy for minutes with one request.
+Guards: one client can't fill the memory and the disk of all with partitions, nor keep the controller busy for minutes
+with one request.
 
 | limit | key | above it |
 |---|---|---|
@@ -9,7 +10,8 @@ Guards: one client can't fill the memory and the disk of all with partitions, no
 | topics that one connection has created by Metadata in a second | `lowtide.auto.created.topics.per.second` | the client asks again |
 | topics that are being created by Metadata | `AUTOMATIC_MAX` | likewise |
 
-Internal topics don't count. Source: KIP-599 for the errors; Kafka has no limit of partitions, and none of either rate by default.
+Internal topics don't count. Source: KIP-599 for the errors; Kafka has no limit of partitions, and none of either rate
+by default.
 """
 
 from __future__ import annotations
@@ -45,15 +47,18 @@ class CreationLimits:
         self._automatic: WeakKeyDictionary[Any, TokenBucket] = WeakKeyDictionary()
 
     def check_partitions(self, topic: str, replica_count: int) -> Refusal | None:
-        """Whether so many replicas of new partitions may be hosted, spread over all brokers. Refusals: POLICY_VIOLATION.
+        """Whether so many replicas of new partitions may be hosted, spread over all brokers.
 
+        Refusals: POLICY_VIOLATION.
         This broker stands for the others: replicas are spread evenly.
         """
         limit, hosted = self._number(PARTITIONS_MAX), len(self._broker.replicas.partitions)
         added = -(-replica_count // max(len(self._broker.metadata.image.brokers), 1))
         if hosted + added <= limit or topic in INTERNAL_TOPICS:
             return None
-        message = f"A broker may host {limit} partitions ({PARTITIONS_MAX}): it has {hosted}, and would get {added} more"
+        message = (
+            f"A broker may host {limit} partitions ({PARTITIONS_MAX}): it has {hosted}, and would get {added} more"
+        )
         return Refusal(ErrorCode.POLICY_VIOLATION, message)
 
     def throttle_ms(self, partition_count: int) -> int:
@@ -97,7 +102,10 @@ class Throttle:
     """The rate of created partitions, as one request meets it."""
 
     def __init__(self, limits: CreationLimits, timeout_ms: int, *, tells: bool) -> None:
-        """`tells`: the request's version has an error for it. Others wait within `timeout_ms`, as Kafka has such clients wait."""
+        """`tells`: the request's version has an error for it.
+
+        Others wait within `timeout_ms`, as Kafka has such clients wait.
+        """
         self._limits = limits
         self._left_ms = timeout_ms
         self._tells = tells
@@ -105,7 +113,10 @@ class Throttle:
         """After how long the client is to try again."""
 
     async def before(self, partition_count: int) -> Refusal | None:
-        """To be called before partitions are created. Refusals: THROTTLING_QUOTA_EXCEEDED, or REQUEST_TIMED_OUT where it can't wait."""
+        """To be called before partitions are created.
+
+        Refusals: THROTTLING_QUOTA_EXCEEDED, or REQUEST_TIMED_OUT where it can't wait.
+        """
         while (wait_ms := self._limits.throttle_ms(partition_count)) > 0:
             if self._tells:
                 self.told_ms = max(self.told_ms, wait_ms)
@@ -117,5 +128,7 @@ class Throttle:
                 async with client_wait():
                     await asyncio.sleep(wait_ms / 1000)
             except TimeoutError:
-                return Refusal(ErrorCode.REQUEST_TIMED_OUT, "The client has gone before the partitions could be created")
+                return Refusal(
+                    ErrorCode.REQUEST_TIMED_OUT, "The client has gone before the partitions could be created"
+                )
         return None

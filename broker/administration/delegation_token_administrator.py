@@ -2,8 +2,9 @@
 
 Any broker may change them; all have the same secret (`delegation.token.secret.key`), without which there are none.
 
-Guards: a change is answered when this broker and all others that are registered act on it (`spread`), so a token that was created logs in
-everywhere, and one that was ended nowhere. Sources: KIP-48, KIP-373; Kafka's `DelegationTokenControlManager`.
+Guards: a change is answered when this broker and all others that are registered act on it (`spread`), so a token that
+was created logs in everywhere, and one that was ended nowhere. Sources: KIP-48, KIP-373; Kafka's
+`DelegationTokenControlManager`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ PERIOD: Final = "delegation.token.expiry.time.ms"
 DISABLED: Final = Refusal(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED, "delegation.token.secret.key is not set.")
 NOT_FOUND: Final = Refusal(ErrorCode.DELEGATION_TOKEN_NOT_FOUND, "There is no such token.")
 EXPIRED: Final = Refusal(ErrorCode.DELEGATION_TOKEN_EXPIRED, "The token has expired.")
-NOT_ITS_OWNER: Final = Refusal(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH, "Only its owner and its renewers change a token.")
+NOT_ITS_OWNER: Final = Refusal(
+    ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH, "Only its owner and its renewers change a token."
+)
 
 _ID_BITS: Final = 128
 _STEP_TOKENS: Final = 100
@@ -83,7 +86,8 @@ class TokenAdministrator:
     ) -> IssuedToken | Refusal:
         """Create a token. A `lifetime_ms` above 0 is how long it lasts at most, renewals included.
 
-        Refusals: DELEGATION_TOKEN_AUTH_DISABLED, INVALID_REQUEST, POLICY_VIOLATION for too many tokens, those of `decide_and_commit`.
+        Refusals: DELEGATION_TOKEN_AUTH_DISABLED, INVALID_REQUEST, POLICY_VIOLATION for too many tokens, those of
+        `decide_and_commit`.
         """
         secret, random, now_ms = self._secret, self.broker.random, self.broker.clock.wall_ms()
         if secret is None:
@@ -104,9 +108,14 @@ class TokenAdministrator:
         if refusal is not None:
             return refusal
         issued_hmac = secret.hmac_of(token_id)
-        salts = [(mechanism, random.getrandbits(8 * SALT_BYTES).to_bytes(SALT_BYTES, "big")) for mechanism in ScramMechanism]
+        salts = [
+            (mechanism, random.getrandbits(8 * SALT_BYTES).to_bytes(SALT_BYTES, "big")) for mechanism in ScramMechanism
+        ]
         made = await done_by(self.broker.worker, lambda: credentials_of(issued_hmac, salts))
-        records = {each.text: ScramRecord(found.salt, found.stored_key, found.server_key, found.iterations) for each, found in made.items()}
+        records = {
+            each.text: ScramRecord(found.salt, found.stored_key, found.server_key, found.iterations)
+            for each, found in made.items()
+        }
         token = msgspec.structs.replace(token, credentials=records)
         key = keys.token(issued_hmac)
 
@@ -159,7 +168,10 @@ class TokenAdministrator:
     async def find(
         self, asker: KafkaPrincipal, owners: Sequence[str] | None, may_see: Callable[[TokenRecord], bool]
     ) -> list[IssuedToken] | Refusal:
-        """The tokens that a principal may see (`tokens.is_shown`). Those of another secret are not shown: no client can log in by them."""
+        """The tokens that a principal may see (`tokens.is_shown`).
+
+        Those of another secret are not shown: no client can log in by them.
+        """
         secret, found = self._secret, list[IssuedToken]()
         if secret is None:
             return DISABLED
@@ -199,7 +211,10 @@ class TokenAdministrator:
 
 
 def new_token_id(random: Random) -> str:
-    """A random id of 128 bits, as Kafka writes one. None begins with `-`: commands would take it for an option (as in Kafka's `Uuid`)."""
+    """A random id of 128 bits, as Kafka writes one.
+
+    None begins with `-`: commands would take it for an option (as in Kafka's `Uuid`).
+    """
     while True:
         token_id = topic_id_text(random.getrandbits(_ID_BITS).to_bytes(_ID_BITS // 8, "big"))
         if not token_id.startswith("-"):

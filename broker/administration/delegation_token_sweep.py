@@ -1,4 +1,7 @@
-"""The controller removes delegation tokens that have ended, some time after it. They can't be used from their end on."""
+"""The controller removes delegation tokens that have ended, some time after it.
+
+They can't be used from their end on.
+"""
 
 from __future__ import annotations
 

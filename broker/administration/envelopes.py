@@ -1,5 +1,6 @@
-"""What is in an envelope: a client's request with who sent it, and the answer to it. To bytes and back; decides nothing.
+"""What is in an envelope: a client's request with who sent it, and the answer to it.
 
+To bytes and back; decides nothing.
 Source: KIP-590; Kafka's `ForwardingManager`, `EnvelopeUtils`, `DefaultKafkaPrincipalBuilder`.
 """
 
@@ -64,7 +65,10 @@ def sealed(key: ApiKey, version: int, body: ApiMessage, origin: Origin) -> Envel
 
 
 def opened(envelope: EnvelopeRequest, allowed: frozenset[ApiKey]) -> Opened:
-    """What an envelope has. Errors: ProtocolError for bytes that make no sense, and for a request that is not one of the `allowed`."""
+    """What an envelope has.
+
+    Errors: ProtocolError for bytes that make no sense, and for a request that is not one of the `allowed`.
+    """
     frame = envelope.request_data
     key, version, correlation_id, client_id, position = read_request_header(memoryview(frame), 0, len(frame))
     spec = API.get(key) if key in allowed else None  # type: ignore[call-overload]
@@ -73,13 +77,17 @@ def opened(envelope: EnvelopeRequest, allowed: frozenset[ApiKey]) -> Opened:
         raise ProtocolError(message)
     body = codec_for(spec.request, version).decode(memoryview(frame), position, len(frame))
     principal = None if envelope.request_principal is None else _principal_of(envelope.request_principal)
-    return Opened(spec.key, version, Origin(principal, _address_of(envelope.client_host_address), client_id, correlation_id), body)
+    return Opened(
+        spec.key, version, Origin(principal, _address_of(envelope.client_host_address), client_id, correlation_id), body
+    )
 
 
 def answered(request: Opened, answer: ApiMessage) -> EnvelopeResponse:
     """The envelope of an answer."""
     header = response_header(request.origin.correlation_id, response_header_is_flexible(request.key, request.version))
-    return EnvelopeResponse(response_data=header + codec_for(type(answer), request.version).encode(answer), error_code=0)
+    return EnvelopeResponse(
+        response_data=header + codec_for(type(answer), request.version).encode(answer), error_code=0
+    )
 
 
 def answer_in(key: ApiKey, version: int, data: bytes) -> Any:

@@ -100,10 +100,15 @@ class Forwarder:
 
     def _on_image(self, old: MetadataImage, new: MetadataImage, delta: ImageDelta) -> None:
         """A controller that is stopped or cut off and keeps its connections does not hold a request longer than its lease lasts."""
-        self.peers.forget_ended(old, new, delta.brokers_changed, [_purpose(number) for number in range(CONNECTIONS_MAX)])
+        self.peers.forget_ended(
+            old, new, delta.brokers_changed, [_purpose(number) for number in range(CONNECTIONS_MAX)]
+        )
 
     def wrap(self, spec: HandlerSpec, refuse: Refuse, shows: Shows | None = None) -> HandlerSpec:
-        """A handler for any broker out of one for the controller. The request may say in `timeout_ms` how long it may take."""
+        """A handler for any broker out of one for the controller.
+
+        The request may say in `timeout_ms` how long it may take.
+        """
         assert spec.key in FORWARDED, spec.key
         local = spec.handle_later
         assert local is not None, f"{spec.key.name} has no handler that may wait"
@@ -128,8 +133,8 @@ class Forwarder:
     ) -> Any | Refusal | None:
         """The controller's answer; None if this broker has become controller itself.
 
-        Refusals: NOT_CONTROLLER, REQUEST_TIMED_OUT when it isn't known what became of the request, CLUSTER_AUTHORIZATION_FAILED where this
-        broker has no CLUSTER_ACTION.
+        Refusals: NOT_CONTROLLER, REQUEST_TIMED_OUT when it isn't known what became of the request,
+        CLUSTER_AUTHORIZATION_FAILED where this broker has no CLUSTER_ACTION.
         """
         loop = asyncio.get_running_loop()
         give_up = loop.time() + min(timeout_ms, CONTROLLER_WAIT_MS) / 1000
@@ -142,7 +147,9 @@ class Forwarder:
                     if controller.metadata_level == WITHOUT_ENVELOPES:
                         return await self._send(controller, (key, version, request), timeout_ms, origin)
                     envelope = sealed(key, version, request, origin)
-                    return _taken_out(key, version, await self._send(controller, (ApiKey.ENVELOPE, 0, envelope), timeout_ms, origin))
+                    return _taken_out(
+                        key, version, await self._send(controller, (ApiKey.ENVELOPE, 0, envelope), timeout_ms, origin)
+                    )
                 except PeerError as error:
                     reason = str(error)
                     if error.was_sent:
@@ -162,10 +169,16 @@ class Forwarder:
                 return False
         return True
 
-    async def _send(self, controller: BrokerImage, asked: tuple[ApiKey, int, ApiMessage], timeout_ms: int, origin: Origin) -> Any:
+    async def _send(
+        self, controller: BrokerImage, asked: tuple[ApiKey, int, ApiMessage], timeout_ms: int, origin: Origin
+    ) -> Any:
         """The answer to one request, of an API in a version. Errors: PeerError."""
         with self._places.taken_by(origin) as has_place:
-            number = next(each for each in range(CONNECTIONS_MAX) if each not in self._busy) if has_place else CONNECTIONS_MAX - 1
+            number = (
+                next(each for each in range(CONNECTIONS_MAX) if each not in self._busy)
+                if has_place
+                else CONNECTIONS_MAX - 1
+            )
             client = self.peers.client_of(controller, _purpose(number))
             if has_place:
                 self._busy.add(number)
@@ -174,7 +187,9 @@ class Forwarder:
                     return await client.request(*asked, timeout_ms + ANSWER_GRACE_MS)
             except TimeoutError:
                 if has_place:
-                    client.disconnect("its client has gone")  # So the controller ends its wait too, and nothing stands behind it.
+                    client.disconnect(
+                        "its client has gone"
+                    )  # So the controller ends its wait too, and nothing stands behind it.
                 raise PeerError("the client has gone", was_sent=True) from None
             finally:
                 if has_place:
@@ -183,7 +198,13 @@ class Forwarder:
 
 def _taken_out(key: ApiKey, version: int, envelope: EnvelopeResponse) -> Any | Refusal:
     if envelope.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-        return Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "The controller takes no request from this broker: it has no CLUSTER_ACTION")
+        return Refusal(
+            ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+            "The controller takes no request from this broker: it has no CLUSTER_ACTION",
+        )
     if envelope.error_code != ErrorCode.NONE or envelope.response_data is None:
-        return Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, f"The controller could not carry the request out: error {envelope.error_code}")
+        return Refusal(
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+            f"The controller could not carry the request out: error {envelope.error_code}",
+        )
     return answer_in(key, version, envelope.response_data)

@@ -62,7 +62,10 @@ class PartitionAdministrator:
     async def _change(
         self, count: int, decide: Callable[[], PartitionsPlan], timeout_ms: int, done_already: Collection[ErrorCode]
     ) -> Outcomes:
-        """Decide and commit. What conflicts is decided again, on a newer image: then some of it may be found done, with these codes."""
+        """Decide and commit.
+
+        What conflicts is decided again, on a newer image: then some of it may be found done, with these codes.
+        """
         if (too_late := check_timeout(timeout_ms)) is not None:
             return [too_late] * count
         metadata = self.broker.metadata

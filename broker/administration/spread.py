@@ -41,7 +41,9 @@ class Spread:
         if not others or self._peers is None:
             return
         until = asyncio.get_running_loop().time() + SPREAD_MS / 1000
-        reached = await asyncio.gather(*(self._reaches(self._peers, broker_id, revision, until) for broker_id in others))
+        reached = await asyncio.gather(
+            *(self._reaches(self._peers, broker_id, revision, until) for broker_id in others)
+        )
         for broker_id, is_there in zip(others, reached, strict=True):
             if not is_there:
                 self._broker.log.warning(
@@ -54,7 +56,9 @@ class Spread:
         if not others or self._peers is None:
             return set()
         until = asyncio.get_running_loop().time() + wait_ms / 1000
-        reached = await asyncio.gather(*(self._reaches(self._peers, broker_id, image.revision, until) for broker_id in others))
+        reached = await asyncio.gather(
+            *(self._reaches(self._peers, broker_id, image.revision, until) for broker_id in others)
+        )
         return {broker_id for broker_id, is_there in zip(others, reached, strict=True) if is_there}
 
     async def _reaches(self, peers: PeerClients, broker_id: BrokerId, revision: Revision, until: float) -> bool:

@@ -1,10 +1,11 @@
 """Making, growing and deleting topics: the steps between a request and a topic that is served, or gone.
 
-Decisions are the controller's; here they are committed, waited for in the image, and waited for on disk. A topic is answered as made or
-grown when its partitions can be produced to, as deleted when its name can be used again.
+Decisions are the controller's; here they are committed, waited for in the image, and waited for on disk. A topic is
+answered as made or grown when its partitions can be produced to, as deleted when its name can be used again.
 
-Guards: changes of topics whose names could collide are applied one after the other, each decided on an image that shows those before it; so
-of two that want the same, the second gets the answer that it would have got later. What conflicts nevertheless is decided again.
+Guards: changes of topics whose names could collide are applied one after the other, each decided on an image that shows
+those before it; so of two that want the same, the second gets the answer that it would have got later. What conflicts
+nevertheless is decided again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,16 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 from weakref import WeakValueDictionary
 
-from lowtide.broker.administration.committing import GIVEN_UP, MAX_PLANS, TOO_LATE, P, check_timeout, commit, decide_and_commit, newer_image
+from lowtide.broker.administration.committing import (
+    GIVEN_UP,
+    MAX_PLANS,
+    TOO_LATE,
+    P,
+    check_timeout,
+    commit,
+    decide_and_commit,
+    newer_image,
+)
 from lowtide.broker.administration.creation_limits import CreationLimits
 from lowtide.broker.administration.envelopes import OF_THE_BROKER, Origin
 from lowtide.broker.administration.forwarding import OWN_IMAGE_MS, Forwarder
@@ -27,11 +37,22 @@ from lowtide.metadata.changes import NO_CHANGE
 from lowtide.metadata.errors import ConflictError
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from lowtide.protocol.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
 from lowtide.protocol.types import TopicId
 from lowtide.replication.deletions import TopicDeletion, plan_deletions, resolve_deletions
 from lowtide.replication.new_partitions import NewPartitions, TopicGrowth, plan_new_partitions
-from lowtide.replication.new_topics import BROKER_DEFAULT, MAX_REQUEST_PARTITIONS, NewTopic, TopicCreation, plan_create_topic
+from lowtide.replication.new_topics import (
+    BROKER_DEFAULT,
+    MAX_REQUEST_PARTITIONS,
+    NewTopic,
+    TopicCreation,
+    plan_create_topic,
+)
 from lowtide.replication.refusal import Refusal
 
 AUTOMATIC_CREATION_TIMEOUT_MS: Final = 30_000
@@ -49,8 +70,13 @@ Charge = Callable[[RequestContext, int], int]
 class TopicAdministrator:
     """Topics of one cluster, as seen from this broker."""
 
-    def __init__(self, broker: BrokerContext, forwarder: Forwarder | None = None, charge: Charge = lambda _asker, _count: 0) -> None:
-        """`forwarder` asks the controller where this broker isn't it. `charge` counts partitions that are created by asking for a topic."""
+    def __init__(
+        self, broker: BrokerContext, forwarder: Forwarder | None = None, charge: Charge = lambda _asker, _count: 0
+    ) -> None:
+        """`forwarder` asks the controller where this broker isn't it.
+
+        `charge` counts partitions that are created by asking for a topic.
+        """
         self.broker = broker
         self.forwarder = forwarder
         self._charge = charge
@@ -78,17 +104,23 @@ class TopicAdministrator:
         return self.limits.check_partitions(topic.name, planned.partition_count * planned.replication_factor) or planned
 
     async def create(
-        self, topic: NewTopic, configs: Sequence[tuple[str, str | None]], timeout_ms: int, origin: Origin = OF_THE_BROKER
+        self,
+        topic: NewTopic,
+        configs: Sequence[tuple[str, str | None]],
+        timeout_ms: int,
+        origin: Origin = OF_THE_BROKER,
     ) -> TopicCreation | Refusal:
-        """Have a topic made, by whichever broker is controller; return when it is served here. Refusals as of `create_here`.
+        """Have a topic made, by whichever broker is controller; return when it is served here.
 
-        Where another broker makes it, numbers that are left open are this broker's defaults, and the plan is empty; it counts for the
-        client that is its `origin`.
+        Refusals as of `create_here`. Where another broker makes it, numbers that are left open are this broker's
+        defaults, and the plan is empty; it counts for the client that is its `origin`.
         """
         forwarder, version = self.forwarder, CreateTopicsRequest.VERSIONS.high
         if forwarder is None or self.broker.metadata.is_controller or timeout_ms <= 0:
             return await self.create_here(topic, configs, timeout_ms)
-        answer = await forwarder.ask(ApiKey.CREATE_TOPICS, version, self._creation_request(topic, configs, timeout_ms), timeout_ms, origin)
+        answer = await forwarder.ask(
+            ApiKey.CREATE_TOPICS, version, self._creation_request(topic, configs, timeout_ms), timeout_ms, origin
+        )
         if answer is None:
             return await self.create_here(topic, configs, timeout_ms)
         if isinstance(answer, Refusal):
@@ -100,7 +132,9 @@ class TopicAdministrator:
         await self._settled(asyncio.get_running_loop().time() + OWN_IMAGE_MS / 1000)
         return TopicCreation(NO_CHANGE, row.topic_id, row.num_partitions, row.replication_factor)
 
-    def _creation_request(self, topic: NewTopic, configs: Sequence[tuple[str, str | None]], timeout_ms: int) -> CreateTopicsRequest:
+    def _creation_request(
+        self, topic: NewTopic, configs: Sequence[tuple[str, str | None]], timeout_ms: int
+    ) -> CreateTopicsRequest:
         config, is_open = self.broker.config, not topic.assignments
         count, factor = topic.partition_count, topic.replication_factor
         return CreateTopicsRequest(
@@ -108,9 +142,12 @@ class TopicAdministrator:
                 CreatableTopic(
                     name=topic.name,
                     num_partitions=config.num_partitions if count == BROKER_DEFAULT and is_open else count,
-                    replication_factor=config.default_replication_factor if factor == BROKER_DEFAULT and is_open else factor,
+                    replication_factor=config.default_replication_factor
+                    if factor == BROKER_DEFAULT and is_open
+                    else factor,
                     assignments=[
-                        CreatableReplicaAssignment(partition_index=number, broker_ids=list(ids)) for number, ids in topic.assignments
+                        CreatableReplicaAssignment(partition_index=number, broker_ids=list(ids))
+                        for number, ids in topic.assignments
                     ],
                     configs=[CreatableTopicConfig(name=name, value=value) for name, value in configs],
                 )
@@ -119,7 +156,9 @@ class TopicAdministrator:
             validate_only=False,
         )
 
-    async def create_here(self, topic: NewTopic, configs: Sequence[tuple[str, str | None]], timeout_ms: int) -> TopicCreation | Refusal:
+    async def create_here(
+        self, topic: NewTopic, configs: Sequence[tuple[str, str | None]], timeout_ms: int
+    ) -> TopicCreation | Refusal:
         """Make a topic, as controller; return when it is served here.
 
         Refusals: those of the plan, of `decide_and_commit`, and REQUEST_TIMED_OUT when it isn't served in time.
@@ -135,7 +174,9 @@ class TopicAdministrator:
         factor = len(image.topics[wanted.name].partitions[0].replicas)
         return self.limits.check_partitions(wanted.name, planned.added * factor) or planned
 
-    async def grow(self, wanted: NewPartitions, timeout_ms: int, room: int = MAX_REQUEST_PARTITIONS) -> TopicGrowth | Refusal:
+    async def grow(
+        self, wanted: NewPartitions, timeout_ms: int, room: int = MAX_REQUEST_PARTITIONS
+    ) -> TopicGrowth | Refusal:
         """Give a topic more partitions; return when they are served. Refusals as of `create`."""
         return await self._change(wanted.name, lambda: self.plan_growth(wanted, room), timeout_ms, "grown")
 
@@ -144,7 +185,10 @@ class TopicAdministrator:
         return resolve_deletions(self.broker.metadata.image, wanted)
 
     async def delete(self, deletions: Sequence[TopicDeletion], timeout_ms: int) -> list[Refusal | None]:
-        """Delete topics, many in a transaction; return when their names can be used again. An outcome for each; refusals as of `create`."""
+        """Delete topics, many in a transaction; return when their names can be used again.
+
+        An outcome for each; refusals as of `create`.
+        """
         if (too_late := check_timeout(timeout_ms)) is not None:
             return [too_late] * len(deletions)
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
@@ -160,7 +204,10 @@ class TopicAdministrator:
         return outcomes
 
     async def _delete_in_groups(self, deletions: Sequence[TopicDeletion], deadline: float) -> list[Refusal | None]:
-        """Decide and commit until the image shows that all are gone, or why one isn't. What conflicts is decided again."""
+        """Decide and commit until the image shows that all are gone, or why one isn't.
+
+        What conflicts is decided again.
+        """
         metadata = self.broker.metadata
         left = dict(enumerate(deletions))
         refusals: dict[int, Refusal] = {}
@@ -224,7 +271,8 @@ class TopicAdministrator:
     async def _change(self, name: str, decide: Callable[[], P | Refusal], timeout_ms: int, what: str) -> P | Refusal:
         """Decide a change of a topic in its turn, make it, and wait until it is carried out here.
 
-        With no time at all nothing is done, as in Kafka. Refusals: those of `decide`, those of `commit`, REQUEST_TIMED_OUT.
+        With no time at all nothing is done, as in Kafka. Refusals: those of `decide`, those of `commit`,
+        REQUEST_TIMED_OUT.
         """
         if (too_late := check_timeout(timeout_ms)) is not None:
             return too_late
@@ -246,8 +294,9 @@ class TopicAdministrator:
 
     @asynccontextmanager
     async def _turn(self, name: str, deadline: float) -> AsyncIterator[bool]:
-        """Wait until no other request changes this topic, or one whose name collides with it. Gives False when the deadline passes first.
+        """Wait until no other request changes this topic, or one whose name collides with it.
 
+        Gives False when the deadline passes first.
         A lock is kept as long as a request holds it or waits for it.
         """
         lock = self._turns.setdefault(_unified(name), asyncio.Lock())

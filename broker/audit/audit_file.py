@@ -143,7 +143,11 @@ class AuditFile:
         lines, self._waiting, self._waiting_bytes = self._waiting, [], 0
         lost = self._lost
         if lost:
-            lines.insert(0, msgspec.json.encode({"event": "lost", "count": lost, "timestamp": _time(self._clock.wall_ms())}) + b"\n")
+            lines.insert(
+                0,
+                msgspec.json.encode({"event": "lost", "count": lost, "timestamp": _time(self._clock.wall_ms())})
+                + b"\n",
+            )
         self._is_writing = True
         if self._is_closed:
             self._on_written(lines, lost, self._file.write(lines))
@@ -169,7 +173,9 @@ class AuditFile:
         now_ms = self._clock.monotonic_ms()
         if self._warned_ms is None or now_ms - self._warned_ms >= WARN_INTERVAL_MS:
             self._warned_ms = now_ms
-            self._log.warning("the audit log can't be written", path=self._file.path, reason=reason, lines_lost=self._lost)
+            self._log.warning(
+                "the audit log can't be written", path=self._file.path, reason=reason, lines_lost=self._lost
+            )
 
 
 def _time(wall_ms: int) -> str:

@@ -49,7 +49,13 @@ class Source(Protocol):
 class AuditLog:
     """Writes events to `log`, a structlog logger."""
 
-    def __init__(self, log: Any, events: frozenset[AuditEvent], now_ms: Callable[[], int], close: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        log: Any,
+        events: frozenset[AuditEvent],
+        now_ms: Callable[[], int],
+        close: Callable[[], None] | None = None,
+    ) -> None:
         """`close` ends what `log` writes to."""
         self._log = log
         self._now_ms = now_ms
@@ -59,7 +65,9 @@ class AuditLog:
 
     def tried(self, kind: AuditEvent, event: str, source: Source, **fields: Any) -> None:
         """Write an event that changed nothing, unless there are too many of them."""
-        if kind in self.events and self._bound.admit(f"{source.principal} {source.client_address}"[:TEXT_MAX], self._now_ms()):
+        if kind in self.events and self._bound.admit(
+            f"{source.principal} {source.client_address}"[:TEXT_MAX], self._now_ms()
+        ):
             self._write(event, source, fields)
 
     def done(self, kind: AuditEvent, event: str, source: Source, **fields: Any) -> None:

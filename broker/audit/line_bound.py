@@ -25,7 +25,16 @@ class Suppressed(msgspec.Struct, frozen=True):
 class LineBound:
     """Counts lines by the second. A key is what causes them: a principal at an address."""
 
-    __slots__ = ("_admitted", "_by_key", "_per_key", "_per_second", "_repeated", "_second", "_suppressed", "_suppressed_by_key")
+    __slots__ = (
+        "_admitted",
+        "_by_key",
+        "_per_key",
+        "_per_second",
+        "_repeated",
+        "_second",
+        "_suppressed",
+        "_suppressed_by_key",
+    )
 
     def __init__(self, per_second: int, per_key: int) -> None:
         self._per_second = per_second

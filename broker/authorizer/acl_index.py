@@ -29,7 +29,10 @@ _NO_ACLS: Final[tuple[AclRecord, ...]] = ()
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """Whether something is allowed. `rule` is the one that decides; None where no rule does, `any_rule` where others match the resource."""
+    """Whether something is allowed.
+
+    `rule` is the one that decides; None where no rule does, `any_rule` where others match the resource.
+    """
 
     allowed: bool
     rule: AclRecord | None = None
@@ -98,8 +101,13 @@ EMPTY: Final = AclIndex({})
 
 
 def _is_of(acl: AclRecord, principal: str, host: str) -> bool:
-    """Whether a rule is about a principal at an address in its normal form. Rules of older versions may have another spelling."""
-    return acl.principal in (principal, EVERYBODY) and (acl.host in (host, WILDCARD) or in_normal_form(acl.host) == host)
+    """Whether a rule is about a principal at an address in its normal form.
+
+    Rules of older versions may have another spelling.
+    """
+    return acl.principal in (principal, EVERYBODY) and (
+        acl.host in (host, WILDCARD) or in_normal_form(acl.host) == host
+    )
 
 
 def _covers(acl: AclRecord, operation: Operation) -> bool:
@@ -124,7 +132,10 @@ def decide(index: AclIndex, principal: str, host: str, operation: Operation, res
 
 
 def decide_by_type(index: AclIndex, principal: str, host: str, operation: Operation, kind: ResourceType) -> bool:
-    """Whether there is a name of which the rules allow the operation. Implied operations don't count here, as in Kafka."""
+    """Whether there is a name of which the rules allow the operation.
+
+    Implied operations don't count here, as in Kafka.
+    """
     allowed: set[Pattern] = set()
     denied: set[Pattern] = set()
     for acl in index.of_type(kind):

@@ -1,6 +1,7 @@
 """Rules of access control as Kafka has them: what they may say, and which of them a filter means.
 
-Sources: Kafka's `AclBinding`, `AclBindingFilter`, `ResourcePatternFilter`, `AclControlManager.validateNewAcl`, `AclApis`.
+Sources: Kafka's `AclBinding`, `AclBindingFilter`, `ResourcePatternFilter`, `AclControlManager.validateNewAcl`,
+`AclApis`.
 """
 
 from __future__ import annotations
@@ -60,7 +61,10 @@ def fault_of(acl: AclRecord) -> str | None:  # noqa: PLR0911  one for each
 
 
 class AclFilter(msgspec.Struct, frozen=True):
-    """Which rules are meant; None and ANY stand for all. MATCH means those that say something about a resource of the name."""
+    """Which rules are meant; None and ANY stand for all.
+
+    MATCH means those that say something about a resource of the name.
+    """
 
     resource_type: int = ResourceType.ANY
     resource_name: str | None = None
@@ -86,9 +90,15 @@ class AclFilter(msgspec.Struct, frozen=True):
     @property
     def fault(self) -> str | None:
         """Why there can be no such filter; None if there can."""
-        if self.resource_type not in ResourceType.__members__.values() or self.pattern_type not in PatternType.__members__.values():
+        if (
+            self.resource_type not in ResourceType.__members__.values()
+            or self.pattern_type not in PatternType.__members__.values()
+        ):
             return "Unknown patternFilter."
-        if self.operation not in Operation.__members__.values() or self.permission not in Permission.__members__.values():
+        if (
+            self.operation not in Operation.__members__.values()
+            or self.permission not in Permission.__members__.values()
+        ):
             return "Unknown entryFilter."
         return None
 

@@ -20,7 +20,10 @@ GRANTS_MAX: Final = 10_000
 
 
 class Audit(IntFlag):
-    """Which outcome of a question is worth a line of the audit log. A filter asks about what was not named, so its denials are not."""
+    """Which outcome of a question is worth a line of the audit log.
+
+    A filter asks about what was not named, so its denials are not.
+    """
 
     NOTHING = 0
     ALLOWED = 1
@@ -58,12 +61,17 @@ class Requester(Protocol):
 
 
 class Authorizer(Protocol):
-    """The port. `allows_all` spares those who ask a thousand times a second; `audits_allowed`: what is allowed is written down, too."""
+    """The port.
+
+    `allows_all` spares those who ask a thousand times a second; `audits_allowed`: what is allowed is written down, too.
+    """
 
     allows_all: bool
     audits_allowed: bool
 
-    def authorize(self, requester: Requester, operation: Operation, resource: Resource, audit: Audit = Audit.BOTH) -> bool:
+    def authorize(
+        self, requester: Requester, operation: Operation, resource: Resource, audit: Audit = Audit.BOTH
+    ) -> bool:
         """Whether the requester may do that to the resource."""
         ...
 
@@ -82,7 +90,9 @@ class AllowAll:
     allows_all: bool = True
     audits_allowed: bool = False
 
-    def authorize(self, requester: Requester, operation: Operation, resource: Resource, audit: Audit = Audit.BOTH) -> bool:
+    def authorize(
+        self, requester: Requester, operation: Operation, resource: Resource, audit: Audit = Audit.BOTH
+    ) -> bool:
         """Yes."""
         return True
 
@@ -98,7 +108,9 @@ class AllowAll:
 ALLOW_ALL: Final = AllowAll()
 
 
-def allowed_topics(authorizer: Authorizer, requester: Requester, operation: Operation, names: Iterable[str]) -> frozenset[str]:
+def allowed_topics(
+    authorizer: Authorizer, requester: Requester, operation: Operation, names: Iterable[str]
+) -> frozenset[str]:
     """Of these topics those that the requester may do that to."""
     wanted = frozenset(names)
     if authorizer.allows_all:

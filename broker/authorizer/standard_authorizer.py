@@ -1,7 +1,7 @@
 """Kafka's authorizer: super users, the rules of the metadata image, and a default where no rule says anything.
 
-Decisions are remembered, and forgotten when a rule changes. What a client asked for, and was denied, goes to the audit log.
-Sources: Kafka's `StandardAuthorizer`, `StandardAuthorizerData`.
+Decisions are remembered, and forgotten when a rule changes. What a client asked for, and was denied, goes to the audit
+log. Sources: Kafka's `StandardAuthorizer`, `StandardAuthorizerData`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ _Asked = tuple[KafkaPrincipal, str, int, Resource]
 
 
 def parse_super_users(text: str) -> frozenset[str]:
-    """The principals of `super.users`, `Type:name` separated by semicolons. Errors: ValueError for what is no principal."""
+    """The principals of `super.users`, `Type:name` separated by semicolons.
+
+    Errors: ValueError for what is no principal.
+    """
     names = [each.strip() for each in text.split(";")]
     return frozenset(str(parse_principal(name)) for name in names if name)
 
@@ -90,7 +93,9 @@ class StandardAuthorizer:
             grants = self._grants[key] = WriteGrants(requester.principal)
         return grants
 
-    def authorize(self, requester: Requester, operation: Operation, resource: Resource, audit: Audit = Audit.BOTH) -> bool:
+    def authorize(
+        self, requester: Requester, operation: Operation, resource: Resource, audit: Audit = Audit.BOTH
+    ) -> bool:
         """Whether the requester may do that to the resource."""
         asked = (requester.principal, requester.client_address, operation, resource)
         allowed = self._decisions.get(asked)
@@ -130,6 +135,8 @@ class StandardAuthorizer:
         self._decisions[asked] = allowed
         return allowed
 
-    def _note(self, kind: AuditEvent, event: str, requester: Requester, operation: Operation, resource: Resource) -> None:
+    def _note(
+        self, kind: AuditEvent, event: str, requester: Requester, operation: Operation, resource: Resource
+    ) -> None:
         named = f"{resource.type.name}:{short(resource.name)}"
         self._audit.tried(kind, event, requester, operation=Operation(operation).name, resource=named)

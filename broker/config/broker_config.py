@@ -1,7 +1,8 @@
 """A broker's configuration: the table of all keys, and the typed values that the broker runs on.
 
-Guards: whatever starts was checked whole; every unknown key and every impossible value is refused with one sentence. It doesn't read files
-or the environment (`sources.py`, and the command line above it), and doesn't know which topics there are.
+Guards: whatever starts was checked whole; every unknown key and every impossible value is refused with one sentence. It
+doesn't read files or the environment (`sources.py`, and the command line above it), and doesn't know which topics there
+are.
 """
 
 from __future__ import annotations
@@ -35,7 +36,11 @@ from lowtide.protocol.api_keys import ApiKey
 __all__ = ["BROKER_KEYS", "BrokerConfig", "ConfigError", "Given", "Listener", "broker_key", "load_config"]
 
 BROKER_KEYS: Final[Mapping[str, ConfigKey]] = MappingProxyType(
-    {key.name: key for table in (SERVER_KEYS, CLUSTER_KEYS, GROUP_KEYS, SECURITY_KEYS, REMOTE_KEYS, OWN_KEYS) for key in table}
+    {
+        key.name: key
+        for table in (SERVER_KEYS, CLUSTER_KEYS, GROUP_KEYS, SECURITY_KEYS, REMOTE_KEYS, OWN_KEYS)
+        for key in table
+    }
 )
 """All keys of a broker by name, but for those whose names have a free part (`broker_key`)."""
 
@@ -114,7 +119,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def follower_fetch_bytes(self) -> int:
         """What a follower fetches of a partition at a time."""
-        return min(_number(self.values, "replica.fetch.max.bytes"), _number(self.values, "replica.fetch.response.max.bytes"))
+        return min(
+            _number(self.values, "replica.fetch.max.bytes"), _number(self.values, "replica.fetch.response.max.bytes")
+        )
 
     @property
     def unenforced_keys_given(self) -> tuple[str, ...]:
@@ -149,10 +156,7 @@ def broker_key(name: str) -> ConfigKey:
 
 
 def load_config(
-    *,
-    settings: Mapping[str, str] | None = None,
-    given: Mapping[str, Given] | None = None,
-    host_name: str = "localhost",
+    *, settings: Mapping[str, str] | None = None, given: Mapping[str, Given] | None = None, host_name: str = "localhost"
 ) -> BrokerConfig:
     """Check everything that was given and make the configuration.
 
@@ -236,7 +240,9 @@ def _typed(values: dict[str, Value], given: Mapping[str, Given], host_name: str)
         initial_broker_registration_timeout_ms=_number(values, "initial.broker.registration.timeout.ms"),
         controlled_shutdown_enable=values["controlled.shutdown.enable"] is True,
         reports_log_starts=_version(values, "inter.broker.protocol.version") >= _LOG_START_VERSION,
-        max_versions=MappingProxyType({api_of(name): _number(values, name) for name in given if name.startswith(MAX_VERSION_PREFIX)}),
+        max_versions=MappingProxyType(
+            {api_of(name): _number(values, name) for name in given if name.startswith(MAX_VERSION_PREFIX)}
+        ),
         topic_defaults=MappingProxyType(defaults),
         values=MappingProxyType(values),
         given=MappingProxyType(dict(given)),
@@ -262,7 +268,10 @@ def _text_or_none(values: Mapping[str, Value], name: str) -> str | None:
 
 
 def _request_memory(values: Mapping[str, Value]) -> int:
-    """The limit over all connections, which the largest request must fit into. Source: Kafka's KafkaConfig says the same."""
+    """The limit over all connections, which the largest request must fit into.
+
+    Source: Kafka's KafkaConfig says the same.
+    """
     limit, largest = _limit(values, "queued.max.request.bytes"), _number(values, "socket.request.max.bytes")
     if limit < largest:
         message = f"queued.max.request.bytes={limit} is not possible: allowed is at least socket.request.max.bytes={largest}, or below 0"
@@ -291,7 +300,9 @@ def _node_id(values: Mapping[str, Value], given: Mapping[str, Given]) -> int:
     if older < 0 or older == node_id:
         return node_id
     if "node.id" in given:
-        message = f"node.id={node_id} and broker.id={older} are not possible together: allowed is one number under both names"
+        message = (
+            f"node.id={node_id} and broker.id={older} are not possible together: allowed is one number under both names"
+        )
         raise ImpossibleTogetherError(message, "node.id", "broker.id")
     return older
 
@@ -302,7 +313,9 @@ def _log_dirs(values: Mapping[str, Value], given: Mapping[str, Given]) -> tuple[
     directories = values[name]
     assert isinstance(directories, tuple), name
     if not directories or "" in directories or len(set(directories)) != len(directories):
-        message = f"{name}={','.join(directories)} is not possible: allowed is a list of different directories, at least one"
+        message = (
+            f"{name}={','.join(directories)} is not possible: allowed is a list of different directories, at least one"
+        )
         raise ImpossibleTogetherError(message, name)
     return directories
 

@@ -1,7 +1,7 @@
-"""Subscriptions to clients' metrics (KIP-714): their keys, what is allowed, and which clients one means. Decisions only.
+"""Subscriptions to clients' metrics (KIP-714): their keys, what is allowed, and which clients one means.
 
-A client's metrics are wanted by every subscription whose patterns all match it; patterns are RE2's, compiled when the subscription changes.
-Source: Kafka's `ClientMetricsConfigs`.
+Decisions only. A client's metrics are wanted by every subscription whose patterns all match it; patterns are RE2's,
+compiled when the subscription changes. Source: Kafka's `ClientMetricsConfigs`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class Subscription(msgspec.Struct, frozen=True):
 def validate_client_metrics(name: str, wanted: Mapping[str, str]) -> Refusal | None:
     """Check what is to be set on a subscription.
 
-    Refusals: INVALID_REQUEST without a name, for a key that is none and an interval out of range; INVALID_CONFIG for patterns.
+    Refusals: INVALID_REQUEST without a name, for a key that is none and an interval out of range; INVALID_CONFIG for
+    patterns.
     """
     if not name:
         return Refusal(ErrorCode.INVALID_REQUEST, "Subscription name can't be empty")

@@ -75,7 +75,9 @@ def describe_topic_defaults(configs: BrokerConfigs) -> dict[str, ConfigEntry]:
     return entries
 
 
-def describe_topic(defaults: Mapping[str, ConfigEntry], overrides: Mapping[str, str], wanted: Sequence[str] | None) -> list[ConfigEntry]:
+def describe_topic(
+    defaults: Mapping[str, ConfigEntry], overrides: Mapping[str, str], wanted: Sequence[str] | None
+) -> list[ConfigEntry]:
     """The keys of a topic that sets `overrides`: those `wanted`, or all. What isn't a key is left out."""
     entries = []
     for key in _chosen((key for key in TOPIC_KEYS if not key.internal or key.name in overrides), wanted):
@@ -88,7 +90,9 @@ def describe_topic(defaults: Mapping[str, ConfigEntry], overrides: Mapping[str, 
     return entries
 
 
-def describe_group(configs: BrokerConfigs, overrides: Mapping[str, str], wanted: Sequence[str] | None) -> list[ConfigEntry]:
+def describe_group(
+    configs: BrokerConfigs, overrides: Mapping[str, str], wanted: Sequence[str] | None
+) -> list[ConfigEntry]:
     """The keys of a group that sets `overrides`: those `wanted`, or all. What isn't a key is left out."""
     layers = _layers(configs)
     entries = []
@@ -116,14 +120,18 @@ def describe_client_metrics(configs: Mapping[str, str], wanted: Sequence[str] | 
     for name, default in CLIENT_METRICS_DEFAULTS.items():
         if not wanted or name in wanted:
             source = ConfigSource.CLIENT_METRICS if name in configs else ConfigSource.DEFAULT
-            entries.append(ConfigEntry(name, configs.get(name, default), source, (), types[name], CLIENT_METRICS_KEYS[name]))
+            entries.append(
+                ConfigEntry(name, configs.get(name, default), source, (), types[name], CLIENT_METRICS_KEYS[name])
+            )
     return entries
 
 
 def describe_loggers(levels: Mapping[str, str], wanted: Sequence[str] | None) -> list[ConfigEntry]:
     """The levels in force of loggers: those `wanted`, or all."""
     return [
-        ConfigEntry(name, level, ConfigSource.DYNAMIC_LOGGER, (), WireType.UNKNOWN, "The level from which on lines are written.")
+        ConfigEntry(
+            name, level, ConfigSource.DYNAMIC_LOGGER, (), WireType.UNKNOWN, "The level from which on lines are written."
+        )
         for name, level in levels.items()
         if not wanted or name in wanted
     ]
@@ -150,11 +158,15 @@ def describe_all_brokers(configs: BrokerConfigs, wanted: Sequence[str] | None) -
     entries = []
     for key in _chosen(map(_known_or_secret, configs.of_all), wanted):
         value = configs.of_all[key.name]
-        entries.append(_broker_entry(key, value, source, (Synonym(key.name, None if _is_sensitive(key) else value, source),)))
+        entries.append(
+            _broker_entry(key, value, source, (Synonym(key.name, None if _is_sensitive(key) else value, source),))
+        )
     return entries
 
 
-def _broker_entry(key: ConfigKey, value: str | None, source: ConfigSource, synonyms: tuple[Synonym, ...]) -> ConfigEntry:
+def _broker_entry(
+    key: ConfigKey, value: str | None, source: ConfigSource, synonyms: tuple[Synonym, ...]
+) -> ConfigEntry:
     secret = _is_sensitive(key)
     return ConfigEntry(
         key.name,
@@ -199,7 +211,12 @@ def _synonyms(layers: Layers, name: str) -> tuple[Synonym, ...]:
     names = BROKER_SYNONYMS.get(name, (name,))
     if name.startswith(LISTENER_PREFIX):
         names = (name, *_base_of(name))
-    found = [Synonym(each, shown_value(each, layer[each]), source) for layer, source in layers for each in names if each in layer]
+    found = [
+        Synonym(each, shown_value(each, layer[each]), source)
+        for layer, source in layers
+        for each in names
+        if each in layer
+    ]
     first = next((number for number, synonym in enumerate(found) if synonym.name == name), len(found))
     return tuple(found[first:])
 

@@ -1,11 +1,13 @@
 """A broker's configuration while it runs: what it was started with, and what was set on it, or on all brokers, since.
 
-From weak to strong: defaults, what the broker was started with, what is set on all brokers, what is set on this one. Guards: the
-configuration in force has been checked whole; what is stored and cannot be, because another version wrote it, is left aside.
+From weak to strong: defaults, what the broker was started with, what is set on all brokers, what is set on this one.
+Guards: the configuration in force has been checked whole; what is stored and cannot be, because another version wrote
+it, is left aside.
 
-A key can be set while the broker runs if Apache Kafka lists it so **and** the change takes effect here at once: the defaults of topics,
-the limits of connections, the memory of silent producers, the key store and trust store of a listener, and by which mechanisms and with
-which passwords clients log in at one. Every other key is refused, and described as read-only.
+A key can be set while the broker runs if Apache Kafka lists it so **and** the change takes effect here at once: the
+defaults of topics, the limits of connections, the memory of silent producers, the key store and trust store of a
+listener, and by which mechanisms and with which passwords clients log in at one. Every other key is refused, and
+described as read-only.
 
 Sources: KIP-226, Kafka's `DynamicBrokerConfig`.
 """
@@ -79,8 +81,8 @@ def part_of(name: str) -> Part | None:
 def decides_logins(name: str) -> bool:
     """Whether a key decides who may log in: mechanisms, passwords and trust stores.
 
-    It can make its holder any user, so setting or removing it needs as much as setting a user's password does: ALTER on the cluster.
-    A key store only says which certificate the broker shows.
+    It can make its holder any user, so setting or removing it needs as much as setting a user's password does: ALTER on
+    the cluster. A key store only says which certificate the broker shows.
     """
     return login_listener(name) is not None or is_of_trust_store(name)
 
@@ -97,7 +99,10 @@ class BrokerConfigs:
         """What is set on this broker, as it is stored."""
 
     def follow(self, image: MetadataImage) -> str | None:
-        """Take over what the metadata say. Returns what is wrong with them, if something is: the keys that are left aside."""
+        """Take over what the metadata say.
+
+        Returns what is wrong with them, if something is: the keys that are left aside.
+        """
         self.of_all = image.broker_configs.get("", NOTHING_SET).configs
         self.of_this = image.broker_configs.get(str(self.started_with.node_id), NOTHING_SET).configs
         if image.has_eligible_leaders and CLUSTER_WIDE in self.of_this:
@@ -121,7 +126,11 @@ class BrokerConfigs:
         judged = {name: text for name, text in wanted.items() if stored.get(name) != text or name in possible}
         _check_names(judged, of_all=of_all)
         of_this = self._possible_of(self.of_this, of_all=False)
-        config = self._overlaid(judged, of_this) if of_all else self._overlaid(self._possible_of(self.of_all, of_all=True), judged)
+        config = (
+            self._overlaid(judged, of_this)
+            if of_all
+            else self._overlaid(self._possible_of(self.of_all, of_all=True), judged)
+        )
         check_consumed_retention(config.values, config.topic_defaults)
         if any(config.values[name] != self.current.values[name] for pair in TOTALS_OF_LOCAL.items() for name in pair):
             check_local_retention(config.values, config.topic_defaults)
@@ -136,7 +145,9 @@ class BrokerConfigs:
 
     def _possible_of(self, layer: Layer, *, of_all: bool) -> dict[str, str]:
         """What this broker can run on: each key by itself, but all keys of a part of a listener together."""
-        possible = {name: text for name, text in layer.items() if name in DYNAMIC_KEYS and self._is_possible({name: text})}
+        possible = {
+            name: text for name, text in layer.items() if name in DYNAMIC_KEYS and self._is_possible({name: text})
+        }
         for part in {part_of(name) for name in layer} - {None} if not of_all else ():
             together = {name: text for name, text in layer.items() if part_of(name) == part}
             if self._is_possible(together):
@@ -166,8 +177,14 @@ def _check_names(names: Iterable[str], *, of_all: bool) -> None:
     """Refuse keys that can't be set while the broker runs, in Kafka's order and words. Errors: ConfigError."""
     sorted_names = sorted(broker_key(name).name for name in names)
     refusals = (
-        ("Cannot update these configs dynamically", lambda name: not is_dynamic(name) and name not in _ONLY_OF_LISTENERS),
-        ("These security configs can be dynamically updated only per-listener using the listener prefix", _ONLY_OF_LISTENERS.__contains__),
+        (
+            "Cannot update these configs dynamically",
+            lambda name: not is_dynamic(name) and name not in _ONLY_OF_LISTENERS,
+        ),
+        (
+            "These security configs can be dynamically updated only per-listener using the listener prefix",
+            _ONLY_OF_LISTENERS.__contains__,
+        ),
         (
             "Cannot update these configs at default cluster level, broker id must be specified",
             lambda name: of_all and name not in DYNAMIC_KEYS,

@@ -8,7 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from lowtide.broker.config.key import ConfigError, ConfigKey, ImpossibleTogetherError, Matching, OneOf, Range, Type, Value
+from lowtide.broker.config.key import (
+    ConfigError,
+    ConfigKey,
+    ImpossibleTogetherError,
+    Matching,
+    OneOf,
+    Range,
+    Type,
+    Value,
+)
 from lowtide.broker.config.keys_of_groups import (
     ASSIGNMENT_INTERVAL,
     DELIVERY_LIMIT,
@@ -73,7 +82,9 @@ def check_groups(values: Mapping[str, Value]) -> None:
                 raise ImpossibleTogetherError(message, key, low, high)
         heartbeat, session = f"group.{kind}.heartbeat.interval.ms", f"group.{kind}.session.timeout.ms"
         if _number(values, heartbeat) >= _number(values, session):
-            message = f"{heartbeat}={values[heartbeat]} is not possible: allowed is less than {session}={values[session]}"
+            message = (
+                f"{heartbeat}={values[heartbeat]} is not possible: allowed is less than {session}={values[session]}"
+            )
             raise ImpossibleTogetherError(message, heartbeat, session)
     assignors = "group.consumer.assignors"
     if not values[assignors]:
@@ -82,8 +93,9 @@ def check_groups(values: Mapping[str, Value]) -> None:
 
 
 def validate_group_configs(broker: Mapping[str, Value], wanted: Mapping[str, str]) -> dict[str, str] | Refusal:
-    """Check what is to be set on a group, each key and all of them together with what the broker says. Returns it as it is kept.
+    """Check what is to be set on a group, each key and all of them together with what the broker says.
 
+    Returns it as it is kept.
     Refusals: INVALID_CONFIG, in the order and with the sentences of Kafka's `GroupConfig.validate`.
     """
     for name in wanted:
@@ -102,7 +114,10 @@ def validate_group_configs(broker: Mapping[str, Value], wanted: Mapping[str, str
             return Refusal(ErrorCode.INVALID_CONFIG, f"{name} must be greater than or equal to {low}")
         if _number(values, name) > _number(broker, high):
             return Refusal(ErrorCode.INVALID_CONFIG, f"{name} must be less than or equal to {high}")
-    for session, heartbeat in ((SESSION_TIMEOUT, HEARTBEAT_INTERVAL), (SHARE_SESSION_TIMEOUT, SHARE_HEARTBEAT_INTERVAL)):
+    for session, heartbeat in (
+        (SESSION_TIMEOUT, HEARTBEAT_INTERVAL),
+        (SHARE_SESSION_TIMEOUT, SHARE_HEARTBEAT_INTERVAL),
+    ):
         if _number(values, session) <= _number(values, heartbeat):
             return Refusal(ErrorCode.INVALID_CONFIG, f"{session} must be greater than {heartbeat}")
     return {name: _kept(values[name]) for name in wanted}
@@ -124,7 +139,9 @@ def _read(name: str, text: str) -> Value | Refusal:
     try:
         value = key.parse(trimmed)
     except ConfigError:
-        return Refusal(ErrorCode.INVALID_CONFIG, f"Invalid value {trimmed} for configuration {name}: {_because(key, trimmed)}")
+        return Refusal(
+            ErrorCode.INVALID_CONFIG, f"Invalid value {trimmed} for configuration {name}: {_because(key, trimmed)}"
+        )
     if name == OFFSET_RESET and offset_reset_of(trimmed) is None:
         return Refusal(ErrorCode.INVALID_CONFIG, f"Invalid value {trimmed} for configuration {name}: Invalid duration")
     return value

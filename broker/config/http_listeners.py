@@ -1,6 +1,7 @@
 """Listeners of HTTP, and who is trusted there.
 
-A listener is `http://host:port`, or `https://host:port`, which has TLS by the keys `ssl.*` or `listener.name.https.ssl.*`.
+A listener is `http://host:port`, or `https://host:port`, which has TLS by the keys `ssl.*` or
+`listener.name.https.ssl.*`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,11 @@ class HttpListener(NamedTuple):
     @property
     def text(self) -> str:
         """As it is given."""
-        return f"{self.scheme}://[{self.host}]:{self.port}" if ":" in self.host else f"{self.scheme}://{self.host}:{self.port}"
+        return (
+            f"{self.scheme}://[{self.host}]:{self.port}"
+            if ":" in self.host
+            else f"{self.scheme}://{self.host}:{self.port}"
+        )
 
     @property
     def is_encrypted(self) -> bool:
@@ -79,7 +84,8 @@ def trusted_proxies(values: Mapping[str, Value]) -> tuple[str, ...]:
             ip_network(text)
         except ValueError as error:
             message = (
-                f"{TRUSTED_PROXIES}={text} is not possible: allowed are addresses and networks, such as 10.0.0.7 or 10.0.0.0/8 ({error})"
+                f"{TRUSTED_PROXIES}={text} is not possible: "
+                f"allowed are addresses and networks, such as 10.0.0.7 or 10.0.0.0/8 ({error})"
             )
             raise ImpossibleTogetherError(message, TRUSTED_PROXIES) from None
     return found

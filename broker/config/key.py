@@ -1,9 +1,10 @@
 """What one configuration key is: its name, type, default, what it allows, and a sentence about it.
 
-Texts become values here and nowhere else. Guards: a value that a key doesn't allow never gets further; the error names key, value and what
-is allowed, and never shows a secret.
+Texts become values here and nowhere else. Guards: a value that a key doesn't allow never gets further; the error names
+key, value and what is allowed, and never shows a secret.
 
-Source: Kafka's configuration types (ConfigDef): numbers are 16, 32 and 64 bits wide, texts are trimmed, lists are separated by commas.
+Source: Kafka's configuration types (ConfigDef): numbers are 16, 32 and 64 bits wide, texts are trimmed, lists are
+separated by commas.
 """
 
 from __future__ import annotations
@@ -196,7 +197,9 @@ class ConfigKey(msgspec.Struct, frozen=True):
             assert isinstance(value, int | float), self.name
             return allowed.accepts(value)
         if isinstance(value, tuple):
-            too_many = isinstance(allowed, Matching) and allowed.members_max is not None and len(value) > allowed.members_max
+            too_many = (
+                isinstance(allowed, Matching) and allowed.members_max is not None and len(value) > allowed.members_max
+            )
             return not too_many and all(allowed.accepts(member) for member in value)
         assert isinstance(value, str), self.name
         return allowed.accepts(value)

@@ -1,7 +1,7 @@
 """A broker's keys about replication, elections and the cluster's metadata, as facts of Apache Kafka 4.3.
 
-The keys of KRaft's own quorum are known so that a file written for Apache Kafka can be used as it is. Where Lowtide's default
-is another one, a comment says so. A table: its order is by subject.
+The keys of KRaft's own quorum are known so that a file written for Apache Kafka can be used as it is. Where Lowtide's
+default is another one, a comment says so. A table: its order is by subject.
 """
 
 from __future__ import annotations

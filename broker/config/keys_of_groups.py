@@ -28,7 +28,9 @@ READ_COMMITTED: Final = "read_committed"
 
 
 def _group(name: str, default: str, least: int, doc: str) -> ConfigKey:
-    return ConfigKey(name, Type.INT, default, at_least(least), doc, enforced=True, scope=Scope.GROUP, broker_key=f"group.{name}")
+    return ConfigKey(
+        name, Type.INT, default, at_least(least), doc, enforced=True, scope=Scope.GROUP, broker_key=f"group.{name}"
+    )
 
 
 KEYS_OF_GROUPS: Final[tuple[ConfigKey, ...]] = (
@@ -58,7 +60,15 @@ KEYS_OF_GROUPS: Final[tuple[ConfigKey, ...]] = (
     ),
     _group(RECORD_LOCKS, "2000", 100, "How many records of a partition may be out at once."),
     _group(LOCK_DURATION, "30000", 1000, "How long a record is out before it is delivered again."),
-    ConfigKey(RENEW, Type.BOOLEAN, "true", None, "Whether members may ask for more time for a record.", enforced=True, scope=Scope.GROUP),
+    ConfigKey(
+        RENEW,
+        Type.BOOLEAN,
+        "true",
+        None,
+        "Whether members may ask for more time for a record.",
+        enforced=True,
+        scope=Scope.GROUP,
+    ),
     _group(SHARE_SESSION_TIMEOUT, "45000", 1, "After how long without a sign a member of a share group is out."),
 )
 

@@ -1,4 +1,7 @@
-"""A broker's keys that Apache Kafka does not have: limits that it has no names for. A table: its order is by subject."""
+"""A broker's keys that Apache Kafka does not have: limits that it has no names for.
+
+A table: its order is by subject.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A broker's keys about tiered storage, as facts of Apache Kafka 4.3. Lowtide has none: they are known, checked and described."""
+"""A broker's keys about tiered storage, as facts of Apache Kafka 4.3.
+
+Lowtide has none: they are known, checked and described.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A broker's keys about TLS, SASL, tokens and authorization, as facts of Apache Kafka 4.3. A table: its order is by subject."""
+"""A broker's keys about TLS, SASL, tokens and authorization, as facts of Apache Kafka 4.3.
+
+A table: its order is by subject.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ _OAUTH: Final = "org.apache.kafka.common.security.oauthbearer."
 
 def _kafkas(*classes: str) -> Matching:
     """Classes of Kafka's for OAUTHBEARER, whose names stand for Lowtide's own code: no Java class can be loaded."""
-    return Matching("|".join(re.escape(f"{_OAUTH}{each}") for each in classes), " or ".join(f"{_OAUTH}{each}" for each in classes))
+    return Matching(
+        "|".join(re.escape(f"{_OAUTH}{each}") for each in classes), " or ".join(f"{_OAUTH}{each}" for each in classes)
+    )
 
 
 # fmt: off

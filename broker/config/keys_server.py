@@ -13,7 +13,9 @@ from lowtide.broker.config.keys_topics import CLEANUP_POLICIES, COMPRESSION_TYPE
 _BOOLEAN, _SHORT, _INT, _LONG, _DOUBLE = Type.BOOLEAN, Type.SHORT, Type.INT, Type.LONG, Type.DOUBLE
 _STRING, _LIST, _CLASS = Type.STRING, Type.LIST, Type.CLASS
 _FOREVER: Final = "9223372036854775807"
-_OVERRIDES: Final = Matching(r"(\s*[0-9A-Fa-f.:\[\]]+:[0-9]{1,9}\s*(,|$))*", "addresses with a number each, as in 127.0.0.1:200,::1:100")
+_OVERRIDES: Final = Matching(
+    r"(\s*[0-9A-Fa-f.:\[\]]+:[0-9]{1,9}\s*(,|$))*", "addresses with a number each, as in 127.0.0.1:200,::1:100"
+)
 _UNLIMITED: Final = "2147483647"
 
 LISTENER_PATTERN: Final = r"[A-Za-z0-9._-]+://(\[[0-9A-Fa-f:.%]*\]|[^/:\[\]]*):[0-9]{1,5}"

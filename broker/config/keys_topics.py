@@ -7,14 +7,27 @@ from __future__ import annotations
 
 from typing import Final
 
-from lowtide.broker.config.key import NO_TIERED_STORAGE, Allowed, ConfigKey, Matching, OneOf, Only, Range, Scope, Type, at_least
+from lowtide.broker.config.key import (
+    NO_TIERED_STORAGE,
+    Allowed,
+    ConfigKey,
+    Matching,
+    OneOf,
+    Only,
+    Range,
+    Scope,
+    Type,
+    at_least,
+)
 
 _FOREVER: Final = "9223372036854775807"
 COMPRESSION_TYPES: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 CLEANUP_POLICIES: Final = ("compact", "delete")
 _NOT_TIERED: Final = Only(value=False, because=NO_TIERED_STORAGE)
 DELETING_GROUPS: Final = Matching(
-    r".{1,255}", "a list of up to 100 group ids of up to 255 characters; * at the end of one stands for all that begin so", 100
+    r".{1,255}",
+    "a list of up to 100 group ids of up to 255 characters; * at the end of one stands for all that begin so",
+    100,
 )
 _THROTTLED: Final = Matching(r"\*|[0-9]+:[0-9]+", "*, or a list of partition:broker")
 

@@ -2,7 +2,8 @@
 
     listener.name.<listener>.<mechanism>.<key>     listener.name.<listener>.<key>     <key>
 
-Listener and mechanism are in small letters there. Source: Kafka's `AbstractConfig.valuesWithPrefixOverride`, `ListenerName.configPrefix`.
+Listener and mechanism are in small letters there. Source: Kafka's `AbstractConfig.valuesWithPrefixOverride`,
+`ListenerName.configPrefix`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How each listener is secured, from its protocol: TLS, SASL, both or neither.
 
-Guards: a setting that asks for a login or for encryption, and that no listener would heed, is refused, so that no listener is open by
-mistake.
+Guards: a setting that asks for a login or for encryption, and that no listener would heed, is refused, so that no
+listener is open by mistake.
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ _ASK_FOR_LOGINS: Final = (
     "sasl.server.callback.handler.class",
     "sasl.oauthbearer.jwks.endpoint.url",
 )
-_ASK_FOR_TLS: Final = ("ssl.keystore.location", "ssl.keystore.certificate.chain", "ssl.truststore.location", "ssl.truststore.certificates")
+_ASK_FOR_TLS: Final = (
+    "ssl.keystore.location",
+    "ssl.keystore.certificate.chain",
+    "ssl.truststore.location",
+    "ssl.truststore.certificates",
+)
 
 
 class SecuredListener(msgspec.Struct, frozen=True):
@@ -35,9 +40,15 @@ class SecuredListener(msgspec.Struct, frozen=True):
 
 
 def secured_listeners(
-    values: Mapping[str, Value], given: Collection[str], listeners: tuple[Listener, ...], of_http: tuple[HttpListener, ...] = ()
+    values: Mapping[str, Value],
+    given: Collection[str],
+    listeners: tuple[Listener, ...],
+    of_http: tuple[HttpListener, ...] = (),
 ) -> Mapping[str, SecuredListener]:
-    """Those that aren't open to everybody, by their names; all of HTTPS have one name. Errors: ImpossibleTogetherError."""
+    """Those that aren't open to everybody, by their names; all of HTTPS have one name.
+
+    Errors: ImpossibleTogetherError.
+    """
     with_sasl = {listener.name for listener in listeners if listener.protocol.startswith("SASL")}
     with_tls = {listener.name for listener in listeners if listener.protocol.endswith("SSL")}
     found = {
@@ -64,8 +75,16 @@ def _refuse_unheeded(
 ) -> None:
     """Errors: ImpossibleTogetherError for one of these keys that no listener heeds, for want of SASL or TLS."""
     for name in given:
-        prefixed, _, rest = name.removeprefix(LISTENER_PREFIX).partition(".") if name.startswith(LISTENER_PREFIX) else ("", "", name)
-        if not any(rest == key or rest.endswith(f".{key}") for key in keys) or values[name] in (None, "", (), 0, "none"):
+        prefixed, _, rest = (
+            name.removeprefix(LISTENER_PREFIX).partition(".") if name.startswith(LISTENER_PREFIX) else ("", "", name)
+        )
+        if not any(rest == key or rest.endswith(f".{key}") for key in keys) or values[name] in (
+            None,
+            "",
+            (),
+            0,
+            "none",
+        ):
             continue
         if (prefixed.upper() in heeding) if prefixed else heeding:
             continue

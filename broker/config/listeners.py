@@ -36,8 +36,9 @@ class Listener(NamedTuple):
 
 
 def client_listeners(values: Mapping[str, Value]) -> tuple[Listener, ...]:
-    """The listeners to open, in the order given. Those that `controller.listener.names` names belong to KRaft and aren't.
+    """The listeners to open, in the order given.
 
+    Those that `controller.listener.names` names belong to KRaft and aren't.
     Errors: ImpossibleTogetherError.
     """
     controllers = _texts(values, "controller.listener.names")
@@ -55,10 +56,13 @@ def client_listeners(values: Mapping[str, Value]) -> tuple[Listener, ...]:
     return tuple(listeners)
 
 
-def advertised_listeners(values: Mapping[str, Value], listeners: tuple[Listener, ...], host_name: str) -> tuple[Listener, ...]:
+def advertised_listeners(
+    values: Mapping[str, Value], listeners: tuple[Listener, ...], host_name: str
+) -> tuple[Listener, ...]:
     """The addresses that clients get: those of `advertised.listeners`, or where it isn't set the listeners themselves.
 
-    A listener that isn't among them accepts connections, but no client gets its address. `host_name` stands where there is no host; with
+    A listener that isn't among them accepts connections, but no client gets its address. `host_name` stands where there
+    is no host; with
     `lowtide.advertise.local.address` also for the listeners on every interface.
     Errors: ImpossibleTogetherError. Source: Kafka's KafkaConfig, `validateValues`.
     """
@@ -73,7 +77,9 @@ def advertised_listeners(values: Mapping[str, Value], listeners: tuple[Listener,
             message = f"advertised.listeners={each.name}://… is not possible: allowed are the names in listeners, {', '.join(names)}"
             raise ImpossibleTogetherError(message, "advertised.listeners", "listeners")
         if each.host in _EVERY_INTERFACE:
-            message = f"{each.text} cannot be advertised: allowed in advertised.listeners is an address that clients reach"
+            message = (
+                f"{each.text} cannot be advertised: allowed in advertised.listeners is an address that clients reach"
+            )
             raise ImpossibleTogetherError(message, "advertised.listeners", "listeners")
     return tuple(each._replace(host=each.host or host_name) for each in advertised)
 
@@ -90,7 +96,9 @@ def inter_broker_listener(values: Mapping[str, Value], given: Collection[str], a
             raise ImpossibleTogetherError(message, by_name, by_protocol)
         name = str(values[by_name]).upper()
         if name not in _protocols(values):
-            message = f"{by_name}={values[by_name]} is not possible: allowed are the names in listener.security.protocol.map"
+            message = (
+                f"{by_name}={values[by_name]} is not possible: allowed are the names in listener.security.protocol.map"
+            )
             raise ImpossibleTogetherError(message, by_name, "listener.security.protocol.map")
     else:
         name = str(values[by_protocol]).upper()
@@ -107,7 +115,8 @@ def inter_broker_listener(values: Mapping[str, Value], given: Collection[str], a
 def _parse(key: str, values: Mapping[str, Value]) -> list[Listener]:
     """Split the addresses of a key whose members have been matched against the pattern.
 
-    Errors: ImpossibleTogetherError for a port that is too large, a name without a protocol, or a name or port given twice.
+    Errors: ImpossibleTogetherError for a port that is too large, a name without a protocol, or a name or port given
+    twice.
     """
     protocols = _protocols(values)
     listeners: list[Listener] = []
@@ -132,7 +141,10 @@ def _parse(key: str, values: Mapping[str, Value]) -> list[Listener]:
 
 
 def _check_ports(listeners: list[Listener]) -> None:
-    """A port that is bound may be shared by an IPv4 and an IPv6 address, and by nothing else. Source: Kafka's CoreUtils, KIP-797."""
+    """A port that is bound may be shared by an IPv4 and an IPv6 address, and by nothing else.
+
+    Source: Kafka's CoreUtils, KIP-797.
+    """
     for listener in listeners:
         same = [each for each in listeners if each.port == listener.port != 0]
         if len(same) > 1 and sorted(_ip_version(each.host) for each in same) != [4, 6]:

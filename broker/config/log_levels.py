@@ -1,10 +1,11 @@
 """Levels of a broker's loggers, which may change while it runs (KIP-412).
 
-A logger is a room of the code, by its import name; a line belongs to the room of the module that writes it. Levels are inherited: a room
-without a level of its own has that of the room around it, at last that of `root`. They are each broker's own, and end with it.
+A logger is a room of the code, by its import name; a line belongs to the room of the module that writes it. Levels are
+inherited: a room without a level of its own has that of the room around it, at last that of `root`. They are each
+broker's own, and end with it.
 
-Guards: a logger that there is not can't be set, so what is kept is bounded. Lines of the audit log can't be switched off: the level of the
-start is the least that their room has, so that no change of a level hides what its client does.
+Guards: a logger that there is not can't be set, so what is kept is bounded. Lines of the audit log can't be switched
+off: the level of the start is the least that their room has, so that no change of a level hides what its client does.
 
 Source: Kafka's `RuntimeLoggerManager`, `LogLevelConfig`.
 """
@@ -126,11 +127,15 @@ class LogLevels:
 def check_logger_changes(changes: Sequence[KeyChange]) -> Refusal | None:
     """Why levels of loggers can't be changed like this.
 
-    Refusals: INVALID_REQUEST for operations on lists and for an end of the root's level; INVALID_CONFIG for what is no logger or level.
+    Refusals: INVALID_REQUEST for operations on lists and for an end of the root's level; INVALID_CONFIG for what is no
+    logger or level.
     """
     for each in changes:
         if each.operation in (Operation.APPEND, Operation.SUBTRACT):
-            return Refusal(ErrorCode.INVALID_REQUEST, f"{each.operation.name} operation is not allowed for the BROKER_LOGGER resource")
+            return Refusal(
+                ErrorCode.INVALID_REQUEST,
+                f"{each.operation.name} operation is not allowed for the BROKER_LOGGER resource",
+            )
         if each.name not in LOGGERS:
             return Refusal(ErrorCode.INVALID_CONFIG, f"Logger {each.name[:NAME_SHOWN]} does not exist!")
         if each.operation is Operation.SET and each.value not in LEVELS:

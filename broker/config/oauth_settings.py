@@ -26,7 +26,11 @@ JWKS_URL: Final = "sasl.oauthbearer.jwks.endpoint.url"
 
 ENDPOINT_URL: Final = "sasl.oauthbearer.token.endpoint.url"
 
-_STORE_TYPE, _STORE_LOCATION, _STORE_TEXT = "ssl.truststore.type", "ssl.truststore.location", "ssl.truststore.certificates"
+_STORE_TYPE, _STORE_LOCATION, _STORE_TEXT = (
+    "ssl.truststore.type",
+    "ssl.truststore.location",
+    "ssl.truststore.certificates",
+)
 _ID, _SECRET, _SCOPE = "clientId", "clientSecret", "scope"
 _OPTIONS: Final = (_STORE_TYPE, _STORE_LOCATION, _STORE_TEXT, _ID, _SECRET, _SCOPE)
 """Of the login module: how the endpoints' certificates are checked, and whom tokens are given to, as in Kafka."""
@@ -128,7 +132,10 @@ def _claim(keys: ListenerKeys, key: str) -> str:
 
 
 def _tls(keys: ListenerKeys, module: LoginModule | None) -> TlsSettings:
-    """Whose certificates are trusted at the endpoint: those of the login module, or the system's. Errors: ImpossibleTogetherError."""
+    """Whose certificates are trusted at the endpoint: those of the login module, or the system's.
+
+    Errors: ImpossibleTogetherError.
+    """
     options = {} if module is None else module.options
     name = keys.own_name("sasl.jaas.config", MECHANISM)
     strange = sorted(options.keys() - set(_OPTIONS))

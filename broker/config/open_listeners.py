@@ -17,7 +17,9 @@ def open_beyond_loopback(config: BrokerConfig) -> list[str]:
     found = []
     for listener in config.listeners:
         secured = config.secured_listeners.get(listener.name)
-        asks = secured is not None and (secured.sasl is not None or (secured.tls is not None and secured.tls.client_auth == "required"))
+        asks = secured is not None and (
+            secured.sasl is not None or (secured.tls is not None and secured.tls.client_auth == "required")
+        )
         if not asks and not listener.host.startswith(_LOOPBACK):
             found.append(listener.text)
     return found

@@ -49,7 +49,10 @@ def repeated_resources(named: Iterable[tuple[int, str]]) -> frozenset[tuple[int,
 
 
 def check_keys(names: Sequence[str], without_value: Sequence[str]) -> Refusal | None:
-    """Whether a resource's keys can be changed at once. Refusals: INVALID_REQUEST for a key that is there twice, or lacks its value."""
+    """Whether a resource's keys can be changed at once.
+
+    Refusals: INVALID_REQUEST for a key that is there twice, or lacks its value.
+    """
     if len(set(names)) != len(names):
         return Refusal(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
     if without_value:

@@ -95,7 +95,10 @@ def login_listener(name: str) -> str | None:
 
 
 def check_login_key(values: Mapping[str, Value], given: Collection[str], name: str) -> None:
-    """Check the login module that a key sets, also of a mechanism that is not enabled yet. Errors: ImpossibleTogetherError."""
+    """Check the login module that a key sets, also of a mechanism that is not enabled yet.
+
+    Errors: ImpossibleTogetherError.
+    """
     listener, _, rest = name.removeprefix(LISTENER_PREFIX).partition(".")
     mechanism, _, key = rest.partition(".")
     if key == JAAS and name in given:
@@ -116,7 +119,9 @@ def sasl_listener(values: Mapping[str, Value], given: Collection[str], listener_
             raise ImpossibleTogetherError(message, keys.given_name(ENABLED) or ENABLED, "listeners")
     for key in (JAAS, HANDLER):
         if key in given:
-            message = f"{key} is not possible without a listener and a mechanism: allowed is {keys.own_name(key, names[0])}"
+            message = (
+                f"{key} is not possible without a listener and a mechanism: allowed is {keys.own_name(key, names[0])}"
+            )
             raise ImpossibleTogetherError(message, key)
     return SaslListener(
         tuple(_mechanism(keys, name) for name in names),
@@ -126,7 +131,10 @@ def sasl_listener(values: Mapping[str, Value], given: Collection[str], listener_
 
 
 def inter_broker_login(values: Mapping[str, Value], listener_name: str, sasl: SaslListener) -> tuple[str, OwnLogin]:
-    """By which mechanism, and as whom, this broker logs in at the listener of brokers. Errors: ImpossibleTogetherError."""
+    """By which mechanism, and as whom, this broker logs in at the listener of brokers.
+
+    Errors: ImpossibleTogetherError.
+    """
     key = "sasl.mechanism.inter.broker.protocol"
     name = str(values[key]).upper()
     mechanism = sasl.mechanism(name)
@@ -136,7 +144,10 @@ def inter_broker_login(values: Mapping[str, Value], listener_name: str, sasl: Sa
         raise ImpossibleTogetherError(message, key, "inter.broker.listener.name")
     if mechanism.own is None:
         prefix = f"listener.name.{listener_name.lower()}.{name.lower()}."
-        jaas, url = f"{prefix}{JAAS} must have username and password", f"{prefix}sasl.oauthbearer.token.endpoint.url must be set"
+        jaas, url = (
+            f"{prefix}{JAAS} must have username and password",
+            f"{prefix}sasl.oauthbearer.token.endpoint.url must be set",
+        )
         needed = url if name == OAUTHBEARER else jaas
         message = f"{needed}: brokers log in to each other by {name} at the listener {listener_name}"
         raise ImpossibleTogetherError(message, key, f"{prefix}{JAAS}")
@@ -152,13 +163,19 @@ def _mechanism(keys: ListenerKeys, name: str) -> MechanismSettings:
         from lowtide.broker.config.oauth_settings import oauth_settings  # noqa: PLC0415 - takes long, and few brokers need it
 
         oauth = oauth_settings(keys, module)
-        return MechanismSettings(name, lifetime_ms, {}, None if oauth.own is None else OwnLogin(tokens=oauth.own), oauth)
+        return MechanismSettings(
+            name, lifetime_ms, {}, None if oauth.own is None else OwnLogin(tokens=oauth.own), oauth
+        )
     if handler is not None:
         message = f"{handler} is not possible for {name}: no Java class can be loaded, and Lowtide's own check is not replaceable"
         raise ImpossibleTogetherError(message, handler)
     if module is not None:
         options = module.options
-        users = {option[len(_USER) :]: secret for option, secret in options.items() if option.startswith(_USER)} if name == "PLAIN" else {}
+        users = (
+            {option[len(_USER) :]: secret for option, secret in options.items() if option.startswith(_USER)}
+            if name == "PLAIN"
+            else {}
+        )
         if options.get("tokenauth", "").lower() == "true":
             key = keys.own_name(JAAS, name)
             message = f"{key} has tokenauth, which is not possible: a broker logs in for as long as it runs, and a delegation token ends"
@@ -166,9 +183,8 @@ def _mechanism(keys: ListenerKeys, name: str) -> MechanismSettings:
         if options.get("username"):
             own = OwnLogin(options["username"], options.get("password", ""))
     elif name == "PLAIN":
-        message = (
-            f'{keys.own_name(JAAS, name)} is missing: it names the users of {name}, as in `PlainLoginModule required user_alice="...";`'
-        )
+        example = '`PlainLoginModule required user_alice="...";`'
+        message = f"{keys.own_name(JAAS, name)} is missing: it names the users of {name}, as in {example}"
         raise ImpossibleTogetherError(message, ENABLED, "listeners")
     return MechanismSettings(name, lifetime_ms, users, own)
 
@@ -193,7 +209,10 @@ def _login_module(keys: ListenerKeys, mechanism: str) -> LoginModule | None:
 
 
 def _of_the_mechanism(keys: ListenerKeys, key: str, mechanism: str) -> str | None:
-    """The name under which a key is given that needs a listener and a mechanism; None where it isn't. Errors: ImpossibleTogetherError."""
+    """The name under which a key is given that needs a listener and a mechanism; None where it isn't.
+
+    Errors: ImpossibleTogetherError.
+    """
     name = keys.given_name(key, mechanism)
     if name not in (None, keys.own_name(key, mechanism)):
         message = f"{name} is not possible without a mechanism: allowed is {keys.own_name(key, mechanism)}"

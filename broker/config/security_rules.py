@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from lowtide.broker.config.key import HIDDEN, LISTENER_PREFIX, ConfigKey, ImpossibleTogetherError, Type, Value, value_text
+from lowtide.broker.config.key import (
+    HIDDEN,
+    LISTENER_PREFIX,
+    ConfigKey,
+    ImpossibleTogetherError,
+    Type,
+    Value,
+    value_text,
+)
 from lowtide.broker.config.keys_security import SECURITY_KEYS, STANDARD_AUTHORIZER
 from lowtide.broker.config.keys_server import SERVER_KEYS
 
@@ -16,7 +24,9 @@ _POLICIES: Final = ("alter.config.policy.class.name", "client.quota.callback.cla
 """Classes that would refuse requests: Lowtide loads no Java classes."""
 
 _KEYS: Final = {
-    key.name: key for key in (*SECURITY_KEYS, *SERVER_KEYS) if not key.enforced and (key in SECURITY_KEYS or key.name in _POLICIES)
+    key.name: key
+    for key in (*SECURITY_KEYS, *SERVER_KEYS)
+    if not key.enforced and (key in SECURITY_KEYS or key.name in _POLICIES)
 }
 
 
@@ -28,9 +38,13 @@ def check_security(values: Mapping[str, Value], given: Mapping[str, object]) -> 
     """
     for name in ("super.users", "allow.everyone.if.no.acl.found"):
         if name in given and values[name] and not values["authorizer.class.name"]:
-            raise ImpossibleTogetherError(f"{name} has no effect without authorizer.class.name={STANDARD_AUTHORIZER}", name)
+            raise ImpossibleTogetherError(
+                f"{name} has no effect without authorizer.class.name={STANDARD_AUTHORIZER}", name
+            )
     if values["lowtide.audit.log"] == "file" and not values["lowtide.audit.file"]:
-        raise ImpossibleTogetherError("lowtide.audit.log=file needs lowtide.audit.file, the path of the file", "lowtide.audit.log")
+        raise ImpossibleTogetherError(
+            "lowtide.audit.log=file needs lowtide.audit.file, the path of the file", "lowtide.audit.log"
+        )
     for name in given:
         key = _KEYS.get(name) or _of_a_listener(name)
         if key is None:

@@ -1,7 +1,7 @@
 """Where configuration comes from: a file in Kafka's `server.properties` syntax, the environment, the command line.
 
-From weak to strong: file, environment, command line. Each value remembers its source, for the sentence that refuses it. Texts only: what
-they mean is `broker_config`'s part.
+From weak to strong: file, environment, command line. Each value remembers its source, for the sentence that refuses it.
+Texts only: what they mean is `broker_config`'s part.
 """
 
 from __future__ import annotations
@@ -24,7 +24,17 @@ BOOTSTRAP_SERVER = "LOWTIDE_BOOTSTRAP_SERVER"
 COMMAND_CONFIG = ["LOWTIDE_COMMAND_CONFIG", "LOWTIDE_CLIENT_CONFIG"]
 """Either: by the option's name, or by what the file has. The first counts."""
 
-NO_KEYS = frozenset({METADATA_USER, METADATA_PASSWORD, METADATA_PASSWORD_FILE, PROCESSES, BOOTSTRAP_SERVER, *COMMAND_CONFIG, PURE_VARIABLE})
+NO_KEYS = frozenset(
+    {
+        METADATA_USER,
+        METADATA_PASSWORD,
+        METADATA_PASSWORD_FILE,
+        PROCESSES,
+        BOOTSTRAP_SERVER,
+        *COMMAND_CONFIG,
+        PURE_VARIABLE,
+    }
+)
 """Variables that stand for no key: who the broker is to its metadata store, which is asked for before there is a configuration; how many
 brokers are started; where the command line finds a cluster, which may be set where a broker is started too; and `LOWTIDE_PURE`, which does
 without compiled code."""
@@ -67,8 +77,9 @@ def from_properties(text: str, name: str) -> dict[str, Given]:
 def from_environment(environment: Mapping[str, str], known: Iterable[str]) -> dict[str, Given]:
     """Read `LOWTIDE_LOG_RETENTION_MS` as `log.retention.ms`: dots are underscores, all letters large.
 
-    Lowtide's own keys have their first word once: `LOWTIDE_MAX_VERSION_DELETERECORDS`. What Kubernetes sets for a service named lowtide is
-    left aside. A name that no key has is refused like any unknown key; its value is not shown, for it may be a secret.
+    Lowtide's own keys have their first word once: `LOWTIDE_MAX_VERSION_DELETERECORDS`. What Kubernetes sets for a
+    service named lowtide is left aside. A name that no key has is refused like any unknown key; its value is not shown,
+    for it may be a secret.
 
     Errors: ConfigError, one sentence.
     """
@@ -98,7 +109,9 @@ def from_settings(settings: Iterable[str], option: str = "--set", prefix: str = 
     for setting in settings:
         key, separator, value = setting.partition("=")
         if not separator or not key.strip():
-            message = f"{option} {setting} has no value: allowed is {option} {'API=version' if prefix else 'key=value'}."
+            message = (
+                f"{option} {setting} has no value: allowed is {option} {'API=version' if prefix else 'key=value'}."
+            )
             raise ConfigError(message)
         found[prefix + key.strip()] = Given(value, f"{option} {key.strip()}")
     return found

@@ -1,7 +1,7 @@
 """What a listener with TLS shows and asks for: key store, trust store, certificates of clients, versions, ciphers.
 
-PEM comes from files or from the configuration itself, PKCS12 from files. Java's own format can't be read, and is refused with the command
-that converts it. Files are read later, by `lifecycle/certificates`.
+PEM comes from files or from the configuration itself, PKCS12 from files. Java's own format can't be read, and is
+refused with the command that converts it. Files are read later, by `lifecycle/certificates`.
 
 Sources: Kafka's `SslConfigs`, `DefaultSslEngineFactory`, KIP-651 (PEM).
 """
@@ -19,7 +19,13 @@ from lowtide.broker.security.principal_mapping import MappingError, Rule, parse_
 
 PEM, PKCS12, JKS = "PEM", "PKCS12", "JKS"
 STORE_KEYS: Final = frozenset(
-    {"ssl.keystore.type", "ssl.keystore.location", "ssl.keystore.password", "ssl.keystore.certificate.chain", "ssl.keystore.key"}
+    {
+        "ssl.keystore.type",
+        "ssl.keystore.location",
+        "ssl.keystore.password",
+        "ssl.keystore.certificate.chain",
+        "ssl.keystore.key",
+    }
     | {"ssl.key.password"}
     | {"ssl.truststore.type", "ssl.truststore.location", "ssl.truststore.password", "ssl.truststore.certificates"}
 )
@@ -71,7 +77,9 @@ def store_listener(name: str) -> str | None:
 
 def is_of_trust_store(name: str) -> bool:
     """Whether a key is about the trust store of a listener, where it can be set while a broker runs."""
-    return store_listener(name) is not None and name.removeprefix(LISTENER_PREFIX).partition(".")[2].startswith(TRUST_PREFIX)
+    return store_listener(name) is not None and name.removeprefix(LISTENER_PREFIX).partition(".")[2].startswith(
+        TRUST_PREFIX
+    )
 
 
 def tls_listener(values: Mapping[str, Value], given: Collection[str], listener_name: str) -> TlsListener:
@@ -173,7 +181,10 @@ def _checks_host(keys: ListenerKeys) -> bool:
 
 
 def _ciphers(keys: ListenerKeys) -> str:
-    """Names of Java, `TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256`, or of OpenSSL, to those of OpenSSL. Errors: ImpossibleTogetherError."""
+    """Names of Java, `TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256`, or of OpenSSL, to those of OpenSSL.
+
+    Errors: ImpossibleTogetherError.
+    """
     names = []
     for suite in keys.texts("ssl.cipher.suites"):
         if suite.startswith("TLS_") and "_WITH_" not in suite:
@@ -188,5 +199,14 @@ def _openssl_name(suite: str) -> str:
     if not suite.startswith("TLS_"):
         return suite
     exchange, _, cipher = suite.removeprefix("TLS_").partition("_WITH_")
-    cipher = cipher.replace("AES_128", "AES128").replace("AES_256", "AES256").removesuffix("_SHA256" if "POLY1305" in cipher else "\0")
-    return "-".join(filter(None, ("" if exchange == "RSA" else exchange.replace("_", "-"), cipher.replace("_", "-").replace("-CBC", ""))))
+    cipher = (
+        cipher.replace("AES_128", "AES128")
+        .replace("AES_256", "AES256")
+        .removesuffix("_SHA256" if "POLY1305" in cipher else "\0")
+    )
+    return "-".join(
+        filter(
+            None,
+            ("" if exchange == "RSA" else exchange.replace("_", "-"), cipher.replace("_", "-").replace("-CBC", "")),
+        )
+    )

@@ -32,7 +32,10 @@ class TopicConfigFault(NamedTuple):
 
 
 def validate_topic_config(name: str, value: str | None) -> str | TopicConfigFault:
-    """Check one key as a client sets it when it creates a topic. Returns the value as it is kept: trimmed, lists joined by commas."""
+    """Check one key as a client sets it when it creates a topic.
+
+    Returns the value as it is kept: trimmed, lists joined by commas.
+    """
     key = TOPIC_KEYS_BY_NAME.get(name)
     if key is None:
         return TopicConfigFault(ErrorCode.INVALID_CONFIG, f"{name} is not a key of a topic's configuration.")
@@ -44,7 +47,9 @@ def validate_topic_config(name: str, value: str | None) -> str | TopicConfigFaul
         return TopicConfigFault(ErrorCode.INVALID_CONFIG, f"{error}.")
 
 
-def validate_topic_configs(broker: BrokerConfig, overrides: Mapping[str, str | None]) -> dict[str, str] | TopicConfigFault:
+def validate_topic_configs(
+    broker: BrokerConfig, overrides: Mapping[str, str | None]
+) -> dict[str, str] | TopicConfigFault:
     """Check a topic's keys each and with each other. Returns them as they are kept, or the first fault."""
     kept: dict[str, str] = {}
     for name, value in overrides.items():
@@ -155,16 +160,21 @@ class TopicConfigEntry(NamedTuple):
 def describe_topic_configs(broker: BrokerConfig, overrides: Mapping[str, str]) -> list[TopicConfigEntry]:
     """Every key of a topic that sets `overrides`, with its value and where that comes from, as CreateTopics answers it.
 
-    Any of the broker's keys that say a value counts as its source. DescribeConfigs knows the first of them only (`described`): a
-    segment's time from `log.roll.hours` is the broker's here and a default there, in Kafka too (`KafkaConfigSchema`, `ConfigHelper`).
+    Any of the broker's keys that say a value counts as its source. DescribeConfigs knows the first of them only
+    (`described`): a segment's time from `log.roll.hours` is the broker's here and a default there, in Kafka too
+    (`KafkaConfigSchema`, `ConfigHelper`).
     """
     entries = []
     for key in TOPIC_KEYS:
         if key.name in overrides:
-            entries.append(TopicConfigEntry(key.name, overrides[key.name], ConfigSource.DYNAMIC_TOPIC, is_sensitive=False))
+            entries.append(
+                TopicConfigEntry(key.name, overrides[key.name], ConfigSource.DYNAMIC_TOPIC, is_sensitive=False)
+            )
         elif not key.internal:
             source = _source(broker, key.broker_key)
-            entries.append(TopicConfigEntry(key.name, value_text(broker.topic_defaults[key.name]), source, is_sensitive=False))
+            entries.append(
+                TopicConfigEntry(key.name, value_text(broker.topic_defaults[key.name]), source, is_sensitive=False)
+            )
     return entries
 
 

@@ -15,7 +15,10 @@ from lowtide.broker.config.keys_topics import TOPIC_KEYS
 _HOUR_MS: Final = 3_600_000
 _MINUTE_MS: Final = 60_000
 LIKE_TOTAL: Final = -2
-TOTALS_OF_LOCAL: Final = {"log.local.retention.ms": "log.retention.ms", "log.local.retention.bytes": "log.retention.bytes"}
+TOTALS_OF_LOCAL: Final = {
+    "log.local.retention.ms": "log.retention.ms",
+    "log.local.retention.bytes": "log.retention.bytes",
+}
 """The keys of what stays on the broker's disk, with those of the total."""
 
 
@@ -44,7 +47,8 @@ def check_consumed_retention(values: Mapping[str, Value], defaults: Mapping[str,
 def check_local_retention(values: Mapping[str, Value], defaults: Mapping[str, Value]) -> None:
     """Whether a broker's defaults would keep no more of a tiered log on its disk than in total.
 
-    Source: Kafka's DynamicLogConfig, which asks when one of these keys changes, and not at the start. Errors: ImpossibleTogetherError.
+    Source: Kafka's DynamicLogConfig, which asks when one of these keys changes, and not at the start. Errors:
+    ImpossibleTogetherError.
     """
     for name, total_name in TOTALS_OF_LOCAL.items():
         local, total = number(values[name]), number(defaults[total_name.removeprefix("log.")])
@@ -54,7 +58,10 @@ def check_local_retention(values: Mapping[str, Value], defaults: Mapping[str, Va
 
 
 def _retention_ms(values: Mapping[str, Value]) -> int:
-    """The broker's retention time; any negative number is -1, for ever. Source: Kafka's KafkaConfig, which refuses 0 here."""
+    """The broker's retention time; any negative number is -1, for ever.
+
+    Source: Kafka's KafkaConfig, which refuses 0 here.
+    """
     names = ("log.retention.ms", "log.retention.minutes", "log.retention.hours")
     retention_ms = _first(values, (names[0], 1), (names[1], _MINUTE_MS), (names[2], _HOUR_MS))
     if retention_ms == 0:

@@ -1,7 +1,7 @@
 """How many groups and offsets clients may have a broker remember.
 
-A group costs its clients one small request and the broker some kilobytes, for seven days (`offsets.retention.minutes`) where it has
-committed something. So groups are bounded, in all and in a second, and so is what their offsets take.
+A group costs its clients one small request and the broker some kilobytes, for seven days (`offsets.retention.minutes`)
+where it has committed something. So groups are bounded, in all and in a second, and so is what their offsets take.
 
 | limit | key | above it |
 |---|---|---|
@@ -38,7 +38,15 @@ def _none() -> int:
 class GroupAdmission:
     """What all groups of a broker have in common: how many they are, and what their offsets take."""
 
-    __slots__ = ("_bucket", "_count_most", "count_groups", "metadata_bytes", "offset_count", "refused_count", "settings")
+    __slots__ = (
+        "_bucket",
+        "_count_most",
+        "count_groups",
+        "metadata_bytes",
+        "offset_count",
+        "refused_count",
+        "settings",
+    )
 
     def __init__(self, settings: GroupSettings, now_ms: int = 0) -> None:
         self.settings = settings
@@ -53,7 +61,10 @@ class GroupAdmission:
         self._bucket = TokenBucket(now_ms, settings.groups_created_per_second)
 
     def check_new_group(self, now_ms: int) -> ErrorCode:
-        """Whether another group may begin; it is counted then. Errors: GROUP_MAX_SIZE_REACHED, COORDINATOR_LOAD_IN_PROGRESS."""
+        """Whether another group may begin; it is counted then.
+
+        Errors: GROUP_MAX_SIZE_REACHED, COORDINATOR_LOAD_IN_PROGRESS.
+        """
         if self.count_groups() >= self.settings.groups_max:
             self.refused_count += 1
             return ErrorCode.GROUP_MAX_SIZE_REACHED

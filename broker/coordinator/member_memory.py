@@ -1,8 +1,9 @@
 """How much members of classic groups may make a broker remember.
 
-A member says what it likes, in as many bytes as a request may have, and stays for as long a session as it asks for, whether or not a client
-is there any more. So what is held for members, and for ids that were given out, has a limit in each group, and one over all groups of a
-broker. Kafka has neither; what a group may hold is far above what fits into its record there, and without that it is never stable.
+A member says what it likes, in as many bytes as a request may have, and stays for as long a session as it asks for,
+whether or not a client is there any more. So what is held for members, and for ids that were given out, has a limit in
+each group, and one over all groups of a broker. Kafka has neither; what a group may hold is far above what fits into
+its record there, and without that it is never stable.
 
 Guards: what a group holds is counted once, from the moment in which it is held until the member, or the group, is gone.
 """
@@ -41,7 +42,9 @@ class MemberMemory:
 
     def has_room(self, group_bytes: int, more_bytes: int) -> bool:
         """Whether a group that holds so much may hold more; what takes no more may always be."""
-        allowed_bytes = BROKER_BYTES_MAX if group_bytes + more_bytes <= SMALL_GROUP_BYTES else BROKER_BYTES_MAX - RESERVED_BYTES
+        allowed_bytes = (
+            BROKER_BYTES_MAX if group_bytes + more_bytes <= SMALL_GROUP_BYTES else BROKER_BYTES_MAX - RESERVED_BYTES
+        )
         fits = group_bytes + more_bytes <= GROUP_BYTES_MAX and self.held_bytes + more_bytes <= allowed_bytes
         return fits or more_bytes <= 0
 

@@ -1,7 +1,7 @@
 """Guards of changes of topics, partitions and brokers. Source: Kafka's `ControllerApis`.
 
-They stand before the request is forwarded to the controller: the broker that a client is connected to knows who it is. What another broker
-forwards is not asked about again (`guard`).
+They stand before the request is forwarded to the controller: the broker that a client is connected to knows who it is.
+What another broker forwards is not asked about again (`guard`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ from lowtide.protocol.messages.create_partitions import (
     CreatePartitionsResponse,
     CreatePartitionsTopicResult,
 )
-from lowtide.protocol.messages.create_topics import CreatableTopic, CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
+from lowtide.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
 from lowtide.protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
 from lowtide.protocol.messages.elect_leaders import (
     ElectLeadersPartitionResult,
@@ -31,7 +36,10 @@ from lowtide.protocol.messages.elect_leaders import (
     ElectLeadersResponse,
     ElectLeadersTopicResult,
 )
-from lowtide.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse
+from lowtide.protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
 from lowtide.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from lowtide.protocol.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
 from lowtide.protocol.types import ZERO_TOPIC_ID
@@ -51,8 +59,13 @@ def create_topics(request: CreateTopicsRequest, asker: Asker) -> Verdict:
     allowed: list[CreatableTopic] = request.topics
     denied: list[CreatableTopic] = []
     if not asker.may_cluster(Operation.CREATE, Audit.ALLOWED):
-        allowed, denied = asker.split(Operation.CREATE, request.topics, lambda each: None if each.name in left else each.name)
-    rows = [CreatableTopicResult(name=each.name, error_code=DENIED, error_message="Authorization failed.") for each in denied]
+        allowed, denied = asker.split(
+            Operation.CREATE, request.topics, lambda each: None if each.name in left else each.name
+        )
+    rows = [
+        CreatableTopicResult(name=each.name, error_code=DENIED, error_message="Authorization failed.")
+        for each in denied
+    ]
 
     def shown(row: CreatableTopicResult) -> CreatableTopicResult:
         if row.error_code != ErrorCode.NONE or asker.may(Operation.DESCRIBE_CONFIGS, topic(row.name)):
@@ -68,8 +81,12 @@ def create_topics(request: CreateTopicsRequest, asker: Asker) -> Verdict:
 def create_partitions(request: CreatePartitionsRequest, asker: Asker) -> Verdict:
     """ALTER on each topic."""
     twice = repeated_names(each.name for each in request.topics)
-    allowed, denied = asker.split(Operation.ALTER, request.topics, lambda each: None if each.name in twice else each.name)
-    rows = [CreatePartitionsTopicResult(name=each.name, error_code=DENIED, error_message=_TOPIC_MESSAGE) for each in denied]
+    allowed, denied = asker.split(
+        Operation.ALTER, request.topics, lambda each: None if each.name in twice else each.name
+    )
+    rows = [
+        CreatePartitionsTopicResult(name=each.name, error_code=DENIED, error_message=_TOPIC_MESSAGE) for each in denied
+    ]
 
     def merge(answer: CreatePartitionsResponse) -> CreatePartitionsResponse:
         return replace(answer, results=[*answer.results, *rows])
@@ -78,16 +95,25 @@ def create_partitions(request: CreatePartitionsRequest, asker: Asker) -> Verdict
 
 
 def delete_topics(request: DeleteTopicsRequest, asker: Asker) -> Verdict:
-    """DELETE on the cluster, or DESCRIBE and DELETE on each topic. Whether there is such a topic is reported only with DESCRIBE."""
+    """DELETE on the cluster, or DESCRIBE and DELETE on each topic.
+
+    Whether there is such a topic is reported only with DESCRIBE.
+    """
     if asker.may_cluster(Operation.DELETE, Audit.ALLOWED):
         return Verdict(request)
     by_id = asker.context.api_version >= _BY_ID_SINCE
-    wanted = [(each.name, each.topic_id) for each in request.topics] if by_id else [(name, ZERO_TOPIC_ID) for name in request.topic_names]
+    wanted = (
+        [(each.name, each.topic_id) for each in request.topics]
+        if by_id
+        else [(name, ZERO_TOPIC_ID) for name in request.topic_names]
+    )
     denied = {}
     for deletion in resolve_deletions(asker.image, wanted):
         row = _undeletable(deletion, asker)
         if row is not None:
-            denied[(None if deletion.by_id else deletion.name, deletion.topic_id if deletion.by_id else ZERO_TOPIC_ID)] = row
+            denied[
+                (None if deletion.by_id else deletion.name, deletion.topic_id if deletion.by_id else ZERO_TOPIC_ID)
+            ] = row
 
     def merge(answer: DeleteTopicsResponse) -> DeleteTopicsResponse:
         return replace(answer, responses=[*answer.responses, *denied.values()])
@@ -124,7 +150,9 @@ def elect_leaders(request: ElectLeadersRequest, asker: Asker) -> Verdict:
         ElectLeadersTopicResult(
             topic=each.topic,
             partition_result=[
-                ElectLeadersPartitionResult(partition_id=number, error_code=CLUSTER_DENIED, error_message=_CLUSTER_MESSAGE)
+                ElectLeadersPartitionResult(
+                    partition_id=number, error_code=CLUSTER_DENIED, error_message=_CLUSTER_MESSAGE
+                )
                 for number in each.partitions
             ],
         )
@@ -149,14 +177,20 @@ def alter_partition_reassignments(request: AlterPartitionReassignmentsRequest, a
         )
         for each in request.topics
     ]
-    return Verdict(answer=AlterPartitionReassignmentsResponse(error_code=CLUSTER_DENIED, error_message=_CLUSTER_MESSAGE, responses=rows))
+    return Verdict(
+        answer=AlterPartitionReassignmentsResponse(
+            error_code=CLUSTER_DENIED, error_message=_CLUSTER_MESSAGE, responses=rows
+        )
+    )
 
 
 def list_partition_reassignments(request: ListPartitionReassignmentsRequest, asker: Asker) -> Verdict:
     """DESCRIBE on the cluster."""
     if asker.may_cluster(Operation.DESCRIBE):
         return Verdict(request)
-    return Verdict(answer=ListPartitionReassignmentsResponse(error_code=CLUSTER_DENIED, error_message=_CLUSTER_MESSAGE, topics=[]))
+    return Verdict(
+        answer=ListPartitionReassignmentsResponse(error_code=CLUSTER_DENIED, error_message=_CLUSTER_MESSAGE, topics=[])
+    )
 
 
 def unregister_broker(request: UnregisterBrokerRequest, asker: Asker) -> Verdict:

@@ -1,7 +1,7 @@
 """Requests that change or delete something, as lines of the audit log: one for each row, with its result.
 
-The lines are written when the answer is there. A client that leaves before that does not keep its request from being carried out: the line
-of a delete says `unknown` then, for what the broker knows is only that it was asked for.
+The lines are written when the answer is there. A client that leaves before that does not keep its request from being
+carried out: the line of a delete says `unknown` then, for what the broker knows is only that it was asked for.
 
 Guards: of secrets only names are in a line. A configuration's value is there only if it may be shown and was accepted.
 """
@@ -45,7 +45,10 @@ Read = Callable[[Any, Any, Any, BrokerContext], Iterable[Line]]
 
 def audited(specs: Iterable[HandlerSpec], broker: BrokerContext) -> list[HandlerSpec]:
     """The handlers, those that leave lines with what writes them. Others are as they were."""
-    return [_audited(spec, broker) if spec.key in _LINES and _LINES[spec.key][0] in broker.audit.events else spec for spec in specs]
+    return [
+        _audited(spec, broker) if spec.key in _LINES and _LINES[spec.key][0] in broker.audit.events else spec
+        for spec in specs
+    ]
 
 
 def _audited(spec: HandlerSpec, broker: BrokerContext) -> HandlerSpec:
@@ -118,10 +121,18 @@ def _log_starts(request: Any, broker: BrokerContext) -> dict[TopicPartition, int
     return starts
 
 
-def _deleted_records(request: Any, answer: Any, before: Mapping[TopicPartition, int], broker: BrokerContext) -> Iterator[Line]:
-    wanted = {TopicPartition(topic.name, row.partition_index): row.offset for topic in request.topics for row in topic.partitions}
+def _deleted_records(
+    request: Any, answer: Any, before: Mapping[TopicPartition, int], broker: BrokerContext
+) -> Iterator[Line]:
+    wanted = {
+        TopicPartition(topic.name, row.partition_index): row.offset
+        for topic in request.topics
+        for row in topic.partitions
+    }
     rows = (
-        {} if answer is None else {TopicPartition(each.name, row.partition_index): row for each in answer.topics for row in each.partitions}
+        {}
+        if answer is None
+        else {TopicPartition(each.name, row.partition_index): row for each in answer.topics for row in each.partitions}
     )
     now, topics = _log_starts(request, broker), broker.metadata.image.topics
     for key, offset in wanted.items():
@@ -140,7 +151,11 @@ def _deleted_records(request: Any, answer: Any, before: Mapping[TopicPartition, 
 
 
 def _erased_records(request: Any, answer: Any, _before: Any, broker: BrokerContext) -> Iterator[Line]:
-    wanted = {TopicPartition(topic.name, row.partition_index): row.offset for topic in request.topics for row in topic.partitions}
+    wanted = {
+        TopicPartition(topic.name, row.partition_index): row.offset
+        for topic in request.topics
+        for row in topic.partitions
+    }
     topics = broker.metadata.image.topics
     for topic in answer.topics:
         for row in topic.partitions:
@@ -180,7 +195,11 @@ def _changed_users(request: Any, answer: Any, _before: Any, _broker: BrokerConte
     results = {row.user: row.error_code for row in answer.results}
     for row in (*request.deletions, *request.upsertions):
         code = results.get(row.name, ErrorCode.UNKNOWN_SERVER_ERROR)
-        fields: dict[str, Any] = {"user": short(row.name), "mechanism": _mechanism(row.mechanism), "result": _result(code)}
+        fields: dict[str, Any] = {
+            "user": short(row.name),
+            "mechanism": _mechanism(row.mechanism),
+            "result": _result(code),
+        }
         iterations = getattr(row, "iterations", None)
         fields |= {"change": "delete"} if iterations is None else {"change": "set", "iterations": iterations}
         yield "user changed", fields, code == ErrorCode.NONE
@@ -197,7 +216,9 @@ def _created_token(request: Any, answer: Any, _before: Any, _broker: BrokerConte
 
 
 def _changed_token(request: Any, answer: Any, before: TokenRecord | None, _broker: BrokerContext) -> Iterator[Line]:
-    named = {"token": None, "owner": None} if before is None else {"token": before.token_id, "owner": short(before.owner)}
+    named = (
+        {"token": None, "owner": None} if before is None else {"token": before.token_id, "owner": short(before.owner)}
+    )
     event = "token renewed" if isinstance(request, RenewDelegationTokenRequest) else "token ended"
     fields = named | {"expires_ms": answer.expiry_timestamp_ms, "result": _result(answer.error_code)}
     yield event, fields, answer.error_code == ErrorCode.NONE
@@ -235,15 +256,24 @@ def _config(kind: int, asked: Any, *, is_shown: bool) -> dict[str, str | None]:
     operation = getattr(asked, "config_operation", Operation.SET)
     shown = {"key": short(asked.name), "operation": _name_of(Operation, operation)}
     if is_shown and asked.value is not None:
-        shown["value"] = short(shown_value(asked.name, asked.value) if kind == ResourceType.BROKER else asked.value) or "[hidden]"
+        shown["value"] = (
+            short(shown_value(asked.name, asked.value) if kind == ResourceType.BROKER else asked.value) or "[hidden]"
+        )
     return shown
 
 
 def _changed_features(request: Any, answer: Any, _before: Any, _broker: BrokerContext) -> Iterator[Line]:
-    """All levels are changed, or none. A level that the cluster had already is a change too: what was asked for is what counts."""
+    """All levels are changed, or none.
+
+    A level that the cluster had already is a change too: what was asked for is what counts.
+    """
     is_done = answer.error_code == ErrorCode.NONE
     for asked in request.feature_updates:
-        fields = {"feature": short(asked.feature), "level": asked.max_version_level, "result": _result(answer.error_code)}
+        fields = {
+            "feature": short(asked.feature),
+            "level": asked.max_version_level,
+            "result": _result(answer.error_code),
+        }
         yield _event("feature changed", request), fields, is_done and not request.validate_only
 
 

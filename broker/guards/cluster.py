@@ -1,4 +1,7 @@
-"""Guards of what is asked about the cluster, its brokers and configurations, and of producer ids. Source: Kafka's `KafkaApis`."""
+"""Guards of what is asked about the cluster, its brokers and configurations, and of producer ids.
+
+Source: Kafka's `KafkaApis`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,14 @@ import msgspec
 from msgspec.structs import replace
 
 from lowtide.broker.authorizer.authorizer import Audit
-from lowtide.broker.authorizer.resources import ALL_CLUSTER_OPERATIONS, CLUSTER, Operation, Resource, ResourceType, topic
+from lowtide.broker.authorizer.resources import (
+    ALL_CLUSTER_OPERATIONS,
+    CLUSTER,
+    Operation,
+    Resource,
+    ResourceType,
+    topic,
+)
 from lowtide.broker.config.dynamic_config import decides_logins
 from lowtide.broker.config.resources import ResourceType as Configured
 from lowtide.broker.guards.guard import Asker, Verdict, with_rows
@@ -22,8 +32,16 @@ from lowtide.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirsResponse,
     AlterReplicaLogDirTopicResult,
 )
-from lowtide.protocol.messages.describe_cluster import OPERATIONS_NOT_ASKED, DescribeClusterRequest, DescribeClusterResponse
-from lowtide.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse, DescribeConfigsResult
+from lowtide.protocol.messages.describe_cluster import (
+    OPERATIONS_NOT_ASKED,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from lowtide.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
 from lowtide.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from lowtide.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from lowtide.protocol.messages.incremental_alter_configs import AlterConfigsResourceResponse as ChangedResource
@@ -78,9 +96,13 @@ def alter_replica_log_dirs(request: AlterReplicaLogDirsRequest, asker: Asker) ->
     for directory in request.dirs:
         for named in directory.topics:
             for index in named.partitions:
-                row = AlterReplicaLogDirPartitionResult(partition_index=index, error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+                row = AlterReplicaLogDirPartitionResult(
+                    partition_index=index, error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+                )
                 denied.setdefault(named.name, {})[index] = row
-    results = [AlterReplicaLogDirTopicResult(topic_name=name, partitions=list(rows.values())) for name, rows in denied.items()]
+    results = [
+        AlterReplicaLogDirTopicResult(topic_name=name, partitions=list(rows.values())) for name, rows in denied.items()
+    ]
     return Verdict(answer=AlterReplicaLogDirsResponse(results=results))
 
 
@@ -90,7 +112,9 @@ def init_producer_id(request: InitProducerIdRequest, asker: Asker) -> Verdict:
     if request.transactional_id is not None:
         if not asker.may(Operation.WRITE, Resource(ResourceType.TRANSACTIONAL_ID, request.transactional_id)):
             error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    elif not asker.may_cluster(Operation.IDEMPOTENT_WRITE, Audit.ALLOWED) and not asker.may_any(Operation.WRITE, ResourceType.TOPIC):
+    elif not asker.may_cluster(Operation.IDEMPOTENT_WRITE, Audit.ALLOWED) and not asker.may_any(
+        Operation.WRITE, ResourceType.TOPIC
+    ):
         error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     if error == ErrorCode.NONE:
         return Verdict(request)
@@ -106,11 +130,18 @@ def list_config_resources(request: ListConfigResourcesRequest, asker: Asker) -> 
 
 
 def _refusal_of(asker: Asker, operation: Operation, kind: int, name: str) -> ErrorCode:
-    """Whether a resource's configuration may be seen, or changed. Kinds that there aren't are the handler's business."""
+    """Whether a resource's configuration may be seen, or changed.
+
+    Kinds that there aren't are the handler's business.
+    """
     if kind == Configured.TOPIC:
         return ErrorCode.NONE if asker.may(operation, topic(name)) else ErrorCode.TOPIC_AUTHORIZATION_FAILED
     if kind == Configured.GROUP:
-        return ErrorCode.NONE if asker.may(operation, Resource(ResourceType.GROUP, name)) else ErrorCode.GROUP_AUTHORIZATION_FAILED
+        return (
+            ErrorCode.NONE
+            if asker.may(operation, Resource(ResourceType.GROUP, name))
+            else ErrorCode.GROUP_AUTHORIZATION_FAILED
+        )
     if kind in Configured.__members__.values():
         return ErrorCode.NONE if asker.may_cluster(operation) else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     return ErrorCode.NONE
@@ -126,7 +157,11 @@ def describe_configs(request: DescribeConfigsRequest, asker: Asker) -> Verdict:
     denied = _denied(asker, Operation.DESCRIBE_CONFIGS, request.resources)
     rows = [
         DescribeConfigsResult(
-            error_code=error, error_message=_MESSAGES[error], resource_type=row.resource_type, resource_name=row.resource_name, configs=[]
+            error_code=error,
+            error_message=_MESSAGES[error],
+            resource_type=row.resource_type,
+            resource_name=row.resource_name,
+            configs=[],
         )
         for row, error in denied
     ]
@@ -138,7 +173,10 @@ def describe_configs(request: DescribeConfigsRequest, asker: Asker) -> Verdict:
 
 
 def alter_configs(request: Any, asker: Asker) -> Verdict:
-    """ALTER_CONFIGS on each topic and group, and for brokers on the cluster. Keys that decide who may log in need ALTER on it too."""
+    """ALTER_CONFIGS on each topic and group, and for brokers on the cluster.
+
+    Keys that decide who may log in need ALTER on it too.
+    """
     return _changes(request, asker, AlterConfigsResourceResponse, _set_on_broker(asker))
 
 
@@ -152,9 +190,13 @@ def _set_on_broker(asker: Asker) -> Collection[str]:
     return asker.image.broker_configs.get(str(asker.config.node_id), NOTHING_SET).configs
 
 
-def _changes(request: Any, asker: Asker, row_of: Callable[..., msgspec.Struct], replaced: Collection[str] = ()) -> Verdict:
+def _changes(
+    request: Any, asker: Asker, row_of: Callable[..., msgspec.Struct], replaced: Collection[str] = ()
+) -> Verdict:
     """`replaced`: the keys of this broker that are changed besides those that its row names."""
-    denied = [(row, error, _MESSAGES[error]) for row, error in _denied(asker, Operation.ALTER_CONFIGS, request.resources)]
+    denied = [
+        (row, error, _MESSAGES[error]) for row, error in _denied(asker, Operation.ALTER_CONFIGS, request.resources)
+    ]
     for row in _without(request.resources, denied):
         named = [key.name for key in row.configs] if row.resource_type == Configured.BROKER else []
         named += replaced if row.resource_type == Configured.BROKER and row.resource_name else ()
@@ -164,7 +206,9 @@ def _changes(request: Any, asker: Asker, row_of: Callable[..., msgspec.Struct], 
             message = f"{_MESSAGES[error]} {of_logins[:_NAME_SHOWN]} decides who may log in, which needs ALTER on the cluster."
             denied.append((row, error, message))
     rows = [
-        row_of(error_code=error, error_message=message, resource_type=row.resource_type, resource_name=row.resource_name)
+        row_of(
+            error_code=error, error_message=message, resource_type=row.resource_type, resource_name=row.resource_name
+        )
         for row, error, message in denied
     ]
     return with_rows(

@@ -1,7 +1,7 @@
 """Fetches of clients that may not read everything: READ on each topic.
 
-What may not be read stays in a fetch session, and is refused each time, as in Kafka; so it is read as soon as it may be.
-Source: Kafka's `KafkaApis.handleFetchRequest`.
+What may not be read stays in a fetch session, and is refused each time, as in Kafka; so it is read as soon as it may
+be. Source: Kafka's `KafkaApis.handleFetchRequest`.
 """
 
 from __future__ import annotations

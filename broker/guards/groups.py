@@ -47,7 +47,12 @@ _COORDINATOR_RIGHTS = {
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         "Transactional Id authorization failed.",
     ),
-    _SHARE: (ResourceType.CLUSTER, Operation.CLUSTER_ACTION, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed."),
+    _SHARE: (
+        ResourceType.CLUSTER,
+        Operation.CLUSTER_ACTION,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        "Cluster authorization failed.",
+    ),
 }
 """What each type of key needs, and what is answered without it."""
 
@@ -58,7 +63,9 @@ def _member(failed: Callable[[Any], Any]) -> Guard:
     """READ on the group, of those who are in it, or want to be."""
 
     def guard(request: Any, asker: Asker) -> Verdict:
-        return Verdict(request) if asker.may(Operation.READ, group(request.group_id)) else Verdict(answer=failed(request))
+        return (
+            Verdict(request) if asker.may(Operation.READ, group(request.group_id)) else Verdict(answer=failed(request))
+        )
 
     return guard
 
@@ -68,7 +75,9 @@ def join_group(request: Any, asker: Asker) -> Verdict:
     if asker.may(Operation.READ, group(request.group_id)):
         return Verdict(request)
     answer = join_failed(GROUP_DENIED)
-    return Verdict(answer=answer if asker.context.api_version >= _NULL_PROTOCOL_SINCE else replace(answer, protocol_name=""))
+    return Verdict(
+        answer=answer if asker.context.api_version >= _NULL_PROTOCOL_SINCE else replace(answer, protocol_name="")
+    )
 
 
 sync_group = _member(lambda _request: sync_failed(GROUP_DENIED))
@@ -81,7 +90,10 @@ def _commit_rows(topics: list[Any], error: ErrorCode) -> list[OffsetCommitRespon
         OffsetCommitResponseTopic(
             name=each.name,
             topic_id=each.topic_id,
-            partitions=[OffsetCommitResponsePartition(partition_index=row.partition_index, error_code=error) for row in each.partitions],
+            partitions=[
+                OffsetCommitResponsePartition(partition_index=row.partition_index, error_code=error)
+                for row in each.partitions
+            ],
         )
         for each in topics
     ]
@@ -92,7 +104,9 @@ def offset_commit(request: OffsetCommitRequest, asker: Asker) -> Verdict:
     if not asker.may(Operation.READ, group(request.group_id)):
         return Verdict(answer=OffsetCommitResponse(topics=_commit_rows(request.topics, GROUP_DENIED)))
     by_id = asker.context.api_version >= _COMMIT_TOPIC_IDS_SINCE
-    allowed, denied = asker.split(Operation.READ, request.topics, lambda each: asker.name_of(each.name, each.topic_id, by_id=by_id))
+    allowed, denied = asker.split(
+        Operation.READ, request.topics, lambda each: asker.name_of(each.name, each.topic_id, by_id=by_id)
+    )
     rows = _commit_rows(denied, TOPIC_DENIED)
 
     def merge(answer: OffsetCommitResponse) -> OffsetCommitResponse:
@@ -110,7 +124,8 @@ def offset_delete(request: OffsetDeleteRequest, asker: Asker) -> Verdict:
         OffsetDeleteResponseTopic(
             name=each.name,
             partitions=[
-                OffsetDeleteResponsePartition(partition_index=row.partition_index, error_code=TOPIC_DENIED) for row in each.partitions
+                OffsetDeleteResponsePartition(partition_index=row.partition_index, error_code=TOPIC_DENIED)
+                for row in each.partitions
             ],
         )
         for each in denied
@@ -127,7 +142,9 @@ def describe_groups(request: DescribeGroupsRequest, asker: Asker) -> Verdict:
     allowed = [name for name in request.groups if asker.may(Operation.DESCRIBE, group(name))]
     denied = [name for name in dict.fromkeys(request.groups) if name not in allowed]
     rows = [
-        DescribedGroup(error_code=GROUP_DENIED, group_id=name, group_state="", protocol_type="", protocol_data="", members=[])
+        DescribedGroup(
+            error_code=GROUP_DENIED, group_id=name, group_state="", protocol_type="", protocol_data="", members=[]
+        )
         for name in denied
     ]
 
@@ -149,7 +166,10 @@ def list_groups(request: ListGroupsRequest, asker: Asker) -> Verdict:
         return Verdict(request)
 
     def merge(answer: ListGroupsResponse) -> ListGroupsResponse:
-        return replace(answer, groups=[row for row in answer.groups if asker.may(Operation.DESCRIBE, group(row.group_id), Audit.ALLOWED)])
+        return replace(
+            answer,
+            groups=[row for row in answer.groups if asker.may(Operation.DESCRIBE, group(row.group_id), Audit.ALLOWED)],
+        )
 
     return Verdict(request, merge)
 
@@ -182,7 +202,9 @@ def find_coordinator(request: FindCoordinatorRequest, asker: Asker) -> Verdict:
             return Verdict(request)
         return Verdict(answer=FindCoordinatorResponse(error_code=error, error_message=message, node_id=-1, port=-1))
     denied = {key for key in dict.fromkeys(request.coordinator_keys) if not may(key)}
-    rows = [Coordinator(key=key, node_id=-1, port=-1, error_code=error) for key in request.coordinator_keys if key in denied]
+    rows = [
+        Coordinator(key=key, node_id=-1, port=-1, error_code=error) for key in request.coordinator_keys if key in denied
+    ]
     allowed = [key for key in request.coordinator_keys if key not in denied]
 
     def merge(answer: FindCoordinatorResponse) -> FindCoordinatorResponse:

@@ -37,7 +37,10 @@ class Asker(msgspec.Struct, frozen=True):
     config: BrokerConfig
 
     def may(self, operation: Operation, resource: Resource, audit: Audit = Audit.BOTH) -> bool:
-        """Whether the client may do that. `audit`: a filter asks with ALLOWED, for nothing that it hides was asked for."""
+        """Whether the client may do that.
+
+        `audit`: a filter asks with ALLOWED, for nothing that it hides was asked for.
+        """
         return self.authorizer.authorize(self.context, operation, resource, audit)
 
     def may_cluster(self, operation: Operation, audit: Audit = Audit.BOTH) -> bool:
@@ -53,9 +56,16 @@ class Asker(msgspec.Struct, frozen=True):
         return self.image.topic_names.get(topic_id) if by_id else name
 
     def split(
-        self, operation: Operation, rows: Iterable[RowT], name_of: Callable[[RowT], str | None], audit: Audit = Audit.BOTH
+        self,
+        operation: Operation,
+        rows: Iterable[RowT],
+        name_of: Callable[[RowT], str | None],
+        audit: Audit = Audit.BOTH,
     ) -> tuple[list[RowT], list[RowT]]:
-        """Rows of a request whose topics the client may do that to, and the others. A row without a name is left to the handler."""
+        """Rows of a request whose topics the client may do that to, and the others.
+
+        A row without a name is left to the handler.
+        """
         allowed: list[RowT] = []
         denied: list[RowT] = []
         for row in rows:
@@ -65,7 +75,11 @@ class Asker(msgspec.Struct, frozen=True):
 
     def operations(self, resource: Resource, supported: int) -> int:
         """Of a bit field of operations those that the client may do (KIP-430)."""
-        return sum(1 << operation for operation in Operation if supported >> operation & 1 and self.may(operation, resource, Audit.NOTHING))
+        return sum(
+            1 << operation
+            for operation in Operation
+            if supported >> operation & 1 and self.may(operation, resource, Audit.NOTHING)
+        )
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -95,7 +109,11 @@ def guarded(spec: HandlerSpec, guard: Guard, broker: BrokerContext) -> HandlerSp
             answer = handle(verdict.request, context)
             if verdict.merge is None:
                 return answer
-            return mapped(answer, partial(_merged, merge=verdict.merge)) if isinstance(answer, Pending) else _merged(answer, verdict.merge)
+            return (
+                mapped(answer, partial(_merged, merge=verdict.merge))
+                if isinstance(answer, Pending)
+                else _merged(answer, verdict.merge)
+            )
 
         return spec.wrapped(handle=at_once)
     assert handle_later is not None, spec.key

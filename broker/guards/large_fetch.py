@@ -66,7 +66,10 @@ def fetch_steps(
     rows: CutRequest,
     context: RequestContext,
 ) -> Steps:
-    """As `handle`, for a request of very many partitions. It gets a plan, or the whole request, where that isn't so many."""
+    """As `handle`, for a request of very many partitions.
+
+    It gets a plan, or the whole request, where that isn't so many.
+    """
     request: FetchRequest = rows.bare
     version, replicas, sessions = context.api_version, broker.replicas, broker.sessions
     replica_id, broker_epoch = replica_of(request)
@@ -74,7 +77,11 @@ def fetch_steps(
         whole = yield from rows.whole()
         return handle(whole, context, None)
     rules = _rules_of_finding(version, is_follower=replica_id >= 0)
-    reader = readers.of_listener[context.connection.listener_name] if broker.authorizer.allows_all else readers.for_client(context)
+    reader = (
+        readers.of_listener[context.connection.listener_name]
+        if broker.authorizer.allows_all
+        else readers.for_client(context)
+    )
     continued = request.session_epoch not in (FINAL_EPOCH, INITIAL_EPOCH)
     named = yield from _named_in_steps(
         rows,
@@ -103,7 +110,12 @@ def fetch_steps(
 
 def _rules_of_finding(version: int, *, is_follower: bool) -> FetchRules:
     return FetchRules(
-        api_version=version, read_committed=False, is_follower=is_follower, minimum_bytes=0, maximum_bytes=0, maximum_wait_ms=0
+        api_version=version,
+        read_committed=False,
+        is_follower=is_follower,
+        minimum_bytes=0,
+        maximum_bytes=0,
+        maximum_wait_ms=0,
     )
 
 
@@ -142,7 +154,10 @@ def _begin(
     *,
     opens: bool,
 ) -> FetchPlan:
-    """The plan of a request that names all it fetches: by a new session, or by its rows. `asked` is the version, and when."""
+    """The plan of a request that names all it fetches: by a new session, or by its rows.
+
+    `asked` is the version, and when.
+    """
     plan = sessions.plan(
         rows.bare,
         *asked,
@@ -159,9 +174,16 @@ def _begin(
 
 
 def _continue_in_steps(
-    sessions: FetchSessionCache, rows: CutRequest, away_count: int, asker: tuple[BrokerId, BrokerEpoch], asked: tuple[int, int]
+    sessions: FetchSessionCache,
+    rows: CutRequest,
+    away_count: int,
+    asker: tuple[BrokerId, BrokerEpoch],
+    asked: tuple[int, int],
 ) -> Generator[None, None, FetchPlan]:
-    """The plan of a request that changes its session, which it may find gone meanwhile. `asked` is the version, and when."""
+    """The plan of a request that changes its session, which it may find gone meanwhile.
+
+    `asked` is the version, and when.
+    """
     version, now_ms = asked
     session = sessions.resume(rows.bare, now_ms, asker, uses_topic_ids=version >= TOPIC_IDS_SINCE)
     if not isinstance(session, FetchSession):

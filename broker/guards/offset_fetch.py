@@ -1,4 +1,7 @@
-"""The guard of OffsetFetch: DESCRIBE on each group, and on each topic. Source: Kafka's `KafkaApis.handleOffsetFetchRequest`."""
+"""The guard of OffsetFetch: DESCRIBE on each group, and on each topic.
+
+Source: Kafka's `KafkaApis.handleOffsetFetchRequest`.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +40,16 @@ def offset_fetch(request: OffsetFetchRequest, asker: Asker) -> Verdict:
 def _one_group(request: OffsetFetchRequest, asker: Asker) -> Verdict:
     if not asker.may(Operation.DESCRIBE, group(request.group_id)):
         in_rows = asker.context.api_version < _GROUP_ERROR_SINCE
-        topics = [_failed_topic(each.name, each.partition_indexes, GROUP_DENIED) for each in request.topics or ()] if in_rows else []
+        topics = (
+            [_failed_topic(each.name, each.partition_indexes, GROUP_DENIED) for each in request.topics or ()]
+            if in_rows
+            else []
+        )
         return Verdict(answer=OffsetFetchResponse(topics=topics, error_code=GROUP_DENIED))
     if request.topics is None:
-        return Verdict(request, lambda answer: replace(answer, topics=[row for row in answer.topics if _may_see(row.name, asker)]))
+        return Verdict(
+            request, lambda answer: replace(answer, topics=[row for row in answer.topics if _may_see(row.name, asker)])
+        )
     allowed, denied = asker.split(Operation.DESCRIBE, request.topics, lambda each: each.name)
     rows = [_failed_topic(each.name, each.partition_indexes, TOPIC_DENIED) for each in denied]
 
@@ -56,7 +65,9 @@ def _may_see(name: str, asker: Asker) -> bool:
 
 def _failed_topic(name: str, partitions: list[int], error: ErrorCode) -> OffsetFetchResponseTopic:
     rows = [
-        OffsetFetchResponsePartition(partition_index=number, committed_offset=UNKNOWN_OFFSET, metadata="", error_code=error)
+        OffsetFetchResponsePartition(
+            partition_index=number, committed_offset=UNKNOWN_OFFSET, metadata="", error_code=error
+        )
         for number in partitions
     ]
     return OffsetFetchResponseTopic(name=name, partitions=rows)
@@ -76,7 +87,9 @@ def _many_groups(request: OffsetFetchRequest, asker: Asker) -> Verdict:
             asked_for_all[each.group_id] = None
             allowed.append(each)
             continue
-        kept, denied = asker.split(Operation.DESCRIBE, each.topics, lambda row: asker.name_of(row.name, row.topic_id, by_id=by_id))
+        kept, denied = asker.split(
+            Operation.DESCRIBE, each.topics, lambda row: asker.name_of(row.name, row.topic_id, by_id=by_id)
+        )
         failed[each.group_id] = [_failed_topics(row) for row in denied]
         allowed.append(replace(each, topics=kept))
 
@@ -95,7 +108,9 @@ def _many_groups(request: OffsetFetchRequest, asker: Asker) -> Verdict:
 
 def _failed_topics(asked: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
     rows = [
-        OffsetFetchResponsePartitions(partition_index=number, committed_offset=UNKNOWN_OFFSET, metadata="", error_code=TOPIC_DENIED)
+        OffsetFetchResponsePartitions(
+            partition_index=number, committed_offset=UNKNOWN_OFFSET, metadata="", error_code=TOPIC_DENIED
+        )
         for number in asked.partition_indexes
     ]
     return OffsetFetchResponseTopics(name=asked.name, topic_id=asked.topic_id, partitions=rows)

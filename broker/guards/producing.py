@@ -1,7 +1,8 @@
 """The guard of Produce, which is asked more often than all others: what a connection may write is remembered beside it.
 
-Only permissions are: a request that names anything else goes the long way (`topics.produce`), and so does one with a transactional id. What
-is remembered is forgotten by the authorizer, in place, when a rule changes. The long way costs a third of a small Produce (bench_acls).
+Only permissions are: a request that names anything else goes the long way (`topics.produce`), and so does one with a
+transactional id. What is remembered is forgotten by the authorizer, in place, when a rule changes. The long way costs a
+third of a small Produce (bench_acls).
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ def _guarded_quickly(quick: QuickPath) -> QuickPath:
     run, group, handle = quick.run, quick.group, _permitted(quick.handle)
 
     def handle_plain(asked: Asked, buffer: Any, client: Client) -> Any:
-        return handle(asked, buffer, client) if asked[10] is None else None  # A transactional id needs a permission of its own.
+        return (
+            handle(asked, buffer, client) if asked[10] is None else None
+        )  # A transactional id needs a permission of its own.
 
     return QuickPath(
         quick.read,
@@ -86,7 +89,9 @@ def _permitted(handle: Callable[[Any, Any, Client], Any]) -> Callable[[Any, Any,
     return handle_permitted
 
 
-def _all_permitted(handle: Callable[[Any, Any, list[Client]], list[Any] | None]) -> Callable[[Any, Any, list[Client]], list[Any] | None]:
+def _all_permitted(
+    handle: Callable[[Any, Any, list[Client]], list[Any] | None],
+) -> Callable[[Any, Any, list[Client]], list[Any] | None]:
     def handle_permitted(asked: Group, buffer: Any, clients: list[Client]) -> list[Any] | None:
         return handle(asked, buffer, clients) if all(_may_write(client, asked[4]) for client in clients) else None
 

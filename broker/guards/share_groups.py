@@ -1,4 +1,7 @@
-"""Guards of what is asked about share groups, and about their states, which only brokers ask. Source: Kafka's `KafkaApis`."""
+"""Guards of what is asked about share groups, and about their states, which only brokers ask.
+
+Source: Kafka's `KafkaApis`.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,11 @@ from lowtide.protocol.messages.describe_share_group_offsets import (
     DescribeShareOffsetsGroup,
 )
 from lowtide.protocol.messages.metadata import OPERATIONS_NOT_ASKED
-from lowtide.protocol.messages.share_group_describe import DescribedShareGroup, ShareGroupDescribeRequest, ShareGroupDescribeResponse
+from lowtide.protocol.messages.share_group_describe import (
+    DescribedShareGroup,
+    ShareGroupDescribeRequest,
+    ShareGroupDescribeResponse,
+)
 from lowtide.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from lowtide.protocol.types import ZERO_TOPIC_ID
 
@@ -47,7 +54,10 @@ def for_brokers(refused: Callable[[Any, ErrorCode], Any]) -> Guard:
 
 
 def for_members(failed: Callable[[ErrorCode], Any]) -> Guard:
-    """READ on the group; the handler asks for READ on each topic. `failed` makes the answer to a request that is refused."""
+    """READ on the group; the handler asks for READ on each topic.
+
+    `failed` makes the answer to a request that is refused.
+    """
 
     def guard(request: Any, asker: Asker) -> Verdict:
         if asker.may(Operation.READ, group(request.group_id or "")):
@@ -71,7 +81,9 @@ def share_group_describe(request: ShareGroupDescribeRequest, asker: Asker) -> Ve
     names = list(dict.fromkeys(request.group_ids))
     allowed = [name for name in names if asker.may(Operation.DESCRIBE, group(name))]
     rows = [
-        DescribedShareGroup(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED, group_id=name) for name in names if name not in set(allowed)
+        DescribedShareGroup(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED, group_id=name)
+        for name in names
+        if name not in set(allowed)
     ]
 
     def merge(answer: ShareGroupDescribeResponse) -> ShareGroupDescribeResponse:
@@ -129,7 +141,9 @@ def alter_share_group_offsets(request: AlterShareGroupOffsetsRequest, asker: Ask
         AlteredShareOffsetsTopic(
             topic_name=each.topic_name,
             topic_id=ZERO_TOPIC_ID,
-            partitions=[AlteredShareOffset(partition_index=row.partition_index, error_code=code) for row in each.partitions],
+            partitions=[
+                AlteredShareOffset(partition_index=row.partition_index, error_code=code) for row in each.partitions
+            ],
         )
         for each in denied
     ]
@@ -146,7 +160,9 @@ def delete_share_group_offsets(request: DeleteShareGroupOffsetsRequest, asker: A
         return Verdict(answer=DeleteShareGroupOffsetsResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED))
     allowed, denied = asker.split(Operation.READ, request.topics, lambda each: each.topic_name)
     code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    rows = [DeletedShareOffsetsTopic(topic_name=each.topic_name, topic_id=ZERO_TOPIC_ID, error_code=code) for each in denied]
+    rows = [
+        DeletedShareOffsetsTopic(topic_name=each.topic_name, topic_id=ZERO_TOPIC_ID, error_code=code) for each in denied
+    ]
 
     def merge(answer: DeleteShareGroupOffsetsResponse) -> DeleteShareGroupOffsetsResponse:
         return answer if answer.error_code != ErrorCode.NONE else replace(answer, responses=[*answer.responses, *rows])

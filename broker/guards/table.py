@@ -1,4 +1,7 @@
-"""Which guard stands before which handler. The others ask themselves, for who may do what decides how they go about it."""
+"""Which guard stands before which handler.
+
+The others ask themselves, for who may do what decides how they go about it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,17 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.guards import acls, administration, cluster, consumer_groups, groups, quotas, topics, transactions, users
+from lowtide.broker.guards import (
+    acls,
+    administration,
+    cluster,
+    consumer_groups,
+    groups,
+    quotas,
+    topics,
+    transactions,
+    users,
+)
 from lowtide.broker.guards.guard import Guard, guarded, unless_forwarded
 from lowtide.broker.guards.offset_fetch import offset_fetch
 from lowtide.broker.guards.producing import guarded_produce
@@ -88,7 +101,13 @@ ASK_THEMSELVES: Final = frozenset(
 """Handlers with questions of their own."""
 
 FOR_EVERYBODY: Final = frozenset(
-    {ApiKey.API_VERSIONS, ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY, ApiKey.SASL_AUTHENTICATE, ApiKey.SASL_HANDSHAKE}
+    {
+        ApiKey.API_VERSIONS,
+        ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,
+        ApiKey.PUSH_TELEMETRY,
+        ApiKey.SASL_AUTHENTICATE,
+        ApiKey.SASL_HANDSHAKE,
+    }
 )
 """What needs no permission."""
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from lowtide.broker.authorizer.authorizer import Audit
-from lowtide.broker.authorizer.resources import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS, CLUSTER, Operation, topic, transactional_id
+from lowtide.broker.authorizer.resources import (
+    ALL_CLUSTER_OPERATIONS,
+    ALL_TOPIC_OPERATIONS,
+    CLUSTER,
+    Operation,
+    topic,
+    transactional_id,
+)
 from lowtide.broker.guards.guard import Asker, Verdict, with_rows
 from lowtide.broker.partitions.produce.produce_rows import has_transactional
 from lowtide.broker.pending import NO_ANSWER
@@ -66,7 +73,9 @@ def produce(request: ProduceRequest, asker: Asker) -> Verdict:
         if request.acks == 0:
             asker.context.close_connection(f"Produce with acks=0 failed with {TRANSACTION_DENIED.name}")
             return Verdict(answer=NO_ANSWER)
-        return Verdict(answer=ProduceResponse(responses=[_refused_rows(each, TRANSACTION_DENIED) for each in request.topic_data]))
+        return Verdict(
+            answer=ProduceResponse(responses=[_refused_rows(each, TRANSACTION_DENIED) for each in request.topic_data])
+        )
     by_id = asker.context.api_version >= TOPIC_IDS_SINCE
     allowed, denied = asker.split(
         Operation.WRITE,
@@ -103,7 +112,10 @@ def list_offsets(request: ListOffsetsRequest, asker: Asker) -> Verdict:
     rows = [
         ListOffsetsTopicResponse(
             name=each.name,
-            partitions=[ListOffsetsPartitionResponse(partition_index=row.partition_index, error_code=DENIED) for row in each.partitions],
+            partitions=[
+                ListOffsetsPartitionResponse(partition_index=row.partition_index, error_code=DENIED)
+                for row in each.partitions
+            ],
         )
         for each in denied
     ]
@@ -121,7 +133,8 @@ def offset_for_leader_epoch(request: OffsetForLeaderEpochRequest, asker: Asker) 
     allowed, denied = asker.split(Operation.DESCRIBE, request.topics, lambda each: each.topic)
     rows = [
         OffsetForLeaderTopicResult(
-            topic=each.topic, partitions=[EpochEndOffset(error_code=DENIED, partition=row.partition) for row in each.partitions]
+            topic=each.topic,
+            partitions=[EpochEndOffset(error_code=DENIED, partition=row.partition) for row in each.partitions],
         )
         for each in denied
     ]
@@ -134,12 +147,16 @@ def offset_for_leader_epoch(request: OffsetForLeaderEpochRequest, asker: Asker) 
 
 def describe_producers(request: DescribeProducersRequest, asker: Asker) -> Verdict:
     """READ on each topic whose name is one."""
-    allowed, denied = asker.split(Operation.READ, request.topics, lambda each: each.name if check_topic_name(each.name) is None else None)
+    allowed, denied = asker.split(
+        Operation.READ, request.topics, lambda each: each.name if check_topic_name(each.name) is None else None
+    )
     rows = [
         DescribeProducersTopicResponse(
             name=each.name,
             partitions=[
-                DescribeProducersPartitionResponse(partition_index=number, error_code=DENIED, error_message=DENIED_MESSAGE)
+                DescribeProducersPartitionResponse(
+                    partition_index=number, error_code=DENIED, error_message=DENIED_MESSAGE
+                )
                 for number in each.partition_indexes
             ],
         )
@@ -157,11 +174,14 @@ def describe_topic_partitions(request: DescribeTopicPartitionsRequest, asker: As
     wanted = request.topics or [TopicRequest(name=name) for name in asker.image.topics]
     audit = Audit.BOTH if request.topics else Audit.ALLOWED
     allowed, denied = asker.split(Operation.DESCRIBE, wanted, lambda each: each.name, audit)
-    rows = [DescribeTopicPartitionsResponseTopic(error_code=DENIED, name=each.name) for each in denied if request.topics]
+    rows = [
+        DescribeTopicPartitionsResponseTopic(error_code=DENIED, name=each.name) for each in denied if request.topics
+    ]
 
     def merge(answer: DescribeTopicPartitionsResponse) -> DescribeTopicPartitionsResponse:
         described = [
-            replace(row, topic_authorized_operations=asker.operations(topic(row.name or ""), ALL_TOPIC_OPERATIONS)) for row in answer.topics
+            replace(row, topic_authorized_operations=asker.operations(topic(row.name or ""), ALL_TOPIC_OPERATIONS))
+            for row in answer.topics
         ]
         return replace(answer, topics=[*described, *rows])
 
@@ -178,7 +198,10 @@ def describe_topic_partitions(request: DescribeTopicPartitionsRequest, asker: As
 
 
 def metadata(request: MetadataRequest, asker: Asker) -> Verdict:
-    """DESCRIBE on each topic; in a request for all topics, forbidden ones are left out. CREATE for one that would be created."""
+    """DESCRIBE on each topic; in a request for all topics, forbidden ones are left out.
+
+    CREATE for one that would be created.
+    """
     version = asker.context.api_version
     if request.topics is None or (not request.topics and version < _NULL_MEANS_ALL_SINCE):
         return Verdict(request, lambda answer: _seen(answer, request, asker, []))
@@ -187,9 +210,13 @@ def metadata(request: MetadataRequest, asker: Asker) -> Verdict:
         return each.topic_id != ZERO_TOPIC_ID and version >= _LOOKUP_BY_ID_SINCE
 
     allowed, denied = asker.split(
-        Operation.DESCRIBE, request.topics, lambda each: asker.name_of(each.name or "", each.topic_id, by_id=by_id(each))
+        Operation.DESCRIBE,
+        request.topics,
+        lambda each: asker.name_of(each.name or "", each.topic_id, by_id=by_id(each)),
     )
-    new = [each for each in allowed if not by_id(each) and each.name is not None and each.name not in asker.image.topics]
+    new = [
+        each for each in allowed if not by_id(each) and each.name is not None and each.name not in asker.image.topics
+    ]
     if (
         new
         and asker.config.auto_create_topics_enable
@@ -212,7 +239,9 @@ def metadata(request: MetadataRequest, asker: Asker) -> Verdict:
     return Verdict(replace(request, topics=allowed), lambda answer: _seen(answer, request, asker, rows))
 
 
-def _seen(answer: MetadataResponse, request: MetadataRequest, asker: Asker, denied: list[MetadataResponseTopic]) -> MetadataResponse:
+def _seen(
+    answer: MetadataResponse, request: MetadataRequest, asker: Asker, denied: list[MetadataResponseTopic]
+) -> MetadataResponse:
     """The answer as this client may see it, with the operations that it may do if it wants to know them."""
     topics = answer.topics
     if request.topics is None or not request.topics:

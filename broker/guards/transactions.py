@@ -17,7 +17,11 @@ from lowtide.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopicResult,
 )
-from lowtide.protocol.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse, TransactionState
+from lowtide.protocol.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TransactionState,
+)
 from lowtide.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from lowtide.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from lowtide.protocol.messages.txn_offset_commit import (
@@ -48,7 +52,11 @@ def add_partitions_to_txn(request: AddPartitionsToTxnRequest, asker: Asker) -> V
     denied: set[str] = set()
     may_write = _may(asker, Operation.WRITE, request.v3_and_below_transactional_id)
     if may_write:
-        denied = {each.name for each in topics if each.name in INTERNAL_TOPICS or not asker.may(Operation.WRITE, topic(each.name))}
+        denied = {
+            each.name
+            for each in topics
+            if each.name in INTERNAL_TOPICS or not asker.may(Operation.WRITE, topic(each.name))
+        }
         if not denied:
             return Verdict(request)
 
@@ -66,7 +74,9 @@ def add_partitions_to_txn(request: AddPartitionsToTxnRequest, asker: Asker) -> V
         AddPartitionsToTxnTopicResult(
             name=each.name,
             results_by_partition=[
-                AddPartitionsToTxnPartitionResult(partition_index=number, partition_error_code=error_of(each.name, number))
+                AddPartitionsToTxnPartitionResult(
+                    partition_index=number, partition_error_code=error_of(each.name, number)
+                )
                 for number in each.partitions
             ],
         )
@@ -80,7 +90,11 @@ def add_offsets_to_txn(request: AddOffsetsToTxnRequest, asker: Asker) -> Verdict
     if not _may(asker, Operation.WRITE, request.transactional_id):
         return Verdict(answer=AddOffsetsToTxnResponse(error_code=DENIED))
     may = asker.may(Operation.READ, group(request.group_id))
-    return Verdict(request) if may else Verdict(answer=AddOffsetsToTxnResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED))
+    return (
+        Verdict(request)
+        if may
+        else Verdict(answer=AddOffsetsToTxnResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED))
+    )
 
 
 def _commit_rows(topics: Iterable[TxnOffsetCommitRequestTopic], error: ErrorCode) -> list[TxnOffsetCommitResponseTopic]:
@@ -88,7 +102,10 @@ def _commit_rows(topics: Iterable[TxnOffsetCommitRequestTopic], error: ErrorCode
         TxnOffsetCommitResponseTopic(
             name=each.name,
             topic_id=each.topic_id,
-            partitions=[TxnOffsetCommitResponsePartition(partition_index=row.partition_index, error_code=error) for row in each.partitions],
+            partitions=[
+                TxnOffsetCommitResponsePartition(partition_index=row.partition_index, error_code=error)
+                for row in each.partitions
+            ],
         )
         for each in topics
     ]
@@ -102,7 +119,9 @@ def txn_offset_commit(request: TxnOffsetCommitRequest, asker: Asker) -> Verdict:
         error = ErrorCode.GROUP_AUTHORIZATION_FAILED
         return Verdict(answer=TxnOffsetCommitResponse(topics=_commit_rows(request.topics, error)))
     by_id = asker.context.api_version >= _COMMIT_TOPIC_IDS_SINCE
-    allowed, denied = asker.split(Operation.READ, request.topics, lambda each: asker.name_of(each.name, each.topic_id, by_id=by_id))
+    allowed, denied = asker.split(
+        Operation.READ, request.topics, lambda each: asker.name_of(each.name, each.topic_id, by_id=by_id)
+    )
     rows = _commit_rows(denied, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
     def merge(answer: TxnOffsetCommitResponse) -> TxnOffsetCommitResponse:
@@ -127,7 +146,9 @@ def describe_transactions(request: DescribeTransactionsRequest, asker: Asker) ->
         return replace(answer, transaction_states=[*map(shown, answer.transaction_states), *rows])
 
     def shown(row: TransactionState) -> TransactionState:
-        return replace(row, topics=[each for each in row.topics if asker.may(Operation.DESCRIBE, topic(each.topic), Audit.ALLOWED)])
+        return replace(
+            row, topics=[each for each in row.topics if asker.may(Operation.DESCRIBE, topic(each.topic), Audit.ALLOWED)]
+        )
 
     return Verdict(replace(request, transactional_ids=allowed), merge)
 
@@ -136,7 +157,11 @@ def list_transactions(request: ListTransactionsRequest, asker: Asker) -> Verdict
     """DESCRIBE on each transactional id: others are left out."""
 
     def merge(answer: ListTransactionsResponse) -> ListTransactionsResponse:
-        rows = [row for row in answer.transaction_states if _may(asker, Operation.DESCRIBE, row.transactional_id, Audit.ALLOWED)]
+        rows = [
+            row
+            for row in answer.transaction_states
+            if _may(asker, Operation.DESCRIBE, row.transactional_id, Audit.ALLOWED)
+        ]
         return replace(answer, transaction_states=rows)
 
     return Verdict(request, merge)

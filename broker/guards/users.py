@@ -30,7 +30,11 @@ def describe_user_scram_credentials(request: DescribeUserScramCredentialsRequest
         DescribeUserScramCredentialsResult(user=row.name, error_code=_DENIED, error_message=_TEXT, credential_infos=[])
         for row in request.users or ()
     ]
-    return Verdict(answer=DescribeUserScramCredentialsResponse(throttle_time_ms=0, error_code=_DENIED, error_message=_TEXT, results=rows))
+    return Verdict(
+        answer=DescribeUserScramCredentialsResponse(
+            throttle_time_ms=0, error_code=_DENIED, error_message=_TEXT, results=rows
+        )
+    )
 
 
 def alter_user_scram_credentials(request: AlterUserScramCredentialsRequest, asker: Asker) -> Verdict:

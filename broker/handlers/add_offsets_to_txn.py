@@ -1,12 +1,12 @@
 """AddOffsetsToTxn: v0-v4.
 
-Behaviour: adds the partition that a group's offsets are kept in to a producer's open transaction, or begins one; answered when that is
-committed. Whether there is such a group is no question here.
+Behaviour: adds the partition that a group's offsets are kept in to a producer's open transaction, or begins one;
+answered when that is committed. Whether there is such a group is no question here.
 
 Version notes: v4 may say TRANSACTION_ABORTABLE.
 
-Errors: INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before v2), CONCURRENT_TRANSACTIONS,
-NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
+Errors: INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before v2),
+CONCURRENT_TRANSACTIONS, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
 
 KIPs: 98, 588, 890.
 """
@@ -30,11 +30,17 @@ _PRODUCER_FENCED_SINCE = 2
 def handler(groups: GroupCoordinator, transactions: TransactionCoordinator) -> HandlerSpec:
     """The handler over the transactions of a broker."""
 
-    def handle(request: AddOffsetsToTxnRequest, context: RequestContext) -> AddOffsetsToTxnResponse | Pending[AddOffsetsToTxnResponse]:
+    def handle(
+        request: AddOffsetsToTxnRequest, context: RequestContext
+    ) -> AddOffsetsToTxnResponse | Pending[AddOffsetsToTxnResponse]:
         shard = transactions.find(request.transactional_id)
         if isinstance(shard, ErrorCode):
             return AddOffsetsToTxnResponse(error_code=shard)
-        name, identity, version = request.transactional_id, (request.producer_id, request.producer_epoch), context.api_version
+        name, identity, version = (
+            request.transactional_id,
+            (request.producer_id, request.producer_epoch),
+            context.api_version,
+        )
         # Who asks for this has no epoch for each transaction: clients that have one don't ask.
         partitions, client_version = frozenset((groups.partition_of(request.group_id),)), 0
         error = transactions.at_once.add(shard, name, identity, partitions, client_version)

@@ -1,14 +1,14 @@
 """AddPartitionsToTxn: v0-v5.
 
-Behaviour: adds partitions to a producer's open transaction, or begins one; answered when that is committed. From v4 on brokers ask it for
-many transactions at once, and may only want to know whether the partitions belong to them (KIP-890).
+Behaviour: adds partitions to a producer's open transaction, or begins one; answered when that is committed. From v4 on
+brokers ask it for many transactions at once, and may only want to know whether the partitions belong to them (KIP-890).
 
 Version notes: up to v3 one transaction, with one partition that doesn't exist nothing is added; v4 has many; v5 may say
 TRANSACTION_ABORTABLE.
 
-Errors: up to v3 TOPIC_AUTHORIZATION_FAILED for topics of coordinators, UNKNOWN_TOPIC_OR_PARTITION, and OPERATION_NOT_ATTEMPTED for those
-beside them; INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING,
-PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before v2), CONCURRENT_TRANSACTIONS, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
+Errors: up to v3 TOPIC_AUTHORIZATION_FAILED for topics of coordinators, UNKNOWN_TOPIC_OR_PARTITION, and
+OPERATION_NOT_ATTEMPTED for those beside them; INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED
+(INVALID_PRODUCER_EPOCH before v2), CONCURRENT_TRANSACTIONS, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
 COORDINATOR_NOT_AVAILABLE.
 
 KIPs: 98, 588, 890.
@@ -125,7 +125,11 @@ def _partitions(
 
 def _as_of(version: int, error: ErrorCode) -> ErrorCode:
     """The error as a version of the API has it."""
-    return ErrorCode.INVALID_PRODUCER_EPOCH if error == ErrorCode.PRODUCER_FENCED and version < _PRODUCER_FENCED_SINCE else error
+    return (
+        ErrorCode.INVALID_PRODUCER_EPOCH
+        if error == ErrorCode.PRODUCER_FENCED and version < _PRODUCER_FENCED_SINCE
+        else error
+    )
 
 
 def _beside_internal(key: TopicPartition, missing: set[TopicPartition]) -> ErrorCode:
@@ -152,7 +156,9 @@ def _topics(errors: Errors) -> list[AddPartitionsToTxnTopicResult]:
     return [AddPartitionsToTxnTopicResult(name=name, results_by_partition=rows) for name, rows in topics.items()]
 
 
-def _response(wanted: list[AddPartitionsToTxnTransaction], answers: Mapping[int, Errors], version: int) -> AddPartitionsToTxnResponse:
+def _response(
+    wanted: list[AddPartitionsToTxnTransaction], answers: Mapping[int, Errors], version: int
+) -> AddPartitionsToTxnResponse:
     if version < _MANY_SINCE:
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_topics(answers[0]))
     results = [

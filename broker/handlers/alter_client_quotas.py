@@ -1,7 +1,8 @@
 """AlterClientQuotas: v0-v1.
 
-Behaviour: sets and removes quotas of users, client ids and addresses; answers when every broker enforces them (`spread`). Of each entity
-all keys are changed or none; an entry that is refused does not hold the others up. The removal of a quota that is not set succeeds.
+Behaviour: sets and removes quotas of users, client ids and addresses; answers when every broker enforces them
+(`spread`). Of each entity all keys are changed or none; an entry that is refused does not hold the others up. The
+removal of a quota that is not set succeeds.
 
 Version notes: v1 is the first flexible version.
 
@@ -24,7 +25,11 @@ from lowtide.broker.quotas.quota_entity import described
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse, AlterClientQuotasResult
+from lowtide.protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    AlterClientQuotasResult,
+)
 from lowtide.replication.refusal import Refusal
 
 WHAT: Final = "quotas"
@@ -40,7 +45,9 @@ def handler(broker: BrokerContext, spread: Spread) -> HandlerSpec:
         outcome: QuotaChanges | Refusal = plan_quota_changes(broker.metadata.image, request.entries)
         if not request.validate_only:
             deadline = asyncio.get_running_loop().time() + TIMEOUT_MS / 1000
-            outcome = await decide_and_commit(broker.metadata, lambda: plan_quota_changes(broker.metadata.image, request.entries), deadline)
+            outcome = await decide_and_commit(
+                broker.metadata, lambda: plan_quota_changes(broker.metadata.image, request.entries), deadline
+            )
             if not isinstance(outcome, Refusal) and not outcome.plan.is_empty:
                 for entity, values in outcome.changed:
                     broker.log.info("quotas changed", entity=described(entity), quotas=dict(values))

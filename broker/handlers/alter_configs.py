@@ -1,13 +1,13 @@
 """AlterConfigs: v0-v2.
 
-Behaviour: sets the keys that are named on topics, on this broker, on all brokers (a broker with an empty name), or on groups, deletes those
-that are not, and answers when this broker runs on them; or only checks them. Of each resource all keys are changed or none.
-Clients should use IncrementalAlterConfigs, which leaves alone what it doesn't name.
+Behaviour: sets the keys that are named on topics, on this broker, on all brokers (a broker with an empty name), or on
+groups, deletes those that are not, and answers when this broker runs on them; or only checks them. Of each resource all
+keys are changed or none. Clients should use IncrementalAlterConfigs, which leaves alone what it doesn't name.
 
 Version notes: v2 is the first flexible version.
 
-Errors: INVALID_REQUEST, INVALID_CONFIG, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, REQUEST_TIMED_OUT, NOT_CONTROLLER,
-COORDINATOR_NOT_AVAILABLE, POLICY_VIOLATION where something is set on too many groups.
+Errors: INVALID_REQUEST, INVALID_CONFIG, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, REQUEST_TIMED_OUT,
+NOT_CONTROLLER, COORDINATOR_NOT_AVAILABLE, POLICY_VIOLATION where something is set on too many groups.
 
 KIPs: 133, 226, 714, 848.
 """
@@ -37,14 +37,23 @@ def handler(administrator: ConfigAdministrator) -> HandlerSpec:
         if refusal is not None:
             return refusal
         resource = resource_of(row.resource_type, row.resource_name, without=ResourceType.BROKER_LOGGER)
-        return resource if isinstance(resource, Refusal) else await administrator.replace(resource, wanted, validate_only=validate_only)
+        return (
+            resource
+            if isinstance(resource, Refusal)
+            else await administrator.replace(resource, wanted, validate_only=validate_only)
+        )
 
     async def handle(request: AlterConfigsRequest, _context: RequestContext) -> AlterConfigsResponse:
-        outcomes = await change_each(request.resources, lambda row: replace(row, validate_only=request.validate_only), administrator.lane)
+        outcomes = await change_each(
+            request.resources, lambda row: replace(row, validate_only=request.validate_only), administrator.lane
+        )
         return AlterConfigsResponse(
             responses=[
                 AlterConfigsResourceResponse(
-                    error_code=code, error_message=message, resource_type=row.resource_type, resource_name=row.resource_name
+                    error_code=code,
+                    error_message=message,
+                    resource_type=row.resource_type,
+                    resource_name=row.resource_name,
                 )
                 for row, code, message in outcomes
             ]

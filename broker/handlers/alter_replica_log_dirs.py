@@ -1,15 +1,16 @@
 """AlterReplicaLogDirs: v1-v2.
 
-Behaviour: has replicas of this broker moved into other log directories, by their absolute paths. The answer says that the move has begun;
-DescribeLogDirs shows the copy, the future log, until it takes the replica's place. A request for another directory replaces the first
-one, a request for the one where the replica is ends its move. A partition that this broker doesn't have is created in that directory when
-it comes, if the broker isn't restarted before: REPLICA_NOT_AVAILABLE says so. Of a partition named twice the last directory counts.
+Behaviour: has replicas of this broker moved into other log directories, by their absolute paths. The answer says that
+the move has begun; DescribeLogDirs shows the copy, the future log, until it takes the replica's place. A request for
+another directory replaces the first one, a request for the one where the replica is ends its move. A partition that
+this broker doesn't have is created in that directory when it comes, if the broker isn't restarted before:
+REPLICA_NOT_AVAILABLE says so. Of a partition named twice the last directory counts.
 
 Version notes: v2 is flexible. Kafka serves v1 and v2 only.
 
-Errors: CLUSTER_AUTHORIZATION_FAILED; LOG_DIR_NOT_FOUND for a directory that isn't one of the broker's; KAFKA_STORAGE_ERROR where either
-directory is offline, or the copy can't be begun; INVALID_TOPIC_EXCEPTION for a topic whose name is too long for the folder of a copy;
-REPLICA_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION.
+Errors: CLUSTER_AUTHORIZATION_FAILED; LOG_DIR_NOT_FOUND for a directory that isn't one of the broker's;
+KAFKA_STORAGE_ERROR where either directory is offline, or the copy can't be begun; INVALID_TOPIC_EXCEPTION for a topic
+whose name is too long for the folder of a copy; REPLICA_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION.
 
 KIPs: 113.
 """
@@ -84,13 +85,19 @@ class AlterReplicaLogDirs:
         if error is ErrorCode.KAFKA_STORAGE_ERROR:
             return error
         self._manager.preferred.note(key, path)
-        return ErrorCode.REPLICA_NOT_AVAILABLE if error is ErrorCode.NOT_LEADER_OR_FOLLOWER else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return (
+            ErrorCode.REPLICA_NOT_AVAILABLE
+            if error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+            else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        )
 
     def _move(self, partition: Partition, path: str) -> ErrorCode:
         try:
             self._manager.moves.alter(partition.log, path)
         except StorageError as error:
-            self._broker.log.warning("a log can't be moved", partition=str(partition.topic_partition), to=path, error=str(error))
+            self._broker.log.warning(
+                "a log can't be moved", partition=str(partition.topic_partition), to=path, error=str(error)
+            )
             return ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.NONE
 

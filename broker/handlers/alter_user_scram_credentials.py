@@ -1,12 +1,14 @@
 """AlterUserScramCredentials: v0-v0.
 
-Behaviour: sets and deletes SCRAM credentials, and answers when every broker has them (`spread`); of one request all that isn't refused is
-changed at once. The client has salted the password and hashed it: neither the request nor the store has it.
+Behaviour: sets and deletes SCRAM credentials, and answers when every broker has them (`spread`); of one request all
+that isn't refused is changed at once. The client has salted the password and hashed it: neither the request nor the
+store has it.
 
 Version notes: v0 is flexible.
 
-Errors: UNACCEPTABLE_CREDENTIAL (name, iterations, salt), UNSUPPORTED_SASL_MECHANISM, RESOURCE_NOT_FOUND, DUPLICATE_RESOURCE for a user
-named twice, INVALID_REQUEST for very many users, REQUEST_TIMED_OUT, NOT_CONTROLLER, COORDINATOR_NOT_AVAILABLE.
+Errors: UNACCEPTABLE_CREDENTIAL (name, iterations, salt), UNSUPPORTED_SASL_MECHANISM, RESOURCE_NOT_FOUND,
+DUPLICATE_RESOURCE for a user named twice, INVALID_REQUEST for very many users, REQUEST_TIMED_OUT, NOT_CONTROLLER,
+COORDINATOR_NOT_AVAILABLE.
 
 KIPs: 554.
 """
@@ -47,10 +49,13 @@ BOUNDS: Final = Bounds(whole_max=4_000)
 def handler(broker: BrokerContext, spread: Spread) -> HandlerSpec:
     """The handler over the cluster's metadata."""
 
-    async def handle(request: AlterUserScramCredentialsRequest, _context: RequestContext) -> AlterUserScramCredentialsResponse:
+    async def handle(
+        request: AlterUserScramCredentialsRequest, _context: RequestContext
+    ) -> AlterUserScramCredentialsResponse:
         deletions = [ScramChange(row.name, row.mechanism) for row in request.deletions]
         upsertions = [
-            ScramChange(row.name, row.mechanism, row.iterations, bytes(row.salt), bytes(row.salted_password)) for row in request.upsertions
+            ScramChange(row.name, row.mechanism, row.iterations, bytes(row.salt), bytes(row.salted_password))
+            for row in request.upsertions
         ]
         secret = broker.random.getrandbits(8 * SECRET_BYTES).to_bytes(SECRET_BYTES, "big")
 
@@ -73,7 +78,9 @@ def handler(broker: BrokerContext, spread: Spread) -> HandlerSpec:
             results=[
                 AlterUserScramCredentialsResult(user=user, error_code=ErrorCode.NONE, error_message=None)
                 if refusal is None
-                else AlterUserScramCredentialsResult(user=user, error_code=refusal.error_code, error_message=refusal.message)
+                else AlterUserScramCredentialsResult(
+                    user=user, error_code=refusal.error_code, error_message=refusal.message
+                )
                 for user, refusal in outcomes.items()
             ],
         )

@@ -1,15 +1,15 @@
 """ApiVersions: v0-v4.
 
-Behaviour: lists every API that has a handler, with the versions that it serves; nothing else is advertised. May be asked at any time
-and again. Those of clients' metrics are listed while any are wanted (`client-metrics` of IncrementalAlterConfigs), and served at any time:
-a client that sees them asks for its subscription at once, and librdkafka writes a line about it. Kafka lists them where a metrics reporter
-takes what clients push.
+Behaviour: lists every API that has a handler, with the versions that it serves; nothing else is advertised. May be
+asked at any time and again. Those of clients' metrics are listed while any are wanted (`client-metrics` of
+IncrementalAlterConfigs), and served at any time: a client that sees them asks for its subscription at once, and
+librdkafka writes a line about it. Kafka lists them where a metrics reporter takes what clients push.
 
 The epoch of the features is the revision of the metadata at which they changed last.
 
-Version notes: the response header never has tagged fields (KIP-511), and an unknown version is answered in v0 by the dispatcher. From
-v3 the client's name and version must be well-formed, and it gets the features; that one is supported which may be off only from v4 on,
-for some older clients can't read that (KAFKA-17492).
+Version notes: the response header never has tagged fields (KIP-511), and an unknown version is answered in v0 by the
+dispatcher. From v3 the client's name and version must be well-formed, and it gets the features; that one is supported
+which may be off only from v4 on, for some older clients can't read that (KAFKA-17492).
 
 Errors: INVALID_REQUEST for a malformed client name or version.
 
@@ -72,7 +72,10 @@ def handler(advertised: Mapping[ApiKey, VersionRange], seen: Callable[[], Metada
             for text in (request.client_software_name, request.client_software_version):
                 if _SOFTWARE.fullmatch(text) is None:
                     return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
-            context.connection.software = (request.client_software_name[:_SOFTWARE_KEPT], request.client_software_version[:_SOFTWARE_KEPT])
+            context.connection.software = (
+                request.client_software_name[:_SOFTWARE_KEPT],
+                request.client_software_version[:_SOFTWARE_KEPT],
+            )
         image, from_0 = seen(), context.api_version >= _FEATURES_FROM_0_SINCE
         return offer(image.features_revision, from_0=from_0, tells_telemetry=bool(image.client_metrics))
 
@@ -114,4 +117,6 @@ def handler(advertised: Mapping[ApiKey, VersionRange], seen: Callable[[], Metada
         answer = encoded(version, image.features_revision, tells_telemetry=bool(image.client_metrics))
         return answer._replace(beside=client.software) if version >= _SOFTWARE_SINCE else answer
 
-    return HandlerSpec(key=ApiKey.API_VERSIONS, handle=handle, answers_again=2, quick=QuickPath(read_again, handle_quickly))
+    return HandlerSpec(
+        key=ApiKey.API_VERSIONS, handle=handle, answers_again=2, quick=QuickPath(read_again, handle_quickly)
+    )

@@ -1,6 +1,7 @@
 """AwaitMetadata: v0-v0.
 
-Behaviour: Lowtide's own, not advertised. Answers another broker when this one's image shows a revision of the metadata store.
+Behaviour: Lowtide's own, not advertised. Answers another broker when this one's image shows a revision of the metadata
+store.
 
 Errors: CLUSTER_AUTHORIZATION_FAILED; REQUEST_TIMED_OUT after the time that the request gives, some seconds at most;
 COORDINATOR_NOT_AVAILABLE when the session with the store ends; THROTTLING_QUOTA_EXCEEDED when too many requests wait.
@@ -41,7 +42,9 @@ def handler(broker: BrokerContext) -> HandlerSpec:
         if broker.metadata.image.revision >= request.revision:
             return AwaitMetadataResponse(error_code=ErrorCode.NONE)
         with places.taken_by(context.connection) as has_place:
-            return AwaitMetadataResponse(error_code=await wait(request) if has_place else ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+            return AwaitMetadataResponse(
+                error_code=await wait(request) if has_place else ErrorCode.THROTTLING_QUOTA_EXCEEDED
+            )
 
     async def wait(request: AwaitMetadataRequest) -> ErrorCode:
         wait_s = min(max(request.timeout_ms, 0), WAIT_MAX_MS) / 1000

@@ -1,12 +1,13 @@
 """ConsumerGroupDescribe: v0-v1.
 
-Behaviour: state, epochs and members of groups whose partitions the broker assigns, with what each has and is to have. Groups that are named
-twice are described once. Topics that were deleted are left out. Only what can't be lost any more is described.
+Behaviour: state, epochs and members of groups whose partitions the broker assigns, with what each has and is to have.
+Groups that are named twice are described once. Topics that were deleted are left out. Only what can't be lost any more
+is described.
 
 Version notes: v1 tells which protocol a member speaks.
 
-Errors: INVALID_GROUP_ID, GROUP_ID_NOT_FOUND (also for a classic group), UNSUPPORTED_VERSION where such groups aren't served,
-NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
+Errors: INVALID_GROUP_ID, GROUP_ID_NOT_FOUND (also for a classic group), UNSUPPORTED_VERSION where such groups aren't
+served, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
 
 KIPs: 430, 848, 1099.
 """
@@ -98,7 +99,9 @@ def _member(member: ConsumerMember, target: Assignment, image: MetadataImage) ->
 def _assignment(assignment: Assignment, image: MetadataImage) -> DescribedAssignment:
     return DescribedAssignment(
         topic_partitions=[
-            DescribedTopicPartitions(topic_id=topic_id, topic_name=image.topic_names[topic_id], partitions=sorted(numbers))
+            DescribedTopicPartitions(
+                topic_id=topic_id, topic_name=image.topic_names[topic_id], partitions=sorted(numbers)
+            )
             for topic_id, numbers in assignment.items()
             if topic_id in image.topic_names
         ]

@@ -1,15 +1,16 @@
 """ConsumerGroupHeartbeat: v0-v1.
 
-Behaviour: a member of a group whose partitions the broker assigns joins (epoch 0), continues, and leaves (-1; -2 for a static one that will
-be back). Each answer has its epoch, and what it has to have when that is new, or when it said all of itself. A partition is given to a
-member when no other member has it any more. A classic group of consumers becomes one of these with its first such member.
+Behaviour: a member of a group whose partitions the broker assigns joins (epoch 0), continues, and leaves (-1; -2 for a
+static one that will be back). Each answer has its epoch, and what it has to have when that is new, or when it said all
+of itself. A partition is given to a member when no other member has it any more. A classic group of consumers becomes
+one of these with its first such member.
 
 Version notes: v1 has patterns of topics, and member ids that the client makes.
 
-Errors: INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, INVALID_REGULAR_EXPRESSION, GROUP_ID_NOT_FOUND (also for a classic group that can't become
-one of these), GROUP_MAX_SIZE_REACHED (also above ten thousand members), UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, UNRELEASED_INSTANCE_ID,
-FENCED_INSTANCE_ID, UNSUPPORTED_VERSION where such groups aren't served, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
-COORDINATOR_NOT_AVAILABLE.
+Errors: INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, INVALID_REGULAR_EXPRESSION, GROUP_ID_NOT_FOUND (also for a classic group
+that can't become one of these), GROUP_MAX_SIZE_REACHED (also above ten thousand members), UNKNOWN_MEMBER_ID,
+FENCED_MEMBER_EPOCH, UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID, UNSUPPORTED_VERSION where such groups aren't served,
+NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
 
 KIPs: 848, 1082, 1101.
 """
@@ -26,7 +27,11 @@ from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.consumer_group_heartbeat import JOIN_EPOCH, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from lowtide.protocol.messages.consumer_group_heartbeat import (
+    JOIN_EPOCH,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 
 Answer = ConsumerGroupHeartbeatResponse | Pending[ConsumerGroupHeartbeatResponse]
 

@@ -1,13 +1,14 @@
 """CreateAcls: v1-v3.
 
-Behaviour: creates rules of access control, and answers when all brokers decide by them. A rule that is there already is created too, as in
-Kafka. A host is kept in the normal form of its address, and one that is neither an address nor `*` is refused; Kafka compares text. At most
-a hundred rules are one change, which is made whole or not at all.
+Behaviour: creates rules of access control, and answers when all brokers decide by them. A rule that is there already is
+created too, as in Kafka. A host is kept in the normal form of its address, and one that is neither an address nor `*`
+is refused; Kafka compares text. At most a hundred rules are one change, which is made whole or not at all.
 
 Version notes: v1 has pattern types, v2 is flexible, v3 has user resources.
 
-Errors: CLUSTER_AUTHORIZATION_FAILED, SECURITY_DISABLED without an authorizer; of single rules INVALID_REQUEST, POLICY_VIOLATION for too
-many rules in all, or too much at once, REQUEST_TIMED_OUT, COORDINATOR_NOT_AVAILABLE, NOT_CONTROLLER when this broker was given up.
+Errors: CLUSTER_AUTHORIZATION_FAILED, SECURITY_DISABLED without an authorizer; of single rules INVALID_REQUEST,
+POLICY_VIOLATION for too many rules in all, or too much at once, REQUEST_TIMED_OUT, COORDINATOR_NOT_AVAILABLE,
+NOT_CONTROLLER when this broker was given up.
 
 KIPs: 140, 290, 373.
 """
@@ -41,7 +42,9 @@ def handler(administrator: AclAdministrator) -> HandlerSpec:
         outcomes = [next(made) if fault is None else Refusal(ErrorCode.INVALID_REQUEST, fault) for fault in faults]
         created = [str(acl) for acl, outcome in zip(wanted, outcomes, strict=True) if outcome is None]
         if created:
-            administrator.broker.log.info("acls created", principal=str(context.principal), count=len(created), first=created[0])
+            administrator.broker.log.info(
+                "acls created", principal=str(context.principal), count=len(created), first=created[0]
+            )
         return CreateAclsResponse(results=[_result(outcome) for outcome in outcomes])
 
     return HandlerSpec(key=ApiKey.CREATE_ACLS, handle_later=handle)

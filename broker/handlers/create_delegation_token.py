@@ -1,14 +1,15 @@
 """CreateDelegationToken: v1-v3.
 
-Behaviour: creates a token by which a client logs in as its owner: the client that asks, or another principal. It is answered when all
-brokers take it. Only a client that has shown who it is, and not by a token, gets one.
+Behaviour: creates a token by which a client logs in as its owner: the client that asks, or another principal. It is
+answered when all brokers take it. Only a client that has shown who it is, and not by a token, gets one.
 
 Version notes: v2 is flexible, v3 has the owner and the requester.
 
-Errors: in this order DELEGATION_TOKEN_REQUEST_NOT_ALLOWED on PLAINTEXT, without a client's certificate, and after a login by token;
-DELEGATION_TOKEN_AUTHORIZATION_FAILED for another owner without CREATE_TOKENS on it; INVALID_PRINCIPAL_TYPE for renewers, and an owner, that
-are no `User`; DELEGATION_TOKEN_AUTH_DISABLED without `delegation.token.secret.key`; INVALID_REQUEST for very many renewers or very long
-names, POLICY_VIOLATION for very many tokens; REQUEST_TIMED_OUT, COORDINATOR_NOT_AVAILABLE, NOT_CONTROLLER when this broker was given up.
+Errors: in this order DELEGATION_TOKEN_REQUEST_NOT_ALLOWED on PLAINTEXT, without a client's certificate, and after a
+login by token; DELEGATION_TOKEN_AUTHORIZATION_FAILED for another owner without CREATE_TOKENS on it;
+INVALID_PRINCIPAL_TYPE for renewers, and an owner, that are no `User`; DELEGATION_TOKEN_AUTH_DISABLED without
+`delegation.token.secret.key`; INVALID_REQUEST for very many renewers or very long names, POLICY_VIOLATION for very many
+tokens; REQUEST_TIMED_OUT, COORDINATOR_NOT_AVAILABLE, NOT_CONTROLLER when this broker was given up.
 
 KIPs: 48, 373.
 """
@@ -22,7 +23,10 @@ from lowtide.broker.request_context import RequestContext
 from lowtide.broker.security.principal import USER_TYPE, KafkaPrincipal
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.create_delegation_token import CreateDelegationTokenRequest, CreateDelegationTokenResponse
+from lowtide.protocol.messages.create_delegation_token import (
+    CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
+)
 from lowtide.replication.refusal import Refusal
 
 
@@ -41,7 +45,9 @@ def handler(administrator: TokenAdministrator) -> HandlerSpec:
         outcome = await administrator.create(requester, owner, renewers, request.max_lifetime_ms)
         if isinstance(outcome, Refusal):
             return _answer(outcome.error_code, owner, requester)
-        broker.log.info("delegation token created", token_id=outcome.token.token_id, owner=str(owner), requester=str(requester))
+        broker.log.info(
+            "delegation token created", token_id=outcome.token.token_id, owner=str(owner), requester=str(requester)
+        )
         return _answer(ErrorCode.NONE, owner, requester, outcome)
 
     return HandlerSpec(key=ApiKey.CREATE_DELEGATION_TOKEN, handle_later=handle)
@@ -59,7 +65,9 @@ def _refused(administrator: TokenAdministrator, context: RequestContext, owner: 
     if not context.connection.shown_by.may_ask_for_tokens:
         return ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
     authorize = administrator.broker.authorizer.authorize
-    if owner != context.principal and not authorize(context, Operation.CREATE_TOKENS, Resource(ResourceType.USER, str(owner))):
+    if owner != context.principal and not authorize(
+        context, Operation.CREATE_TOKENS, Resource(ResourceType.USER, str(owner))
+    ):
         return ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
     return None
 
@@ -76,6 +84,10 @@ def _answer(
     )
     if issued is not None:
         token = issued.token
-        answer.issue_timestamp_ms, answer.expiry_timestamp_ms, answer.max_timestamp_ms = token.issued_ms, token.expires_ms, token.ends_ms
+        answer.issue_timestamp_ms, answer.expiry_timestamp_ms, answer.max_timestamp_ms = (
+            token.issued_ms,
+            token.expires_ms,
+            token.ends_ms,
+        )
         answer.token_id, answer.hmac = token.token_id, issued.hmac
     return answer

@@ -1,13 +1,16 @@
 """CreatePartitions: v0-v3.
 
-Behaviour: checks each topic and, unless only validation is asked for, adds partitions and answers when they are served. The count is what
-the topic has afterwards; it can only grow. New partitions have as many replicas as the topic's first; without assignments the broker places
-them. A name that the request has twice is answered once and not grown. With no time (`timeout_ms` 0 or less) nothing is done.
+Behaviour: checks each topic and, unless only validation is asked for, adds partitions and answers when they are served.
+The count is what the topic has afterwards; it can only grow. New partitions have as many replicas as the topic's first;
+without assignments the broker places them. A name that the request has twice is answered once and not grown. With no
+time (`timeout_ms` 0 or less) nothing is done.
 
-Version notes: v2 is flexible. v3 is the same: there, Kafka refuses what is beyond a quota of changes; there is no such quota yet.
+Version notes: v2 is flexible. v3 is the same: there, Kafka refuses what is beyond a quota of changes; there is no such
+quota yet.
 
 Errors: INVALID_REQUEST (named twice), UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT,
-INVALID_REPLICATION_FACTOR, POLICY_VIOLATION (ten thousand partitions in one request), NOT_CONTROLLER, REQUEST_TIMED_OUT.
+INVALID_REPLICATION_FACTOR, POLICY_VIOLATION (ten thousand partitions in one request), NOT_CONTROLLER,
+REQUEST_TIMED_OUT.
 
 KIPs: 195, 599.
 """
@@ -43,7 +46,9 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
     """The handler over a broker's topics."""
     broker = administrator.broker
 
-    async def grow(topic: CreatePartitionsTopic, request: CreatePartitionsRequest, room: int, throttle: Throttle) -> TopicGrowth | Refusal:
+    async def grow(
+        topic: CreatePartitionsTopic, request: CreatePartitionsRequest, room: int, throttle: Throttle
+    ) -> TopicGrowth | Refusal:
         wanted = _new_partitions(topic)
         if (too_late := check_timeout(request.timeout_ms)) is not None:
             return too_late

@@ -1,12 +1,14 @@
 """CreateTopics: v2-v7.
 
-Behaviour: checks each topic and, unless only validation is asked for, makes it and answers when its partitions are served. -1 partitions
-or replicas are the broker's defaults, in every version. A name that the request has twice is answered once and not made.
+Behaviour: checks each topic and, unless only validation is asked for, makes it and answers when its partitions are
+served. -1 partitions or replicas are the broker's defaults, in every version. A name that the request has twice is
+answered once and not made.
 
 Version notes: v5 answers the topic's effective configuration (KIP-525). v7 answers topic ids (KIP-516).
 
 Errors: INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_CONFIG, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR,
-INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST, POLICY_VIOLATION, THROTTLING_QUOTA_EXCEEDED (v6+), NOT_CONTROLLER, REQUEST_TIMED_OUT.
+INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST, POLICY_VIOLATION, THROTTLING_QUOTA_EXCEEDED (v6+), NOT_CONTROLLER,
+REQUEST_TIMED_OUT.
 
 KIPs: 4, 464, 516, 525.
 """
@@ -57,7 +59,9 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
         overrides = {name: value for name, value in configs if value is not None}
         return _made(topic.name, creation, overrides, validate_only=request.validate_only)
 
-    def _made(name: str, creation: TopicCreation, overrides: Mapping[str, str], *, validate_only: bool) -> CreatableTopicResult:
+    def _made(
+        name: str, creation: TopicCreation, overrides: Mapping[str, str], *, validate_only: bool
+    ) -> CreatableTopicResult:
         result = CreatableTopicResult(
             name=name,
             error_code=ErrorCode.NONE,
@@ -65,7 +69,11 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
             replication_factor=creation.replication_factor,
             configs=[
                 CreatableTopicConfigs(
-                    name=entry.name, value=entry.value, read_only=False, config_source=entry.source, is_sensitive=entry.is_sensitive
+                    name=entry.name,
+                    value=entry.value,
+                    read_only=False,
+                    config_source=entry.source,
+                    is_sensitive=entry.is_sensitive,
                 )
                 for entry in describe_topic_configs(broker.config, overrides)
             ],
@@ -78,11 +86,16 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
         twice = repeated_names(topic.name for topic in request.topics)
         wanted = {topic.name: topic for topic in request.topics}
         topics = [topic for topic in wanted.values() if topic.name not in twice]
-        too_many = check_new_topics([_new_topic(topic) for topic in topics], default_partition_count=broker.config.num_partitions)
+        too_many = check_new_topics(
+            [_new_topic(topic) for topic in topics], default_partition_count=broker.config.num_partitions
+        )
         throttle = Throttle(administrator.limits, request.timeout_ms, tells=context.api_version >= _THROTTLING_SINCE)
         repeated = Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
         results = [_refused(name, repeated) for name in sorted(twice)]
-        results += [_refused(topic.name, too_many) if too_many is not None else await create(topic, request, throttle) for topic in topics]
+        results += [
+            _refused(topic.name, too_many) if too_many is not None else await create(topic, request, throttle)
+            for topic in topics
+        ]
         return CreateTopicsResponse(throttle_time_ms=throttle.told_ms, topics=results)
 
     return HandlerSpec(key=ApiKey.CREATE_TOPICS, handle_later=handle)
@@ -91,18 +104,24 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
 def refused(request: CreateTopicsRequest, _version: int, refusal: Refusal) -> CreateTopicsResponse:
     """The answer to a request that is refused as a whole."""
     return CreateTopicsResponse(
-        throttle_time_ms=0, topics=[_refused(name, refusal) for name in dict.fromkeys(each.name for each in request.topics)]
+        throttle_time_ms=0,
+        topics=[_refused(name, refusal) for name in dict.fromkeys(each.name for each in request.topics)],
     )
 
 
 def shows(request: CreateTopicsRequest, answer: CreateTopicsResponse, image: MetadataImage) -> bool:
     """Whether an image has the created topics."""
-    return request.validate_only or all(row.error_code != ErrorCode.NONE or row.name in image.topics for row in answer.topics)
+    return request.validate_only or all(
+        row.error_code != ErrorCode.NONE or row.name in image.topics for row in answer.topics
+    )
 
 
 def _new_topic(topic: CreatableTopic) -> NewTopic:
     return NewTopic(
-        topic.name, topic.num_partitions, topic.replication_factor, [(row.partition_index, row.broker_ids) for row in topic.assignments]
+        topic.name,
+        topic.num_partitions,
+        topic.replication_factor,
+        [(row.partition_index, row.broker_ids) for row in topic.assignments],
     )
 
 

@@ -1,12 +1,13 @@
 """DeleteAcls: v1-v3.
 
-Behaviour: removes all rules of access control that filters mean, ten thousand at most, and answers with them when all brokers decide
-without them. What a request removes is one change, which is made whole or not at all.
+Behaviour: removes all rules of access control that filters mean, ten thousand at most, and answers with them when all
+brokers decide without them. What a request removes is one change, which is made whole or not at all.
 
 Version notes: v1 has pattern types, v2 is flexible, v3 has user resources.
 
-Errors: CLUSTER_AUTHORIZATION_FAILED, SECURITY_DISABLED without an authorizer; of single filters INVALID_REQUEST, UNKNOWN_SERVER_ERROR for
-too many rules, REQUEST_TIMED_OUT, COORDINATOR_NOT_AVAILABLE, NOT_CONTROLLER when this broker was given up.
+Errors: CLUSTER_AUTHORIZATION_FAILED, SECURITY_DISABLED without an authorizer; of single filters INVALID_REQUEST,
+UNKNOWN_SERVER_ERROR for too many rules, REQUEST_TIMED_OUT, COORDINATOR_NOT_AVAILABLE, NOT_CONTROLLER when this broker
+was given up.
 
 KIPs: 140, 290, 373.
 """
@@ -42,9 +43,13 @@ def handler(administrator: AclAdministrator) -> HandlerSpec:
         removed = {key: acl for each in outcomes if not isinstance(each, Refusal) for key, acl in each.items()}
         if removed:
             first = str(next(iter(removed.values())))
-            administrator.broker.log.info("acls removed", principal=str(context.principal), count=len(removed), first=first)
+            administrator.broker.log.info(
+                "acls removed", principal=str(context.principal), count=len(removed), first=first
+            )
         return DeleteAclsResponse(
-            filter_results=[_refused(each) if isinstance(each, Refusal) else _removed(each.values()) for each in outcomes]
+            filter_results=[
+                _refused(each) if isinstance(each, Refusal) else _removed(each.values()) for each in outcomes
+            ]
         )
 
     return HandlerSpec(key=ApiKey.DELETE_ACLS, handle_later=handle)

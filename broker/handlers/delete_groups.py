@@ -1,7 +1,7 @@
 """DeleteGroups: v0-v2.
 
-Behaviour: forgets groups that have no members, with their offsets, and share groups with the states of their partitions. Groups
-that are named twice are answered once.
+Behaviour: forgets groups that have no members, with their offsets, and share groups with the states of their
+partitions. Groups that are named twice are answered once.
 
 Errors: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
 
@@ -42,7 +42,9 @@ class _Answer:
 def handler(groups: GroupCoordinator) -> HandlerSpec:
     """The handler over the groups of a broker."""
 
-    def handle(request: DeleteGroupsRequest, _context: RequestContext) -> DeleteGroupsResponse | Pending[DeleteGroupsResponse]:
+    def handle(
+        request: DeleteGroupsRequest, _context: RequestContext
+    ) -> DeleteGroupsResponse | Pending[DeleteGroupsResponse]:
         names = list(dict.fromkeys(request.groups_names))
         if not names:
             return DeleteGroupsResponse(results=[])

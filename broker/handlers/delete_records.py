@@ -1,18 +1,19 @@
 """DeleteRecords: v0-v3.
 
-Behaviour: raises the log start offset of each partition. Checked in this order: the partition exists, its topic isn't internal, this
-broker leads it, its policy allows deletes, the offset is in range; -1 stands for the high watermark. An accepted delete is written
-to the log-start journal; when that is durable it becomes visible, is checked again and is answered. At or below the log start it is a
-success that changes nothing. Of a partition named twice the last row counts.
+Behaviour: raises the log start offset of each partition. Checked in this order: the partition exists, its topic isn't
+internal, this broker leads it, its policy allows deletes, the offset is in range; -1 stands for the high watermark. An
+accepted delete is written to the log-start journal; when that is durable it becomes visible, is checked again and is
+answered. At or below the log start it is a success that changes nothing. Of a partition named twice the last row
+counts.
 
-Version notes: v2 is flexible. v3 adds LeaderOnly and LeaderLogStartOffset (KIP-1343); it is in no Apache release yet and can be
-switched off with a lower maximum version.
+Version notes: v2 is flexible. v3 adds LeaderOnly and LeaderLogStartOffset (KIP-1343); it is in no Apache release yet
+and can be switched off with a lower maximum version.
 
 What an accepted delete waits for is in `deletes/delayed_delete.py`. A request for one partition has a quick path
 (`deletes/small_delete.py`).
 
-Errors: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, NOT_LEADER_OR_FOLLOWER, POLICY_VIOLATION, OFFSET_OUT_OF_RANGE,
-KAFKA_STORAGE_ERROR; REQUEST_TIMED_OUT tells the low watermark as it is then.
+Errors: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, NOT_LEADER_OR_FOLLOWER, POLICY_VIOLATION,
+OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR; REQUEST_TIMED_OUT tells the low watermark as it is then.
 
 KIPs: 107, 1343.
 """
@@ -47,10 +48,18 @@ def handler(broker: BrokerContext) -> HandlerSpec:
     """The handler over a broker's state."""
     replicas, nothing_is_forbidden = broker.replicas, broker.authorizer.allows_all
 
-    def handle(request: DeleteRecordsRequest, context: RequestContext) -> DeleteRecordsResponse | Pending[DeleteRecordsResponse]:
-        wanted = {TopicPartition(topic.name, row.partition_index): row.offset for topic in request.topics for row in topic.partitions}
+    def handle(
+        request: DeleteRecordsRequest, context: RequestContext
+    ) -> DeleteRecordsResponse | Pending[DeleteRecordsResponse]:
+        wanted = {
+            TopicPartition(topic.name, row.partition_index): row.offset
+            for topic in request.topics
+            for row in topic.partitions
+        }
         rows = (
-            [_checked(replicas, key, offset) for key, offset in wanted.items()] if nothing_is_forbidden else allowed_rows(wanted, context)
+            [_checked(replicas, key, offset) for key, offset in wanted.items()]
+            if nothing_is_forbidden
+            else allowed_rows(wanted, context)
         )
         increments = [
             LogStartIncrement(row.partition.log, row.offset)
@@ -73,7 +82,9 @@ def handler(broker: BrokerContext) -> HandlerSpec:
 
     def allowed_rows(wanted: dict[TopicPartition, Offset], context: RequestContext) -> list[DeleteRow]:
         allowed = allowed_topics(broker.authorizer, context, Operation.DELETE, {key.topic for key in wanted})
-        return [_checked(replicas, key, offset) if key.topic in allowed else _denied(key) for key, offset in wanted.items()]
+        return [
+            _checked(replicas, key, offset) if key.topic in allowed else _denied(key) for key, offset in wanted.items()
+        ]
 
     quick = small_delete(replicas, broker.clock, broker.recent_deletes) if nothing_is_forbidden else None
     return HandlerSpec(key=ApiKey.DELETE_RECORDS, handle=handle, bounds=BOUNDS, quick=quick)

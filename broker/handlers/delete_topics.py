@@ -1,12 +1,12 @@
 """DeleteTopics: v1-v6.
 
-Behaviour: deletes the topics, all small ones together, and answers when their logs are out of the way, so that the names can be used again.
-Files are removed a little later.
+Behaviour: deletes the topics, all small ones together, and answers when their logs are out of the way, so that the
+names can be used again. Files are removed a little later.
 
 Version notes: v6 names topics by name or by id (KIP-516).
 
-Errors: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_REQUEST (named twice, or by name and id), TOPIC_DELETION_DISABLED,
-NOT_CONTROLLER, REQUEST_TIMED_OUT.
+Errors: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_REQUEST (named twice, or by name and id),
+TOPIC_DELETION_DISABLED, NOT_CONTROLLER, REQUEST_TIMED_OUT.
 
 KIPs: 4, 516.
 """
@@ -48,8 +48,12 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
 
     async def handle(request: DeleteTopicsRequest, context: RequestContext) -> DeleteTopicsResponse:
         resolved = administrator.resolve(_wanted(request, context.api_version))
-        outcomes = iter(await delete([deletion for deletion in resolved if deletion.refusal is None], request.timeout_ms))
-        rows = [row(deletion, next(outcomes) if deletion.refusal is None else deletion.refusal) for deletion in resolved]
+        outcomes = iter(
+            await delete([deletion for deletion in resolved if deletion.refusal is None], request.timeout_ms)
+        )
+        rows = [
+            row(deletion, next(outcomes) if deletion.refusal is None else deletion.refusal) for deletion in resolved
+        ]
         return DeleteTopicsResponse(throttle_time_ms=0, responses=rows)
 
     return HandlerSpec(key=ApiKey.DELETE_TOPICS, handle_later=handle)
@@ -67,7 +71,10 @@ def refused(request: DeleteTopicsRequest, version: int, refusal: Refusal) -> Del
 def shows(_request: DeleteTopicsRequest, answer: DeleteTopicsResponse, image: MetadataImage) -> bool:
     """Whether an image shows that the topics are gone."""
     deleted = [row for row in answer.responses if row.error_code == ErrorCode.NONE]
-    return not any(row.topic_id in image.topic_names or (row.topic_id == ZERO_TOPIC_ID and row.name in image.topics) for row in deleted)
+    return not any(
+        row.topic_id in image.topic_names or (row.topic_id == ZERO_TOPIC_ID and row.name in image.topics)
+        for row in deleted
+    )
 
 
 def _wanted(request: DeleteTopicsRequest, version: int) -> list[tuple[str | None, TopicId]]:

@@ -1,11 +1,12 @@
 """DescribeClientQuotas: v0-v1.
 
-Behaviour: returns the quotas that are set on the entities that the filter matches, from this broker's metadata. An empty filter matches all
-entities, an empty strict one none.
+Behaviour: returns the quotas that are set on the entities that the filter matches, from this broker's metadata. An
+empty filter matches all entities, an empty strict one none.
 
 Version notes: v1 is the first flexible version.
 
-Errors: INVALID_REQUEST for a filter that contradicts itself, UNSUPPORTED_VERSION for a type of entity that is not known.
+Errors: INVALID_REQUEST for a filter that contradicts itself, UNSUPPORTED_VERSION for a type of entity that is not
+known.
 
 KIPs: 546, 612.
 """
@@ -44,7 +45,9 @@ def handler(broker: BrokerContext) -> HandlerSpec:
     ) -> DescribeClientQuotasResponse | Pending[DescribeClientQuotasResponse]:
         wanted = filter_of(request.components)
         if isinstance(wanted, Refusal):
-            return DescribeClientQuotasResponse(error_code=wanted.error_code, error_message=wanted.message, entries=None)
+            return DescribeClientQuotasResponse(
+                error_code=wanted.error_code, error_message=wanted.message, entries=None
+            )
         if not wanted and request.strict:
             return DescribeClientQuotasResponse(entries=[])
         return answer_in_slices(broker.turns, broker.log, _steps(broker.metadata.image, wanted, strict=request.strict))
@@ -52,7 +55,9 @@ def handler(broker: BrokerContext) -> HandlerSpec:
     return HandlerSpec(key=ApiKey.DESCRIBE_CLIENT_QUOTAS, handle=handle)
 
 
-def _steps(image: MetadataImage, wanted: Filter, *, strict: bool) -> Generator[None, None, DescribeClientQuotasResponse]:
+def _steps(
+    image: MetadataImage, wanted: Filter, *, strict: bool
+) -> Generator[None, None, DescribeClientQuotasResponse]:
     rows = []
     for number, (text, config) in enumerate(image.client_quotas.items(), 1):
         entity = parse_entity(text)
@@ -60,7 +65,9 @@ def _steps(image: MetadataImage, wanted: Filter, *, strict: bool) -> Generator[N
             rows.append(
                 DescribeClientQuotasEntry(
                     entity=[DescribedQuotaEntity(entity_type=kind, entity_name=name) for kind, name in entity],
-                    values=[DescribedQuotaValue(key=key, value=value) for key, value in parse_values(config.configs).items()],
+                    values=[
+                        DescribedQuotaValue(key=key, value=value) for key, value in parse_values(config.configs).items()
+                    ],
                 )
             )
         if number % ENTITIES_A_STEP == 0:

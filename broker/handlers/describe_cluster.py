@@ -1,11 +1,11 @@
 """DescribeCluster: v0-v2.
 
-Behaviour: the cluster's id, its controller and its live brokers, by the addresses of the listener that the client came by. A controller
-that isn't among these is -1. This is a broker's endpoint: a request for controllers is refused with that reason, and so is one for
-something unknown.
+Behaviour: the cluster's id, its controller and its live brokers, by the addresses of the listener that the client came
+by. A controller that isn't among these is -1. This is a broker's endpoint: a request for controllers is refused with
+that reason, and so is one for something unknown.
 
-Version notes: v0 always means brokers; v1 says which kind of endpoint is meant (KIP-919). v2 may ask for fenced brokers too (KIP-1073):
-those that are known but not alive, where they were when they registered last.
+Version notes: v0 always means brokers; v1 says which kind of endpoint is meant (KIP-919). v2 may ask for fenced brokers
+too (KIP-1073): those that are known but not alive, where they were when they registered last.
 
 Errors: MISMATCHED_ENDPOINT_TYPE, UNSUPPORTED_ENDPOINT_TYPE.
 
@@ -58,7 +58,9 @@ def _describe(
     image: MetadataImage, listener_name: str, endpoints: Mapping[BrokerId, Listener], request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
     brokers = [
-        DescribeClusterBroker(broker_id=broker_id, host=endpoint.host, port=endpoint.port, rack=image.brokers[broker_id].rack)
+        DescribeClusterBroker(
+            broker_id=broker_id, host=endpoint.host, port=endpoint.port, rack=image.brokers[broker_id].rack
+        )
         for broker_id, endpoint in endpoints.items()
     ]
     for broker in image.fenced_brokers.values() if request.include_fenced_brokers else ():
@@ -72,5 +74,7 @@ def _describe(
         cluster_id=image.cluster_id,
         controller_id=controller_for(image, endpoints),
         brokers=brokers,
-        cluster_authorized_operations=ALL_CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else OPERATIONS_NOT_ASKED,
+        cluster_authorized_operations=ALL_CLUSTER_OPERATIONS
+        if request.include_cluster_authorized_operations
+        else OPERATIONS_NOT_ASKED,
     )

@@ -1,11 +1,13 @@
 """DescribeConfigs: v1-v4.
 
-Behaviour: tells the keys of topics, of this broker, of what is set on all brokers (a broker with an empty name), and of groups, whether or
-not there are such. No keys, or an empty list of them, ask for all; an unknown key is left out. Secrets have no value. A broker's loggers
-are the rooms of its code, with the levels in force (KIP-412). A subscription to clients' metrics is described with
-its defaults, whether or not it is there (KIP-714). One resource of an unknown type has all of the request refused.
+Behaviour: tells the keys of topics, of this broker, of what is set on all brokers (a broker with an empty name), and of
+groups, whether or not there are such. No keys, or an empty list of them, ask for all; an unknown key is left out.
+Secrets have no value. A broker's loggers are the rooms of its code, with the levels in force (KIP-412). A subscription
+to clients' metrics is described with its defaults, whether or not it is there (KIP-714). One resource of an unknown
+type has all of the request refused.
 
-Version notes: v1 answers sources and, if wanted, synonyms (KIP-226). v3 answers types and, if wanted, a sentence on each key (KIP-569).
+Version notes: v1 answers sources and, if wanted, synonyms (KIP-226). v3 answers types and, if wanted, a sentence on
+each key (KIP-569).
 
 Errors: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, INVALID_REQUEST.
 
@@ -46,12 +48,20 @@ def handler(administrator: ConfigAdministrator) -> HandlerSpec:
             resource = resource_of(row.resource_type, row.resource_name)
             assert not isinstance(resource, Refusal), resource
             described = administrator.describe(resource, row.configuration_keys, topic_defaults)
-            results.append(_refused(row, described) if isinstance(described, Refusal) else _described(row, described, request))
+            results.append(
+                _refused(row, described) if isinstance(described, Refusal) else _described(row, described, request)
+            )
             yield
         return DescribeConfigsResponse(results=results)
 
-    def handle(request: DescribeConfigsRequest, _context: RequestContext) -> DescribeConfigsResponse | Pending[DescribeConfigsResponse]:
-        refusals = [meant for row in request.resources if isinstance(meant := resource_of(row.resource_type, row.resource_name), Refusal)]
+    def handle(
+        request: DescribeConfigsRequest, _context: RequestContext
+    ) -> DescribeConfigsResponse | Pending[DescribeConfigsResponse]:
+        refusals = [
+            meant
+            for row in request.resources
+            if isinstance(meant := resource_of(row.resource_type, row.resource_name), Refusal)
+        ]
         if refusals:
             return DescribeConfigsResponse(results=[_refused(row, refusals[0]) for row in request.resources])
         return answer_in_slices(administrator.broker.turns, administrator.broker.log, steps(request))
@@ -59,7 +69,9 @@ def handler(administrator: ConfigAdministrator) -> HandlerSpec:
     return HandlerSpec(key=ApiKey.DESCRIBE_CONFIGS, handle=handle)
 
 
-def _described(row: DescribeConfigsResource, entries: Sequence[ConfigEntry], request: DescribeConfigsRequest) -> DescribeConfigsResult:
+def _described(
+    row: DescribeConfigsResource, entries: Sequence[ConfigEntry], request: DescribeConfigsRequest
+) -> DescribeConfigsResult:
     return DescribeConfigsResult(
         error_code=ErrorCode.NONE,
         error_message="",

@@ -1,14 +1,15 @@
 """DescribeConsumedOffsets: v1-v1.
 
-Behaviour: Lowtide's own, not advertised. Tells another broker, of partitions that it asks about, the smallest offset that any group has
-committed that is coordinated here, and which group that is; or a group that consumes the partition and hasn't committed yet. Only what
-can't be lost any more is returned: the answer waits for commits that are under way. It names the partitions of `__consumer_offsets` that it
-speaks for, and of the groups whose commits may delete the slowest, with its committer.
+Behaviour: Lowtide's own, not advertised. Tells another broker, of partitions that it asks about, the smallest offset
+that any group has committed that is coordinated here, and which group that is; or a group that consumes the partition
+and hasn't committed yet. Only what can't be lost any more is returned: the answer waits for commits that are under way.
+It names the partitions of `__consumer_offsets` that it speaks for, and of the groups whose commits may delete the
+slowest, with its committer.
 
 Groups are gone through for one request after the other.
 
-Errors: CLUSTER_AUTHORIZATION_FAILED; INVALID_REQUEST for too many partitions; THROTTLING_QUOTA_EXCEEDED when too many requests wait;
-COORDINATOR_LOAD_IN_PROGRESS.
+Errors: CLUSTER_AUTHORIZATION_FAILED; INVALID_REQUEST for too many partitions; THROTTLING_QUOTA_EXCEEDED when too many
+requests wait; COORDINATOR_LOAD_IN_PROGRESS.
 
 KIPs: 68.
 """
@@ -28,7 +29,10 @@ from lowtide.broker.request_context import RequestContext
 from lowtide.broker.retention.consumption import PARTITIONS_PER_REQUEST
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.describe_consumed_offsets import DescribeConsumedOffsetsRequest, DescribeConsumedOffsetsResponse
+from lowtide.protocol.messages.describe_consumed_offsets import (
+    DescribeConsumedOffsetsRequest,
+    DescribeConsumedOffsetsResponse,
+)
 
 WAITING_MAX: Final = 64
 WAITING_SHARE: Final = 32
@@ -39,7 +43,9 @@ def handler(broker: BrokerContext, groups: GroupCoordinator) -> HandlerSpec:
     """The handler over the groups of a broker."""
     places = WaitingPlaces(WAITING_MAX, WAITING_SHARE)
 
-    async def handle(request: DescribeConsumedOffsetsRequest, context: RequestContext) -> DescribeConsumedOffsetsResponse:
+    async def handle(
+        request: DescribeConsumedOffsetsRequest, context: RequestContext
+    ) -> DescribeConsumedOffsetsResponse:
         if not broker.authorizer.authorize(context, Operation.CLUSTER_ACTION, CLUSTER):
             return DescribeConsumedOffsetsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         if sum(len(topic.partitions) + 1 for topic in request.topics) > 2 * PARTITIONS_PER_REQUEST:

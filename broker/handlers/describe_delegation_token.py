@@ -1,7 +1,8 @@
 """DescribeDelegationToken: v1-v3.
 
-Behaviour: the tokens that a client may see, with their HMACs: those that it owns, asked for or may renew, and those that it has a right
-for, which is DESCRIBE on the token, or DESCRIBE_TOKENS on its owner. Without a list of principals all of them, with an empty list none.
+Behaviour: the tokens that a client may see, with their HMACs: those that it owns, asked for or may renew, and those
+that it has a right for, which is DESCRIBE on the token, or DESCRIBE_TOKENS on its owner. Without a list of principals
+all of them, with an empty list none.
 
 Version notes: v2 is flexible, v3 has the requester.
 
@@ -34,7 +35,9 @@ from lowtide.replication.refusal import Refusal
 def handler(administrator: TokenAdministrator) -> HandlerSpec:
     """The handler over a cluster's tokens."""
 
-    async def handle(request: DescribeDelegationTokenRequest, context: RequestContext) -> DescribeDelegationTokenResponse:
+    async def handle(
+        request: DescribeDelegationTokenRequest, context: RequestContext
+    ) -> DescribeDelegationTokenResponse:
         if not context.connection.shown_by.may_ask_for_tokens:
             return DescribeDelegationTokenResponse(error_code=ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, tokens=[])
         authorize = administrator.broker.authorizer.authorize
@@ -69,5 +72,7 @@ def _row(issued: IssuedToken) -> DescribedDelegationToken:
         max_timestamp=token.ends_ms,
         token_id=token.token_id,
         hmac=issued.hmac,
-        renewers=[DescribedDelegationTokenRenewer(principal_type=each.type, principal_name=each.name) for each in renewers],
+        renewers=[
+            DescribedDelegationTokenRenewer(principal_type=each.type, principal_name=each.name) for each in renewers
+        ],
     )

@@ -1,11 +1,12 @@
 """DescribeDeletes: v0-v0.
 
-Behaviour: Lowtide's own, not advertised. Tells which deletes of records wait at this broker, with the followers that each waits for, and
-which were answered last, with the moments at which the leader's disk and all replicas had them. Requests whose client is gone end with
-NETWORK_EXCEPTION. Rows of topics that the client may not describe are left out; who sent a delete is in its row with DESCRIBE on the
-cluster, or where it was the same principal.
+Behaviour: Lowtide's own, not advertised. Tells which deletes of records wait at this broker, with the followers that
+each waits for, and which were answered last, with the moments at which the leader's disk and all replicas had them.
+Requests whose client is gone end with NETWORK_EXCEPTION. Rows of topics that the client may not describe are left out;
+who sent a delete is in its row with DESCRIBE on the cluster, or where it was the same principal.
 
-Errors: INVALID_REQUEST for a number of rows out of range, THROTTLING_QUOTA_EXCEEDED when too many such requests are under way.
+Errors: INVALID_REQUEST for a number of rows out of range, THROTTLING_QUOTA_EXCEEDED when too many such requests are
+under way.
 
 KIPs: 107, 1343.
 """
@@ -52,14 +53,18 @@ def handler(broker: BrokerContext) -> HandlerSpec:
         sees_all = broker.authorizer.authorize(context, Operation.DESCRIBE, CLUSTER, Audit.NOTHING)
         return Viewer(may_describe, sees_all, context.principal)
 
-    def steps(request: DescribeDeletesRequest, viewer: Viewer, client: Client) -> Generator[None, None, DescribeDeletesResponse]:
+    def steps(
+        request: DescribeDeletesRequest, viewer: Viewer, client: Client
+    ) -> Generator[None, None, DescribeDeletesResponse]:
         with places.taken_by(client) as has_place:
             if not has_place:
                 return DescribeDeletesResponse(error_code=ErrorCode.THROTTLING_QUOTA_EXCEEDED)
             now = Now(broker.clock.monotonic_ms(), broker.clock.wall_ms())
             last_number = broker.recent_deletes.last_number
             waits = yield from waiting(list(waiting_requests(broker)), replicas.image, viewer, now, request.waiting_max)
-            ended = yield from finished(broker.recent_deletes, viewer, after_number=request.after_number, rows_max=request.finished_max)
+            ended = yield from finished(
+                broker.recent_deletes, viewer, after_number=request.after_number, rows_max=request.finished_max
+            )
         return DescribeDeletesResponse(
             error_code=ErrorCode.NONE,
             described_at_ms=now.wall_ms,
@@ -69,7 +74,9 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             finished=ended,
         )
 
-    def handle(request: DescribeDeletesRequest, context: RequestContext) -> DescribeDeletesResponse | Pending[DescribeDeletesResponse]:
+    def handle(
+        request: DescribeDeletesRequest, context: RequestContext
+    ) -> DescribeDeletesResponse | Pending[DescribeDeletesResponse]:
         if not 0 <= request.waiting_max <= ROWS_MAX or not 0 <= request.finished_max <= ROWS_MAX:
             return DescribeDeletesResponse(error_code=ErrorCode.INVALID_REQUEST)
         return answer_in_slices(broker.turns, broker.log, steps(request, viewer(context), context.connection))

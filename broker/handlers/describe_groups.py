@@ -1,10 +1,11 @@
 """DescribeGroups: v0-v6.
 
-Behaviour: state, protocol and members of classic groups. Metadata and protocol are returned for a stable group only. Groups that are named
-twice are described once. A group whose partitions the broker assigns isn't one of these, whatever its members are (ConsumerGroupDescribe).
+Behaviour: state, protocol and members of classic groups. Metadata and protocol are returned for a stable group only.
+Groups that are named twice are described once. A group whose partitions the broker assigns isn't one of these, whatever
+its members are (ConsumerGroupDescribe).
 
-Version notes: v3 tells the operations that a client may do: all, where nothing is forbidden. v4 has static members. Of a group that
-there isn't v6 says GROUP_ID_NOT_FOUND; before it is described as Dead.
+Version notes: v3 tells the operations that a client may do: all, where nothing is forbidden. v4 has static members. Of
+a group that there isn't v6 says GROUP_ID_NOT_FOUND; before it is described as Dead.
 
 Errors: GROUP_ID_NOT_FOUND, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS.
 
@@ -26,7 +27,12 @@ from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember, DescribeGroupsRequest, DescribeGroupsResponse
+from lowtide.protocol.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
 from lowtide.protocol.messages.metadata import OPERATIONS_NOT_ASKED
 
 _NOT_FOUND_SINCE = 6
@@ -45,7 +51,9 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
         group = shard.state.by_id.find_classic(group_id)
         if group is None:
             if version >= _NOT_FOUND_SINCE:
-                return _failed(group_id, ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.", GroupState.DEAD.value)
+                return _failed(
+                    group_id, ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.", GroupState.DEAD.value
+                )
             return _failed(group_id, ErrorCode.NONE, state=GroupState.DEAD.value, operations=operations)
         described = yield from _described(group, operations)
         return described
@@ -58,7 +66,9 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
             yield
         return DescribeGroupsResponse(groups=rows)
 
-    def handle(request: DescribeGroupsRequest, context: RequestContext) -> DescribeGroupsResponse | Pending[DescribeGroupsResponse]:
+    def handle(
+        request: DescribeGroupsRequest, context: RequestContext
+    ) -> DescribeGroupsResponse | Pending[DescribeGroupsResponse]:
         return answer_in_slices(groups.broker.turns, groups.broker.log, steps(request, context.api_version))
 
     return HandlerSpec(key=ApiKey.DESCRIBE_GROUPS, handle=handle)

@@ -1,8 +1,8 @@
 """DescribeHealth: v0-v0.
 
-Behaviour: Lowtide's own, not advertised. Tells how late this broker's event loop was since its start, how many connections and requests
-there are, and of each log directory the bytes of its logs, of what was deleted and is still to be removed, and of its volume. The bytes
-are summed up in turn with other work.
+Behaviour: Lowtide's own, not advertised. Tells how late this broker's event loop was since its start, how many
+connections and requests there are, and of each log directory the bytes of its logs, of what was deleted and is still to
+be removed, and of its volume. The bytes are summed up in turn with other work.
 
 Errors: CLUSTER_AUTHORIZATION_FAILED without DESCRIBE on the cluster; of a directory KAFKA_STORAGE_ERROR.
 
@@ -23,7 +23,12 @@ from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.describe_health import DescribeHealthRequest, DescribeHealthResponse, LogDirectoryHealth, UnfreedBytes
+from lowtide.protocol.messages.describe_health import (
+    DescribeHealthRequest,
+    DescribeHealthResponse,
+    LogDirectoryHealth,
+    UnfreedBytes,
+)
 from lowtide.storage.errors import StorageError
 
 
@@ -43,7 +48,10 @@ def handler(broker: BrokerContext, vitals: Vitals) -> HandlerSpec:
             error_code=ErrorCode.NONE,
             live_bytes=space.live_bytes,
             deleted_bytes=space.deleted.total(),
-            unfreed=[UnfreedBytes(waits_for=each.value, size_bytes=size_bytes) for each, size_bytes in space.deleted.most_common()],
+            unfreed=[
+                UnfreedBytes(waits_for=each.value, size_bytes=size_bytes)
+                for each, size_bytes in space.deleted.most_common()
+            ],
             total_bytes=usage.total_bytes,
             usable_bytes=usage.usable_bytes,
         )
@@ -66,7 +74,9 @@ def handler(broker: BrokerContext, vitals: Vitals) -> HandlerSpec:
             log_dirs=rows,
         )
 
-    def handle(_request: DescribeHealthRequest, context: RequestContext) -> DescribeHealthResponse | Pending[DescribeHealthResponse]:
+    def handle(
+        _request: DescribeHealthRequest, context: RequestContext
+    ) -> DescribeHealthResponse | Pending[DescribeHealthResponse]:
         if not broker.authorizer.authorize(context, Operation.DESCRIBE, CLUSTER):
             return DescribeHealthResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return answer_in_slices(broker.turns, broker.log, steps())

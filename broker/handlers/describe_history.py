@@ -1,10 +1,11 @@
 """DescribeHistory: v0-v0.
 
-Behaviour: Lowtide's own, not advertised. Tells of partitions that this broker has replicas of, led or followed, the log start, log end and
-size of the last hour, as they were sampled since the start. A partition that was created within the last interval has no sample yet.
+Behaviour: Lowtide's own, not advertised. Tells of partitions that this broker has replicas of, led or followed, the log
+start, log end and size of the last hour, as they were sampled since the start. A partition that was created within the
+last interval has no sample yet.
 
-Errors: INVALID_REQUEST for too many partitions; of single partitions TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION,
-NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR.
+Errors: INVALID_REQUEST for too many partitions; of single partitions TOPIC_AUTHORIZATION_FAILED,
+UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR.
 
 KIPs: 107.
 """
@@ -57,10 +58,15 @@ def handler(broker: BrokerContext, history: LogHistory) -> HandlerSpec:
                 yield
             topics.append(HistoryOfTopic(name=name, partitions=rows))
         return DescribeHistoryResponse(
-            error_code=ErrorCode.NONE, described_at_ms=broker.clock.wall_ms(), interval_ms=history.interval_ms, topics=topics
+            error_code=ErrorCode.NONE,
+            described_at_ms=broker.clock.wall_ms(),
+            interval_ms=history.interval_ms,
+            topics=topics,
         )
 
-    def handle(request: DescribeHistoryRequest, context: RequestContext) -> DescribeHistoryResponse | Pending[DescribeHistoryResponse]:
+    def handle(
+        request: DescribeHistoryRequest, context: RequestContext
+    ) -> DescribeHistoryResponse | Pending[DescribeHistoryResponse]:
         wanted = {topic.name: dict.fromkeys(topic.partitions) for topic in request.topics}
         if sum(map(len, wanted.values())) > PARTITIONS_MAX:
             return DescribeHistoryResponse(error_code=ErrorCode.INVALID_REQUEST)

@@ -1,16 +1,18 @@
 """DescribeLogDirs: v1-v5.
 
-Behaviour: tells each log directory by its absolute path, with the bytes of its volume, and the logs in it that were asked for, or all: a
-null list of topics is all, an empty one none. A log's size is that of its segments, so it falls when segments go, not when the log start
-rises within one; its lag is 0, or -1 when no partition uses it. Partitions that aren't here, or don't exist, are left out without an
-error, as in Kafka. All of it is known in memory, but for the volume's two figures; it is gone through in slices.
+Behaviour: tells each log directory by its absolute path, with the bytes of its volume, and the logs in it that were
+asked for, or all: a null list of topics is all, an empty one none. A log's size is that of its segments, so it falls
+when segments go, not when the log start rises within one; its lag is 0, or -1 when no partition uses it. Partitions
+that aren't here, or don't exist, are left out without an error, as in Kafka. All of it is known in memory, but for the
+volume's two figures; it is gone through in slices.
 
-Version notes: v3 has a top-level error, v4 the volume's bytes, v5 whether the directory gets no new partitions (KIP-1066): never, for
+Version notes: v3 has a top-level error, v4 the volume's bytes, v5 whether the directory gets no new partitions
+(KIP-1066): never, for
 `cordoned.log.dirs` isn't acted upon yet. A log that is being moved is listed in both directories; the lag of its copy, the future log, is
 the number of offsets by which it is behind.
 
-Errors: KAFKA_STORAGE_ERROR for a directory that is offline, or whose volume can't be asked (there Kafka says UNKNOWN_SERVER_ERROR); it has
-no topics then, and -1 for the bytes.
+Errors: KAFKA_STORAGE_ERROR for a directory that is offline, or whose volume can't be asked (there Kafka says
+UNKNOWN_SERVER_ERROR); it has no topics then, and -1 for the bytes.
 
 KIPs: 113, 827, 1066.
 """
@@ -58,15 +60,21 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             except StorageError as error:
                 broker.log.warning("log directory could not be described", directory=path, error=str(error))
                 absolute = replicas.log_manager.directories.absolute_path(path)
-                results.append(DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=absolute, topics=[]))
+                results.append(
+                    DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=absolute, topics=[])
+                )
             else:
                 results.append((yield from _described(replicas, usage, wanted)))
         return DescribeLogDirsResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, results=results)
 
-    def handle(request: DescribeLogDirsRequest, _context: RequestContext) -> DescribeLogDirsResponse | Pending[DescribeLogDirsResponse]:
+    def handle(
+        request: DescribeLogDirsRequest, _context: RequestContext
+    ) -> DescribeLogDirsResponse | Pending[DescribeLogDirsResponse]:
         wanted: set[TopicPartition] | None = None
         if request.topics is not None:
-            wanted = {TopicPartition(topic.topic, partition) for topic in request.topics for partition in topic.partitions}
+            wanted = {
+                TopicPartition(topic.topic, partition) for topic in request.topics for partition in topic.partitions
+            }
         return answer_in_slices(broker.turns, broker.log, steps(wanted))
 
     return HandlerSpec(key=ApiKey.DESCRIBE_LOG_DIRS, handle=handle)

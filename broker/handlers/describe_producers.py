@@ -1,12 +1,12 @@
 """DescribeProducers: v0-v0.
 
-Behaviour: tells what each partition remembers of its producers: id, epoch, last sequence and timestamp, and the first offset of an open
-transaction. Any replica answers, not the leader only. A partition that is named twice is answered once. A long answer is built in slices;
-what it tells of one producer is from one moment.
+Behaviour: tells what each partition remembers of its producers: id, epoch, last sequence and timestamp, and the first
+offset of an open transaction. Any replica answers, not the leader only. A partition that is named twice is answered
+once. A long answer is built in slices; what it tells of one producer is from one moment.
 
-Errors: INVALID_TOPIC_EXCEPTION and UNKNOWN_TOPIC_OR_PARTITION for a topic, with a message; without one UNKNOWN_TOPIC_OR_PARTITION for a
-partition that the topic doesn't have, NOT_LEADER_OR_FOLLOWER for one that isn't here, KAFKA_STORAGE_ERROR for one whose log directory is
-offline.
+Errors: INVALID_TOPIC_EXCEPTION and UNKNOWN_TOPIC_OR_PARTITION for a topic, with a message; without one
+UNKNOWN_TOPIC_OR_PARTITION for a partition that the topic doesn't have, NOT_LEADER_OR_FOLLOWER for one that isn't here,
+KAFKA_STORAGE_ERROR for one whose log directory is offline.
 
 KIPs: 664.
 """
@@ -49,7 +49,9 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             return Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
         return None if name in broker.metadata.image.topics else _UNKNOWN_TOPIC
 
-    def describe(topic: str, partition: int, refusal: Refusal | None) -> Generator[None, None, DescribeProducersPartitionResponse]:
+    def describe(
+        topic: str, partition: int, refusal: Refusal | None
+    ) -> Generator[None, None, DescribeProducersPartitionResponse]:
         if refusal is not None:
             return DescribeProducersPartitionResponse(
                 partition_index=partition, error_code=refusal.error_code, error_message=refusal.message
@@ -58,7 +60,9 @@ def handler(broker: BrokerContext) -> HandlerSpec:
         if isinstance(found, ErrorCode):
             return DescribeProducersPartitionResponse(partition_index=partition, error_code=found)
         producers = yield from _producers(found)
-        return DescribeProducersPartitionResponse(partition_index=partition, error_code=ErrorCode.NONE, active_producers=producers)
+        return DescribeProducersPartitionResponse(
+            partition_index=partition, error_code=ErrorCode.NONE, active_producers=producers
+        )
 
     def answer(wanted: dict[str, dict[int, None]]) -> Generator[None, None, DescribeProducersResponse]:
         topics = []
@@ -75,7 +79,8 @@ def handler(broker: BrokerContext) -> HandlerSpec:
     def handle(
         request: DescribeProducersRequest, _context: RequestContext
     ) -> DescribeProducersResponse | Pending[DescribeProducersResponse]:
-        # Described once each, however often they are named: a small request for one partition many times would have an answer of any size.
+        # Described once each, however often they are named: a small request for one partition many times would have an
+        # answer of any size.
         wanted: dict[str, dict[int, None]] = {}
         for topic in request.topics:
             wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))

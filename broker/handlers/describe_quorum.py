@@ -1,16 +1,18 @@
 """DescribeQuorum: v0-v2.
 
-Behaviour: Lowtide has no quorum of its own: its metadata are in etcd, or in the first broker. The answer has the partition
+Behaviour: Lowtide has no quorum of its own: its metadata are in etcd, or in the first broker. The answer has the
+partition
 `__cluster_metadata-0` as Kafka's tools expect it: the controller is the leader and the only voter, the other live brokers are
-observers. The high watermark is the revision of the metadata that this broker acts on, the leader's epoch the revision of its election
-(its lower 31 bits). The other brokers are asked, for half a second at most, whether they act on that revision: one that does has it as
-its log end offset, of one that doesn't say so the offset and the times are unknown (-1).
+observers. The high watermark is the revision of the metadata that this broker acts on, the leader's epoch the revision
+of its election (its lower 31 bits). The other brokers are asked, for half a second at most, whether they act on that
+revision: one that does has it as its log end offset, of one that doesn't say so the offset and the times are unknown
+(-1).
 
-Version notes: v1 has times (KIP-836). v2 has error messages, and the addresses of the nodes by the listener that the client came by
-(KIP-853); directory ids are zero.
+Version notes: v1 has times (KIP-836). v2 has error messages, and the addresses of the nodes by the listener that the
+client came by (KIP-853); directory ids are zero.
 
-Errors: CLUSTER_AUTHORIZATION_FAILED; NOT_LEADER_OR_FOLLOWER while there is no controller; UNKNOWN_TOPIC_OR_PARTITION for each
-partition of a request for anything but `__cluster_metadata-0`.
+Errors: CLUSTER_AUTHORIZATION_FAILED; NOT_LEADER_OR_FOLLOWER while there is no controller; UNKNOWN_TOPIC_OR_PARTITION
+for each partition of a request for anything but `__cluster_metadata-0`.
 
 KIPs: 595, 836, 853.
 """
@@ -67,7 +69,9 @@ def handler(broker: BrokerContext, spread: Spread) -> HandlerSpec:
             for broker_id, each in seen.items()
         ]
         partition = describe(image, reached, broker.clock.wall_ms())
-        return DescribeQuorumResponse(topics=[DescribedQuorumTopic(topic_name=CLUSTER_METADATA_TOPIC, partitions=[partition])], nodes=nodes)
+        return DescribeQuorumResponse(
+            topics=[DescribedQuorumTopic(topic_name=CLUSTER_METADATA_TOPIC, partitions=[partition])], nodes=nodes
+        )
 
     return HandlerSpec(key=ApiKey.DESCRIBE_QUORUM, handle_later=handle)
 
@@ -76,7 +80,9 @@ def describe(image: MetadataImage, reached: Collection[BrokerId], now_ms: int) -
     """The metadata as one partition; `reached` are the brokers that act on the image's revision, or a later one."""
 
     def replica(broker_id: BrokerId, revision: Revision) -> QuorumReplica:
-        return QuorumReplica(replica_id=broker_id, log_end_offset=revision, last_fetch_timestamp=now_ms, last_caught_up_timestamp=now_ms)
+        return QuorumReplica(
+            replica_id=broker_id, log_end_offset=revision, last_fetch_timestamp=now_ms, last_caught_up_timestamp=now_ms
+        )
 
     return DescribedQuorumPartition(
         partition_index=0,
@@ -103,7 +109,10 @@ def _unknown(request: DescribeQuorumRequest) -> DescribeQuorumResponse:
     topics = [
         DescribedQuorumTopic(
             topic_name=topic.topic_name,
-            partitions=[DescribedQuorumPartition(partition_index=row.partition_index, error_code=error) for row in topic.partitions],
+            partitions=[
+                DescribedQuorumPartition(partition_index=row.partition_index, error_code=error)
+                for row in topic.partitions
+            ],
         )
         for topic in request.topics
     ]

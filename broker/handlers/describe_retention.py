@@ -1,9 +1,9 @@
 """DescribeRetention: v0-v0.
 
-Behaviour: Lowtide's own, not advertised. Tells of partitions that are led here what keeps their oldest segment and when it will go, rule
-by rule, as the next check would decide it now. Where consumed records may go before their time, all coordinators are asked what the
-groups have consumed; one such question is out at a time, and a few requests may wait for it. A group that the client may not see is left
-unnamed.
+Behaviour: Lowtide's own, not advertised. Tells of partitions that are led here what keeps their oldest segment and when
+it will go, rule by rule, as the next check would decide it now. Where consumed records may go before their time, all
+coordinators are asked what the groups have consumed; one such question is out at a time, and a few requests may wait
+for it. A group that the client may not see is left unnamed.
 
 Errors: INVALID_REQUEST for too many partitions, THROTTLING_QUOTA_EXCEEDED when too many wait; of single partitions
 TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR.
@@ -23,7 +23,11 @@ from lowtide.broker.retention.explained import Explanations, Found, refused
 from lowtide.broker.slices import walk_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.describe_retention import DescribeRetentionRequest, DescribeRetentionResponse, RetainedTopic
+from lowtide.protocol.messages.describe_retention import (
+    DescribeRetentionRequest,
+    DescribeRetentionResponse,
+    RetainedTopic,
+)
 from lowtide.protocol.types import TopicPartition
 
 
@@ -60,5 +64,9 @@ def _rows(
     for key, before in found.items():
         rows = topics.setdefault(key.topic, RetainedTopic(name=key.topic, partitions=[])).partitions
         partition = explanations.still(key, before)
-        rows.append(refused(key, partition) if isinstance(partition, ErrorCode) else explanations.row(partition, consumed, context))
+        rows.append(
+            refused(key, partition)
+            if isinstance(partition, ErrorCode)
+            else explanations.row(partition, consumed, context)
+        )
         yield

@@ -1,11 +1,12 @@
 """DescribeSegments: v0-v0.
 
-Behaviour: Lowtide's own, not advertised. Tells of partitions that are led here their segments, where each replica stands as far as the
-leader knows, what keeps the oldest segment (as DescribeRetention), and how far each rule of retention alone would delete now. Segments are
-looked at one by one, in turn with other work; timestamps that are not in memory are read from the time index.
+Behaviour: Lowtide's own, not advertised. Tells of partitions that are led here their segments, where each replica
+stands as far as the leader knows, what keeps the oldest segment (as DescribeRetention), and how far each rule of
+retention alone would delete now. Segments are looked at one by one, in turn with other work; timestamps that are not in
+memory are read from the time index.
 
-Errors: INVALID_REQUEST for too many partitions or segments, THROTTLING_QUOTA_EXCEEDED when too many wait; of single partitions
-TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR.
+Errors: INVALID_REQUEST for too many partitions or segments, THROTTLING_QUOTA_EXCEEDED when too many wait; of single
+partitions TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR.
 
 KIPs: 47, 68.
 """
@@ -111,7 +112,9 @@ class DescribeSegmentsHandler:
                 retained=retained,
                 segments=segments,
                 replicas=replica_rows(partition, replicas.image, self._broker.clock.monotonic_ms()),
-                boundaries=[_boundary(each, consumed.group_id) for each in found if asks or each.reason is not Reason.CONSUMED],
+                boundaries=[
+                    _boundary(each, consumed.group_id) for each in found if asks or each.reason is not Reason.CONSUMED
+                ],
             )
         )
 

@@ -1,13 +1,15 @@
 """DescribeTopicPartitions: v0-v0.
 
-Behaviour: the topics asked for, or all when none is named, in the order of their names, with as many partitions as the client wants and
+Behaviour: the topics asked for, or all when none is named, in the order of their names, with as many partitions as the
+client wants and
 `max.request.partition.size.limit` allows, at least one. Where that ends a page, `next_cursor` names the first partition that it has no room
-for; the next request brings it as its cursor. With named topics the cursor's topic must be among them. Names repeated are answered once.
-Replicas are offline whose brokers aren't alive or can't be reached by the client's listener, or whose log directories have failed. The
-last known eligible leaders are none: a member of the in-sync set that died last stays in it.
+for; the next request brings it as its cursor. With named topics the cursor's topic must be among them. Names repeated
+are answered once. Replicas are offline whose brokers aren't alive or can't be reached by the client's listener, or
+whose log directories have failed. The last known eligible leaders are none: a member of the in-sync set that died last
+stays in it.
 
-Errors: UNKNOWN_TOPIC_OR_PARTITION and INVALID_TOPIC_EXCEPTION for a topic that is named; INVALID_REQUEST for each of them when the cursor
-can't be. A partition without leader is no error: its leader is -1.
+Errors: UNKNOWN_TOPIC_OR_PARTITION and INVALID_TOPIC_EXCEPTION for a topic that is named; INVALID_REQUEST for each of
+them when the cursor can't be. A partition without leader is no error: its leader is -1.
 
 KIPs: 430, 966.
 """
@@ -45,7 +47,9 @@ _TOPICS_A_STEP = 50
 def handler(broker: BrokerContext) -> HandlerSpec:
     """The handler over a broker's state."""
 
-    def steps(page: _Page, names: Sequence[str], cursor: Cursor | None) -> Generator[None, None, DescribeTopicPartitionsResponse]:
+    def steps(
+        page: _Page, names: Sequence[str], cursor: Cursor | None
+    ) -> Generator[None, None, DescribeTopicPartitionsResponse]:
         yield from page.fill(names, cursor)
         return DescribeTopicPartitionsResponse(throttle_time_ms=0, topics=page.topics, next_cursor=page.next_cursor)
 
@@ -64,14 +68,19 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             (broker.replicas.broker_id, broker.replicas.offline.keys),
             limit,
         )
-        return answer_in_slices(broker.turns, broker.log, steps(page, sorted(name for name in names if name >= first), cursor))
+        return answer_in_slices(
+            broker.turns, broker.log, steps(page, sorted(name for name in names if name >= first), cursor)
+        )
 
     return HandlerSpec(key=ApiKey.DESCRIBE_TOPIC_PARTITIONS, handle=handle)
 
 
 def _refuse_all(request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
     """The answer has no error of its own: each topic that was named tells it, as often as it was named."""
-    rows = [DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=topic.name) for topic in request.topics]
+    rows = [
+        DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=topic.name)
+        for topic in request.topics
+    ]
     return DescribeTopicPartitionsResponse(throttle_time_ms=0, topics=rows)
 
 
@@ -130,10 +139,17 @@ class _Page:
         )
 
     def _add_unknown(self, name: str) -> None:
-        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if check_topic_name(name) is None else ErrorCode.INVALID_TOPIC_EXCEPTION
+        code = (
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if check_topic_name(name) is None
+            else ErrorCode.INVALID_TOPIC_EXCEPTION
+        )
         self.topics.append(
             DescribeTopicPartitionsResponseTopic(
-                error_code=code, name=name, is_internal=name in INTERNAL_TOPICS, topic_authorized_operations=ALL_TOPIC_OPERATIONS
+                error_code=code,
+                name=name,
+                is_internal=name in INTERNAL_TOPICS,
+                topic_authorized_operations=ALL_TOPIC_OPERATIONS,
             )
         )
 

@@ -1,7 +1,7 @@
 """DescribeTransactions: v0-v0.
 
-Behaviour: tells what this coordinator knows of transactional ids: state, producer, and the partitions of an open transaction. An id that
-is named twice is answered once.
+Behaviour: tells what this coordinator knows of transactional ids: state, producer, and the partitions of an open
+transaction. An id that is named twice is answered once.
 
 Errors: INVALID_REQUEST, TRANSACTIONAL_ID_NOT_FOUND, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, all of single ids.
 

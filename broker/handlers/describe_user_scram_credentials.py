@@ -1,7 +1,7 @@
 """DescribeUserScramCredentials: v0-v0.
 
-Behaviour: which SCRAM credentials the users have, by mechanism and iterations; nothing of the credentials themselves. Without names, of all
-users.
+Behaviour: which SCRAM credentials the users have, by mechanism and iterations; nothing of the credentials themselves.
+Without names, of all users.
 
 Version notes: v0 is flexible.
 
@@ -36,12 +36,16 @@ BOUNDS: Final = Bounds(whole_max=2_000)
 def handler(broker: BrokerContext) -> HandlerSpec:
     """The handler over the cluster's metadata."""
 
-    def handle(request: DescribeUserScramCredentialsRequest, _context: RequestContext) -> DescribeUserScramCredentialsResponse:
+    def handle(
+        request: DescribeUserScramCredentialsRequest, _context: RequestContext
+    ) -> DescribeUserScramCredentialsResponse:
         image = broker.metadata.image.scram
         counts = Counter(row.name for row in request.users or ())
         names = counts or dict.fromkeys(user for users in image.users.values() for user in users)
         results = [_described(image, name, counts[name]) for name in names]
-        return DescribeUserScramCredentialsResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, error_message=None, results=results)
+        return DescribeUserScramCredentialsResponse(
+            throttle_time_ms=0, error_code=ErrorCode.NONE, error_message=None, results=results
+        )
 
     return HandlerSpec(key=ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, handle=handle, bounds=BOUNDS)
 
@@ -55,7 +59,12 @@ def _described(image: ScramImage, name: str, count: int) -> DescribeUserScramCre
     ]
     code, text = ErrorCode.NONE, None
     if count > 1:
-        code, text = ErrorCode.DUPLICATE_RESOURCE, f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
+        code, text = (
+            ErrorCode.DUPLICATE_RESOURCE,
+            f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}",
+        )
     elif not found:
         code, text = ErrorCode.RESOURCE_NOT_FOUND, f"Attempt to describe a user credential that does not exist: {name}"
-    return DescribeUserScramCredentialsResult(user=name, error_code=code, error_message=text, credential_infos=[] if code else found)
+    return DescribeUserScramCredentialsResult(
+        user=name, error_code=code, error_message=text, credential_infos=[] if code else found
+    )

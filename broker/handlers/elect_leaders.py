@@ -1,13 +1,14 @@
 """ElectLeaders: v0-v2.
 
-Behaviour: has partitions elect their preferred leaders, or, where they have none, any replica that is alive (unclean: what it lacks is
-lost, whatever the topic's configuration says). Null topics mean all partitions; those that needed no election aren't answered then.
-Answered when the change is in the metadata.
+Behaviour: has partitions elect their preferred leaders, or, where they have none, any replica that is alive (unclean:
+what it lacks is lost, whatever the topic's configuration says). Null topics mean all partitions; those that needed no
+election aren't answered then. Answered when the change is in the metadata.
 
-Version notes: v0 knows preferred elections only. v1 has the type of the election, and an error for the request as a whole. v2 is flexible.
+Version notes: v0 knows preferred elections only. v1 has the type of the election, and an error for the request as a
+whole. v2 is flexible.
 
-Errors: CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST (an unknown type), UNKNOWN_TOPIC_OR_PARTITION, ELECTION_NOT_NEEDED,
-PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE, NOT_CONTROLLER, REQUEST_TIMED_OUT.
+Errors: CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST (an unknown type), UNKNOWN_TOPIC_OR_PARTITION,
+ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE, NOT_CONTROLLER, REQUEST_TIMED_OUT.
 
 KIPs: 183, 460.
 """
@@ -62,14 +63,20 @@ def handler(administrator: PartitionAdministrator) -> HandlerSpec:
             elected += await administrator.elect(now, election, request.timeout_ms)
             await asyncio.sleep(0)  # Where there is nothing to commit, nothing else waits.
         response = ElectLeadersResponse(replica_election_results=[])
-        await walk_in_slices(broker.turns, _add_rows(response, rows, iter(elected), has_all=request.topic_partitions is not None))
+        await walk_in_slices(
+            broker.turns, _add_rows(response, rows, iter(elected), has_all=request.topic_partitions is not None)
+        )
         return response
 
     return HandlerSpec(key=ApiKey.ELECT_LEADERS, handle_later=handle)
 
 
 def _add_rows(
-    response: ElectLeadersResponse, asked: Sequence[tuple[str, Sequence[int]]], outcomes: Iterator[Refusal | None], *, has_all: bool
+    response: ElectLeadersResponse,
+    asked: Sequence[tuple[str, Sequence[int]]],
+    outcomes: Iterator[Refusal | None],
+    *,
+    has_all: bool,
 ) -> Iterator[None]:
     """Add the rows of partitions, in steps; not those that needed no election, unless the answer is to have all."""
     for name, numbers in asked:
@@ -89,7 +96,9 @@ def refused(request: ElectLeadersRequest, _version: int, refusal: Refusal) -> El
     return ElectLeadersResponse(
         error_code=refusal.error_code,
         replica_election_results=[
-            ElectLeadersTopicResult(topic=topic.topic, partition_result=[_row(number, refusal) for number in topic.partitions])
+            ElectLeadersTopicResult(
+                topic=topic.topic, partition_result=[_row(number, refusal) for number in topic.partitions]
+            )
             for topic in request.topic_partitions or ()
         ],
     )
@@ -98,4 +107,6 @@ def refused(request: ElectLeadersRequest, _version: int, refusal: Refusal) -> El
 def _row(number: int, refusal: Refusal | None) -> ElectLeadersPartitionResult:
     if refusal is None:
         return ElectLeadersPartitionResult(partition_id=number, error_code=ErrorCode.NONE)
-    return ElectLeadersPartitionResult(partition_id=number, error_code=refusal.error_code, error_message=refusal.message)
+    return ElectLeadersPartitionResult(
+        partition_id=number, error_code=refusal.error_code, error_message=refusal.message
+    )

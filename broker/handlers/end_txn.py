@@ -1,13 +1,13 @@
 """EndTxn: v0-v5.
 
-Behaviour: commits or aborts a producer's transaction. It is answered when that is decided for good, which is before all partitions have
-received it. The same end may be asked for again.
+Behaviour: commits or aborts a producer's transaction. It is answered when that is decided for good, which is before all
+partitions have received it. The same end may be asked for again.
 
-Version notes: from v5 on each transaction has an epoch of its own, and the answer has that of the next one; an abort of nothing is fine
-then (KIP-890).
+Version notes: from v5 on each transaction has an epoch of its own, and the answer has that of the next one; an abort of
+nothing is fine then (KIP-890).
 
-Errors: INVALID_TXN_STATE, INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before v2),
-CONCURRENT_TRANSACTIONS, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
+Errors: INVALID_TXN_STATE, INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before
+v2), CONCURRENT_TRANSACTIONS, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
 
 KIPs: 98, 360, 588, 890.
 """
@@ -39,7 +39,11 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
         if isinstance(shard, ErrorCode):
             return EndTxnResponse(error_code=shard)
 
-        name, identity, is_commit = request.transactional_id, (request.producer_id, request.producer_epoch), request.committed
+        name, identity, is_commit = (
+            request.transactional_id,
+            (request.producer_id, request.producer_epoch),
+            request.committed,
+        )
         client_version = EPOCH_BUMPS_SINCE if version >= _BUMPS_SINCE else 0
         outcome = transactions.at_once.end(shard, name, identity, is_commit=is_commit, client_version=client_version)
         if outcome is not None:
@@ -49,7 +53,9 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
             def done(error: ErrorCode, producer_id: ProducerId, producer_epoch: ProducerEpoch, later: Effects) -> None:
                 later.answer(reply, _response(version, error, producer_id, producer_epoch))
 
-            shard.state.end(name, identity, is_commit=is_commit, client_version=client_version, effects=effects, done=done)
+            shard.state.end(
+                name, identity, is_commit=is_commit, client_version=client_version, effects=effects, done=done
+            )
 
         return transactions.decide(shard, decide)
 

@@ -1,15 +1,15 @@
 """Envelope: v0-v0.
 
-Behaviour: carries out a request for the controller that another broker received, as the client that sent it: quotas count for that client,
-the audit log names it. What that client may do was asked by the other broker. A request of the broker itself has no client. Never passed on
-again, so two brokers with different images can't pass it to and fro.
+Behaviour: carries out a request for the controller that another broker received, as the client that sent it: quotas
+count for that client, the audit log names it. What that client may do was asked by the other broker. A request of the
+broker itself has no client. Never passed on again, so two brokers with different images can't pass it to and fro.
 
 Taken at the listener of the brokers only, from a principal with CLUSTER_ACTION. Not advertised, as in Kafka.
 
 Version notes: v0 is flexible.
 
-Errors: CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST for what is no request for the controller, UNKNOWN_SERVER_ERROR for one without an
-answer. Errors of the request are in its own answer.
+Errors: CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST for what is no request for the controller, UNKNOWN_SERVER_ERROR
+for one without an answer. Errors of the request are in its own answer.
 
 KIPs: 590.
 """
@@ -78,7 +78,13 @@ def handler(broker: BrokerContext, routes: Mapping[tuple[int, int], Route | None
         if origin.principal is not None:
             client = DistantClient(context.connection, origin.principal, origin.client_address)
         inner = RequestContext(
-            asked.version, origin.client_id, client, None, origin.correlation_id, forwarded=True, of_a_broker=origin.principal is None
+            asked.version,
+            origin.client_id,
+            client,
+            None,
+            origin.correlation_id,
+            forwarded=True,
+            of_a_broker=origin.principal is None,
         )
         answer = route.handle(asked.body, inner)
         if isinstance(answer, Pending):

@@ -1,15 +1,16 @@
 """EraseRecords: v0-v0.
 
-Behaviour: Lowtide's own, not advertised. Has no file of this broker's replicas hold a record below the given offsets, whether it leads or
-follows, nor one that an earlier replica of the partition has left behind here. Checked in this order: the topic isn't internal, the
-partition is here, the topic is the one that is meant, its log start has reached the offset. The answer comes when the disk has all of it,
-or when the time of the request ends. The wait ends with the connection, too; what was begun goes on then. If a partition is listed twice,
-the last entry wins.
+Behaviour: Lowtide's own, not advertised. Has no file of this broker's replicas hold a record below the given offsets,
+whether it leads or follows, nor one that an earlier replica of the partition has left behind here. Checked in this
+order: the topic isn't internal, the partition is here, the topic is the one that is meant, its log start has reached
+the offset. The answer comes when the disk has all of it, or when the time of the request ends. The wait ends with the
+connection, too; what was begun goes on then. If a partition is listed twice, the last entry wins.
 
-Errors: INVALID_REQUEST for too many partitions, THROTTLING_QUOTA_EXCEEDED when too many requests wait, of all clients or of this one; of
-single partitions TOPIC_AUTHORIZATION_FAILED, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER (no replica here,
-or it was moved or truncated meanwhile), INCONSISTENT_TOPIC_ID, OFFSET_OUT_OF_RANGE for a negative offset, OFFSET_NOT_AVAILABLE while the
-replica's log start is below it, REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR.
+Errors: INVALID_REQUEST for too many partitions, THROTTLING_QUOTA_EXCEEDED when too many requests wait, of all clients
+or of this one; of single partitions TOPIC_AUTHORIZATION_FAILED, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION,
+NOT_LEADER_OR_FOLLOWER (no replica here, or it was moved or truncated meanwhile), INCONSISTENT_TOPIC_ID,
+OFFSET_OUT_OF_RANGE for a negative offset, OFFSET_NOT_AVAILABLE while the replica's log start is below it,
+REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR.
 
 KIPs: 107.
 """
@@ -70,14 +71,24 @@ class EraseRecordsHandler:
                 return EraseRecordsResponse(error_code=ErrorCode.THROTTLING_QUOTA_EXCEEDED)
             return self._response(request.topics, await self._erased(request, context))
 
-    async def _erased(self, request: EraseRecordsRequest, context: RequestContext) -> dict[TopicPartition, ErasedPartition]:
-        allowed = allowed_topics(self._broker.authorizer, context, Operation.DELETE, {topic.name for topic in request.topics})
+    async def _erased(
+        self, request: EraseRecordsRequest, context: RequestContext
+    ) -> dict[TopicPartition, ErasedPartition]:
+        allowed = allowed_topics(
+            self._broker.authorizer, context, Operation.DELETE, {topic.name for topic in request.topics}
+        )
         rows: dict[TopicPartition, ErasedPartition] = {}
         erasing = _Erasing()
         for topic in request.topics:
-            for key, offset in {TopicPartition(topic.name, row.partition_index): row.offset for row in topic.partitions}.items():
+            for key, offset in {
+                TopicPartition(topic.name, row.partition_index): row.offset for row in topic.partitions
+            }.items():
                 row = rows[key] = ErasedPartition(partition_index=key.partition, error_code=ErrorCode.NONE)
-                found = self._checked(key, topic.topic_id, offset) if key.topic in allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                found = (
+                    self._checked(key, topic.topic_id, offset)
+                    if key.topic in allowed
+                    else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                )
                 if isinstance(found, ErrorCode):
                     row.error_code = found
                 else:
@@ -100,7 +111,9 @@ class EraseRecordsHandler:
             return ErrorCode.OFFSET_OUT_OF_RANGE
         return found if offset <= found.log.log_start_offset else ErrorCode.OFFSET_NOT_AVAILABLE
 
-    def _response(self, asked: list[EraseRecordsTopic], rows: dict[TopicPartition, ErasedPartition]) -> EraseRecordsResponse:
+    def _response(
+        self, asked: list[EraseRecordsTopic], rows: dict[TopicPartition, ErasedPartition]
+    ) -> EraseRecordsResponse:
         topics = {topic.name: ErasedTopic(name=topic.name, partitions=[]) for topic in asked}
         for key, row in rows.items():
             current = self._broker.replicas.find(*key)
@@ -119,7 +132,9 @@ class _Erasing:
         self._done = asyncio.Event()
         self._take_back: list[Callable[[], object]] = []
 
-    def begin(self, row: ErasedPartition, erase: Callable[[Callable[[EraseFailedError | None], None]], Callable[[], object]]) -> None:
+    def begin(
+        self, row: ErasedPartition, erase: Callable[[Callable[[EraseFailedError | None], None]], Callable[[], object]]
+    ) -> None:
         """Have a row's records erased."""
         self._missing += 1
         row.error_code = ErrorCode.REQUEST_TIMED_OUT

@@ -1,14 +1,14 @@
 """ExpireDelegationToken: v1-v2.
 
-Behaviour: gives a token another end, never behind the end of its lifetime; with a period below 0 it is removed. It is answered when all
-brokers act on it. Connections that logged in by the token stay as long as it would have held.
+Behaviour: gives a token another end, never behind the end of its lifetime; with a period below 0 it is removed. It is
+answered when all brokers act on it. Connections that logged in by the token stay as long as it would have held.
 
 Version notes: v2 is flexible.
 
-Errors: in this order DELEGATION_TOKEN_REQUEST_NOT_ALLOWED on PLAINTEXT, without a client's certificate, and after a login by token;
-DELEGATION_TOKEN_AUTH_DISABLED without `delegation.token.secret.key`; DELEGATION_TOKEN_NOT_FOUND; DELEGATION_TOKEN_OWNER_MISMATCH for
-a client that is neither its owner nor a renewer; DELEGATION_TOKEN_EXPIRED, unless it is to be removed; REQUEST_TIMED_OUT,
-COORDINATOR_NOT_AVAILABLE, NOT_CONTROLLER when this broker was given up.
+Errors: in this order DELEGATION_TOKEN_REQUEST_NOT_ALLOWED on PLAINTEXT, without a client's certificate, and after a
+login by token; DELEGATION_TOKEN_AUTH_DISABLED without `delegation.token.secret.key`; DELEGATION_TOKEN_NOT_FOUND;
+DELEGATION_TOKEN_OWNER_MISMATCH for a client that is neither its owner nor a renewer; DELEGATION_TOKEN_EXPIRED, unless
+it is to be removed; REQUEST_TIMED_OUT, COORDINATOR_NOT_AVAILABLE, NOT_CONTROLLER when this broker was given up.
 
 KIPs: 48.
 """
@@ -20,7 +20,10 @@ from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest, ExpireDelegationTokenResponse
+from lowtide.protocol.messages.expire_delegation_token import (
+    ExpireDelegationTokenRequest,
+    ExpireDelegationTokenResponse,
+)
 from lowtide.replication.refusal import Refusal
 
 

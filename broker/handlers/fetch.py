@@ -1,24 +1,27 @@
 """Fetch: v4-v18.
 
-Behaviour: reads each partition from the offset asked for up to the high watermark (or the last stable offset), in the order of the
-request, within the byte limits; the first batch is whole whatever the limits, the last one may be cut. Waits up to MaxWaitMs for
-MinBytes; an unknown partition does not end the wait of the others, an error found by the read does. Records are sent from the files
-as they are. A batch that straddles the log start offset is sent whole; clients drop what lies before the offset they asked for.
+Behaviour: reads each partition from the offset asked for up to the high watermark (or the last stable offset), in the
+order of the request, within the byte limits; the first batch is whole whatever the limits, the last one may be cut.
+Waits up to MaxWaitMs for MinBytes; an unknown partition does not end the wait of the others, an error found by the read
+does. Records are sent from the files as they are. A batch that straddles the log start offset is sent whole; clients
+drop what lies before the offset they asked for.
 
-Version notes: v7 incremental sessions (KIP-227). v9 leader epoch of the client (KIP-320). v12 diverging epochs (KIP-595). v13 topic
-ids (KIP-516). v15 has a follower's registration (KIP-903). v16 tells where the leader is (KIP-951).
+Version notes: v7 incremental sessions (KIP-227). v9 leader epoch of the client (KIP-320). v12 diverging epochs
+(KIP-595). v13 topic ids (KIP-516). v15 has a follower's registration (KIP-903). v16 tells where the leader is
+(KIP-951).
 
-Followers read up to the log end, and wait for it. Once the cluster reports log starts (KIP-107), one that tells no registration or no
-leader epoch is refused. Their fetch is answered at once while there is a log start to tell them, and waits only shortly while it lacks a
-partition that is led here: a follower may not know yet whom to ask (rule DR5). With a replica selector that knows racks a consumer is
-sent to an in-sync replica in its own (KIP-392).
+Followers read up to the log end, and wait for it. Once the cluster reports log starts (KIP-107), one that tells no
+registration or no leader epoch is refused. Their fetch is answered at once while there is a log start to tell them, and
+waits only shortly while it lacks a partition that is led here: a follower may not know yet whom to ask (rule DR5). With
+a replica selector that knows racks a consumer is sent to an in-sync replica in its own (KIP-392).
 
-What is there is read in `broker/partitions/delayed/fetch_reader`; `delayed/fetch` waits for more. A request of very many partitions goes by
+What is there is read in `broker/partitions/delayed/fetch_reader`; `delayed/fetch` waits for more. A request of very
+many partitions goes by
 `broker/guards/large_fetch`, and a usual one of few is read and answered by `delayed/small_fetch`.
 
-Errors: TOPIC_AUTHORIZATION_FAILED, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, NOT_LEADER_OR_FOLLOWER,
-FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, KAFKA_STORAGE_ERROR; for the whole request the session errors, and INVALID_REQUEST for negative
-limits and unknown isolation levels.
+Errors: TOPIC_AUTHORIZATION_FAILED, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID,
+NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, KAFKA_STORAGE_ERROR; for the whole request the
+session errors, and INVALID_REQUEST for negative limits and unknown isolation levels.
 
 KIPs: 74, 107, 227, 320, 392, 516, 595, 951.
 """
@@ -52,7 +55,12 @@ BOUNDS: Final = Bounds()
 
 def handler(broker: BrokerContext) -> HandlerSpec:
     """The handler over a broker's state."""
-    replicas, sessions, clock, fetch_maximum = broker.replicas, broker.sessions, broker.clock, broker.config.fetch_max_bytes
+    replicas, sessions, clock, fetch_maximum = (
+        broker.replicas,
+        broker.sessions,
+        broker.clock,
+        broker.config.fetch_max_bytes,
+    )
     selects_replicas = broker.config.values["replica.selector.class"] == RACK_AWARE_SELECTOR
     planned = PlannedFetches(replicas)
     readers, nothing_is_forbidden = FetchReaders(broker), broker.authorizer.allows_all
@@ -63,12 +71,20 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             return refuse(request, version, ErrorCode.INVALID_REQUEST, replicas.traffic.errors)
         now_ms = clock.monotonic_ms()
         replica_id, broker_epoch = replica_of(request)
-        if replica_id >= 0 and not nothing_is_forbidden and not broker.authorizer.authorize(context, Operation.CLUSTER_ACTION, CLUSTER):
-            return failed_throughout(request, ErrorCode.TOPIC_AUTHORIZATION_FAILED, replicas.traffic.errors)  # As Kafka does.
+        if (
+            replica_id >= 0
+            and not nothing_is_forbidden
+            and not broker.authorizer.authorize(context, Operation.CLUSTER_ACTION, CLUSTER)
+        ):
+            return failed_throughout(
+                request, ErrorCode.TOPIC_AUTHORIZATION_FAILED, replicas.traffic.errors
+            )  # As Kafka does.
         context.connection.of_a_follower = replica_id >= 0
         if plan is None and version >= SESSIONS_SINCE:
             opens = replica_id < 0 or replicas.is_registered(replica_id, broker_epoch)
-            plan = sessions.plan(request, version, now_ms, replica_id=max(replica_id, CONSUMER), broker_epoch=broker_epoch, opens=opens)
+            plan = sessions.plan(
+                request, version, now_ms, replica_id=max(replica_id, CONSUMER), broker_epoch=broker_epoch, opens=opens
+            )
         elif plan is None:
             plan = FetchPlan(targets=requested_targets(request).values())
         if plan.error_code != ErrorCode.NONE:
@@ -87,7 +103,9 @@ def handler(broker: BrokerContext) -> HandlerSpec:
         sees_all = nothing_is_forbidden or replica_id >= 0
         reader = readers.of_listener[context.connection.listener_name] if sees_all else readers.for_client(context)
         if type(plan) is RowsPlan:
-            return DelayedFetch(reader, replicas, plan, [], rules, now_ms + rules.maximum_wait_ms).start_in_slices(notes=replica_id >= 0)
+            return DelayedFetch(reader, replicas, plan, [], rules, now_ms + rules.maximum_wait_ms).start_in_slices(
+                notes=replica_id >= 0
+            )
         if replica_id >= 0:
             return planned.of_follower(reader, plan, list(plan.targets), rules, now_ms)
         must_visit_all = plan.incremental and replicas.is_fenced is not None and replicas.is_fenced()
@@ -108,4 +126,6 @@ def handler(broker: BrokerContext) -> HandlerSpec:
         selects_replicas=selects_replicas,
     )
     quick = None if broker.authorizer.audits_allowed else small_fetches(parts)
-    return HandlerSpec(key=ApiKey.FETCH, handle=handle, handle_steps=steps, bounds=BOUNDS, sends_records=True, quick=quick)
+    return HandlerSpec(
+        key=ApiKey.FETCH, handle=handle, handle_steps=steps, bounds=BOUNDS, sends_records=True, quick=quick
+    )

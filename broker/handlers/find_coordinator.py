@@ -1,15 +1,16 @@
 """FindCoordinator: v0-v6.
 
-Behaviour: tells the broker that leads the partition of `__consumer_offsets` that a group belongs to, or of `__transaction_state` for a
-transactional id, at the address of the client's listener. The topic is created when a coordinator is first looked for; the answer then
-waits for it, where Kafka's has the client ask again. Keys that are named twice are answered twice. Many keys are looked for in slices.
+Behaviour: tells the broker that leads the partition of `__consumer_offsets` that a group belongs to, or of
+`__transaction_state` for a transactional id, at the address of the client's listener. The topic is created when a
+coordinator is first looked for; the answer then waits for it, where Kafka's has the client ask again. Keys that are
+named twice are answered twice. Many keys are looked for in slices.
 
 Version notes: v1 has key types, v4 many keys at once. v6 lets the states of share groups be looked for.
 
-Errors: COORDINATOR_NOT_AVAILABLE while the partition has no leader, or this broker is to lead it and doesn't yet (some clients give up at
-the NOT_COORDINATOR that would follow), or its leader has not the client's listener, or the topic cannot be created; INVALID_REQUEST for a
-type that there isn't, and for a key that can't be a share partition's; UNSUPPORTED_VERSION for share groups where they aren't served:
-clients give up then, instead of asking for ever.
+Errors: COORDINATOR_NOT_AVAILABLE while the partition has no leader, or this broker is to lead it and doesn't yet (some
+clients give up at the NOT_COORDINATOR that would follow), or its leader has not the client's listener, or the topic
+cannot be created; INVALID_REQUEST for a type that there isn't, and for a key that can't be a share partition's;
+UNSUPPORTED_VERSION for share groups where they aren't served: clients give up then, instead of asking for ever.
 
 KIPs: 98, 699, 932.
 """
@@ -41,7 +42,9 @@ _SINCE = {GROUP: 0, TRANSACTION: 1, SHARE: _SHARE_SINCE}
 _MANY_KEYS_SINCE = 4
 
 
-def handler(groups: GroupCoordinator, transactions: TransactionCoordinator, shares: OffsetsTopic | None = None) -> HandlerSpec:
+def handler(
+    groups: GroupCoordinator, transactions: TransactionCoordinator, shares: OffsetsTopic | None = None
+) -> HandlerSpec:
     """The handler over the groups and transactions of a broker; `shares` is the topic of share groups' states where they are served."""
     topics = {GROUP: groups.topic, TRANSACTION: transactions.topic}
     if shares is not None:
@@ -52,7 +55,9 @@ def handler(groups: GroupCoordinator, transactions: TransactionCoordinator, shar
         if isinstance(found, ErrorCode) or found.broker_id != replicas.broker_id:
             return found
         partition = replicas.find(topic.name, topic.partition_of(key))
-        return found if isinstance(partition, Partition) and partition.is_leader else ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return (
+            found if isinstance(partition, Partition) and partition.is_leader else ErrorCode.COORDINATOR_NOT_AVAILABLE
+        )
 
     def find(key: str, key_type: int, version: int, client: Client) -> Coordinator:
         topic = topics.get(key_type)
@@ -61,18 +66,32 @@ def handler(groups: GroupCoordinator, transactions: TransactionCoordinator, shar
         if topic is None or version < _SINCE[key_type]:
             return _failed(key, ErrorCode.INVALID_REQUEST, f"there is no key type {key_type} in version {version}")
         if key_type == SHARE and not is_share_key(key):
-            return _failed(key, ErrorCode.INVALID_REQUEST, f"{key} isn't a group, a topic id and a partition with colons between them")
+            return _failed(
+                key,
+                ErrorCode.INVALID_REQUEST,
+                f"{key} isn't a group, a topic id and a partition with colons between them",
+            )
         found = coordinator(topic, key)
         if isinstance(found, ErrorCode):
             return _failed(key, found, f"{key} has no coordinator now")
         listener = endpoint_of(found, client.listener_name)
         if listener is None:
-            return _failed(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, f"broker {found.broker_id} has no listener {client.listener_name}")
-        local = local_endpoint(groups.broker.config, client) if found.broker_id == groups.broker.replicas.broker_id else None
+            return _failed(
+                key,
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"broker {found.broker_id} has no listener {client.listener_name}",
+            )
+        local = (
+            local_endpoint(groups.broker.config, client)
+            if found.broker_id == groups.broker.replicas.broker_id
+            else None
+        )
         host, port = local or (listener.host, listener.port)
         return Coordinator(key=key, node_id=found.broker_id, host=host, port=port, error_code=ErrorCode.NONE)
 
-    def steps(request: FindCoordinatorRequest, context: RequestContext) -> Generator[None, None, FindCoordinatorResponse]:
+    def steps(
+        request: FindCoordinatorRequest, context: RequestContext
+    ) -> Generator[None, None, FindCoordinatorResponse]:
         version, client = context.api_version, context.connection
         if version >= _MANY_KEYS_SINCE:
             rows = []
@@ -82,10 +101,16 @@ def handler(groups: GroupCoordinator, transactions: TransactionCoordinator, shar
             return FindCoordinatorResponse(coordinators=rows)
         row = find(request.key, request.key_type, version, client)
         return FindCoordinatorResponse(
-            error_code=row.error_code, error_message=row.error_message, node_id=row.node_id, host=row.host, port=row.port
+            error_code=row.error_code,
+            error_message=row.error_message,
+            node_id=row.node_id,
+            host=row.host,
+            port=row.port,
         )
 
-    def answer(request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse | Pending[FindCoordinatorResponse]:
+    def answer(
+        request: FindCoordinatorRequest, context: RequestContext
+    ) -> FindCoordinatorResponse | Pending[FindCoordinatorResponse]:
         return answer_in_slices(groups.broker.turns, groups.broker.log, steps(request, context))
 
     async def answer_later(request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse | None:
@@ -95,7 +120,9 @@ def handler(groups: GroupCoordinator, transactions: TransactionCoordinator, shar
             return await answer_of(cast("Pending[FindCoordinatorResponse | None]", found), for_client=True)
         return found
 
-    def handle(request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse | Pending[FindCoordinatorResponse]:
+    def handle(
+        request: FindCoordinatorRequest, context: RequestContext
+    ) -> FindCoordinatorResponse | Pending[FindCoordinatorResponse]:
         version = context.api_version
         asks_for_any = version < _MANY_KEYS_SINCE or request.coordinator_keys
         topic = topics.get(request.key_type)

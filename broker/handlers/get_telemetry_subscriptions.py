@@ -1,9 +1,9 @@
 """GetTelemetrySubscriptions: v0-v0.
 
-Behaviour: tells a client which of its metrics to push, and how often: what all subscriptions want whose patterns match it
-(`client-metrics` of IncrementalAlterConfigs). An instance without an id gets one. Where nothing is wanted the list is empty, and the
-client asks again after five minutes. Counters are wanted as they are, not as what was added (delta temporality), so that a push that is
-lost loses nothing; Kafka wants deltas.
+Behaviour: tells a client which of its metrics to push, and how often: what all subscriptions want whose patterns match
+it (`client-metrics` of IncrementalAlterConfigs). An instance without an id gets one. Where nothing is wanted the list
+is empty, and the client asks again after five minutes. Counters are wanted as they are, not as what was added (delta
+temporality), so that a push that is lost loses nothing; Kafka wants deltas.
 
 Errors: THROTTLING_QUOTA_EXCEEDED for a request before its time.
 
@@ -19,7 +19,10 @@ from lowtide.broker.telemetry.client_facts import facts_of
 from lowtide.broker.telemetry.client_instances import COMPRESSIONS
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.get_telemetry_subscriptions import GetTelemetrySubscriptionsRequest, GetTelemetrySubscriptionsResponse
+from lowtide.protocol.messages.get_telemetry_subscriptions import (
+    GetTelemetrySubscriptionsRequest,
+    GetTelemetrySubscriptionsResponse,
+)
 
 _NO_ID = bytes(16)
 

@@ -1,10 +1,12 @@
 """Heartbeat: v0-v4.
 
-Behaviour: a member shows that it lives, and learns whether to join again. While its coordinator is still loading that is always fine.
+Behaviour: a member shows that it lives, and learns whether to join again. While its coordinator is still loading that
+is always fine.
 
 Version notes: v3 has static members.
 
-Errors: INVALID_GROUP_ID, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, NOT_COORDINATOR.
+Errors: INVALID_GROUP_ID, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS,
+NOT_COORDINATOR.
 
 KIPs: 345.
 """
@@ -31,7 +33,9 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
         refusal = groups.check_group_id(request.group_id)
         shard = refusal if refusal is not None else groups.find(request.group_id)
         if isinstance(shard, ErrorCode):
-            return HeartbeatResponse(error_code=ErrorCode.NONE if shard == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else shard)
+            return HeartbeatResponse(
+                error_code=ErrorCode.NONE if shard == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else shard
+            )
         error = shard.state.heartbeat(
             request.group_id, request.member_id, request.group_instance_id, request.generation_id, clock.monotonic_ms()
         )

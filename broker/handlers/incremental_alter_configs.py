@@ -1,15 +1,15 @@
 """IncrementalAlterConfigs: v0-v1.
 
-Behaviour: changes keys of topics, of this broker, of what is set on all brokers (a broker with an empty name), and of groups, whether or
-not there are such, and answers when this broker runs on them; or only checks them. Of each resource all keys are changed or none. Lists may
-be appended to and subtracted from. A key that isn't set may be deleted. Two changes at once don't undo one another. Levels of this
-broker's loggers hold as long as it runs (KIP-412). Subscriptions to clients' metrics are kept in
-the metadata (KIP-714).
+Behaviour: changes keys of topics, of this broker, of what is set on all brokers (a broker with an empty name), and of
+groups, whether or not there are such, and answers when this broker runs on them; or only checks them. Of each resource
+all keys are changed or none. Lists may be appended to and subtracted from. A key that isn't set may be deleted. Two
+changes at once don't undo one another. Levels of this broker's loggers hold as long as it runs (KIP-412). Subscriptions
+to clients' metrics are kept in the metadata (KIP-714).
 
 Version notes: v1 is the first flexible version.
 
-Errors: INVALID_REQUEST, INVALID_CONFIG, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, REQUEST_TIMED_OUT, NOT_CONTROLLER,
-COORDINATOR_NOT_AVAILABLE, POLICY_VIOLATION where something is set on too many groups.
+Errors: INVALID_REQUEST, INVALID_CONFIG, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, REQUEST_TIMED_OUT,
+NOT_CONTROLLER, COORDINATOR_NOT_AVAILABLE, POLICY_VIOLATION where something is set on too many groups.
 
 KIPs: 226, 339, 412, 714, 848.
 """
@@ -36,7 +36,9 @@ def handler(administrator: ConfigAdministrator) -> HandlerSpec:
     """The handler over a cluster's configurations."""
 
     async def alter(row: AlterConfigsResource, *, validate_only: bool) -> Refusal | None:
-        without_value = [key.name for key in row.configs if key.value is None and key.config_operation != Operation.DELETE]
+        without_value = [
+            key.name for key in row.configs if key.value is None and key.config_operation != Operation.DELETE
+        ]
         refusal = check_keys([key.name for key in row.configs], without_value)
         if refusal is not None:
             return refusal
@@ -44,14 +46,25 @@ def handler(administrator: ConfigAdministrator) -> HandlerSpec:
         if isinstance(resource, Refusal):
             return resource
         changes = _changes(row)
-        return changes if isinstance(changes, Refusal) else await administrator.alter(resource, changes, validate_only=validate_only)
+        return (
+            changes
+            if isinstance(changes, Refusal)
+            else await administrator.alter(resource, changes, validate_only=validate_only)
+        )
 
-    async def handle(request: IncrementalAlterConfigsRequest, _context: RequestContext) -> IncrementalAlterConfigsResponse:
-        outcomes = await change_each(request.resources, lambda row: alter(row, validate_only=request.validate_only), administrator.lane)
+    async def handle(
+        request: IncrementalAlterConfigsRequest, _context: RequestContext
+    ) -> IncrementalAlterConfigsResponse:
+        outcomes = await change_each(
+            request.resources, lambda row: alter(row, validate_only=request.validate_only), administrator.lane
+        )
         return IncrementalAlterConfigsResponse(
             responses=[
                 AlterConfigsResourceResponse(
-                    error_code=code, error_message=message, resource_type=row.resource_type, resource_name=row.resource_name
+                    error_code=code,
+                    error_message=message,
+                    resource_type=row.resource_type,
+                    resource_name=row.resource_name,
                 )
                 for row, code, message in outcomes
             ]
@@ -61,8 +74,13 @@ def handler(administrator: ConfigAdministrator) -> HandlerSpec:
 
 
 def _changes(row: AlterConfigsResource) -> list[KeyChange] | Refusal:
-    """What the row asks for. Refusals: INVALID_REQUEST for an operation that isn't one (Kafka fails on it unless it is for a broker)."""
-    unknown = [key.config_operation for key in row.configs if key.config_operation not in Operation.__members__.values()]
+    """What the row asks for.
+
+    Refusals: INVALID_REQUEST for an operation that isn't one (Kafka fails on it unless it is for a broker).
+    """
+    unknown = [
+        key.config_operation for key in row.configs if key.config_operation not in Operation.__members__.values()
+    ]
     if unknown:
         return Refusal(ErrorCode.INVALID_REQUEST, f"Unknown operations type {unknown[0]}")
     return [KeyChange(key.name, Operation(key.config_operation), key.value) for key in row.configs]

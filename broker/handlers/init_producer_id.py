@@ -1,14 +1,16 @@
 """InitProducerId: v0-v5.
 
-Behaviour: hands out a producer id with epoch 0 to an idempotent producer; id and epoch that such a producer sends are ignored, as in
-Kafka. Ids come from blocks of a thousand that the metadata store gives out, and are never given twice. With a transactional id the answer
-is that id's producer with its next epoch, which fences earlier users of it; an open transaction is aborted first.
+Behaviour: hands out a producer id with epoch 0 to an idempotent producer; id and epoch that such a producer sends are
+ignored, as in Kafka. Ids come from blocks of a thousand that the metadata store gives out, and are never given twice.
+With a transactional id the answer is that id's producer with its next epoch, which fences earlier users of it; an open
+transaction is aborted first.
 
 Version notes: from v3 on a producer says which id and epoch it has, and is refused if it has been fenced (KIP-360).
 
-Errors: INVALID_REQUEST for an empty transactional id, or for an id without an epoch and the other way round; COORDINATOR_NOT_AVAILABLE
-when the metadata store doesn't answer; with a transactional id INVALID_TRANSACTION_TIMEOUT, CONCURRENT_TRANSACTIONS, PRODUCER_FENCED
-(INVALID_PRODUCER_EPOCH before v4), NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, POLICY_VIOLATION for a new id above
+Errors: INVALID_REQUEST for an empty transactional id, or for an id without an epoch and the other way round;
+COORDINATOR_NOT_AVAILABLE when the metadata store doesn't answer; with a transactional id INVALID_TRANSACTION_TIMEOUT,
+CONCURRENT_TRANSACTIONS, PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before v4), NOT_COORDINATOR,
+COORDINATOR_LOAD_IN_PROGRESS, POLICY_VIOLATION for a new id above
 `lowtide.transactional.ids.max`.
 
 KIPs: 98, 360, 588.
@@ -36,11 +38,15 @@ def handler(broker: BrokerContext, transactions: TransactionCoordinator) -> Hand
     """The handler over a broker's state."""
 
     async def handle(request: InitProducerIdRequest, context: RequestContext) -> InitProducerIdResponse:
-        if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH) or request.transactional_id == "":
+        if (request.producer_id == NO_PRODUCER_ID) != (
+            request.producer_epoch == NO_PRODUCER_EPOCH
+        ) or request.transactional_id == "":
             return _failed(ErrorCode.INVALID_REQUEST)
         try:
             if request.transactional_id is None:
-                return InitProducerIdResponse(error_code=ErrorCode.NONE, producer_id=await transactions.ids.take(), producer_epoch=0)
+                return InitProducerIdResponse(
+                    error_code=ErrorCode.NONE, producer_id=await transactions.ids.take(), producer_epoch=0
+                )
             await transactions.ids.reserve()
         except (MetadataStoreError, SessionError) as error:
             broker.log.warning("no producer ids", error=str(error))
@@ -64,7 +70,10 @@ def handler(broker: BrokerContext, transactions: TransactionCoordinator) -> Hand
             def done(error: ErrorCode, producer_id: ProducerId, producer_epoch: ProducerEpoch, later: Effects) -> None:
                 if error == ErrorCode.PRODUCER_FENCED and version < _PRODUCER_FENCED_SINCE:
                     error = ErrorCode.INVALID_PRODUCER_EPOCH
-                later.answer(reply, InitProducerIdResponse(error_code=error, producer_id=producer_id, producer_epoch=producer_epoch))
+                later.answer(
+                    reply,
+                    InitProducerIdResponse(error_code=error, producer_id=producer_id, producer_epoch=producer_epoch),
+                )
 
             shard.state.init_producer_id(transactional_id, request.transaction_timeout_ms, expected, effects, done)
 

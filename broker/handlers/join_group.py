@@ -1,19 +1,20 @@
 """JoinGroup: v0-v9.
 
-Behaviour: a member joins its group's rebalance, or starts one, and is answered when that is complete. An empty group waits for more members
-first (`group.initial.rebalance.delay.ms`, again while they come). Members that don't join in time are out, but for static ones. The leader
-is the member that is longest in the group, and receives all.
+Behaviour: a member joins its group's rebalance, or starts one, and is answered when that is complete. An empty group
+waits for more members first (`group.initial.rebalance.delay.ms`, again while they come). Members that don't join in
+time are out, but for static ones. The leader is the member that is longest in the group, and receives all.
 
-Version notes: v0 has no time-out of its own for rebalances. v4 gives a member its id first, with MEMBER_ID_REQUIRED. v5 has static
-members: one that comes back under its instance id takes its place over, in a stable group without a rebalance; from v9 on it may be the
-leader then, too (`skip_assignment`). v7 tells the protocol's type.
+Version notes: v0 has no time-out of its own for rebalances. v4 gives a member its id first, with MEMBER_ID_REQUIRED. v5
+has static members: one that comes back under its instance id takes its place over, in a stable group without a
+rebalance; from v9 on it may be the leader then, too (`skip_assignment`). v7 tells the protocol's type.
 
-Errors: INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT, INCONSISTENT_GROUP_PROTOCOL, MEMBER_ID_REQUIRED, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID,
-GROUP_MAX_SIZE_REACHED (also for more than ten thousand ids that were given out and not used, and where members would have more to be
-remembered than `coordinator/member_memory.py` allows), NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
+Errors: INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT, INCONSISTENT_GROUP_PROTOCOL, MEMBER_ID_REQUIRED, UNKNOWN_MEMBER_ID,
+FENCED_INSTANCE_ID, GROUP_MAX_SIZE_REACHED (also for more than ten thousand ids that were given out and not used, and
+where members would have more to be remembered than `coordinator/member_memory.py` allows), NOT_COORDINATOR,
+COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
 
-A member that has an id and few protocols is served by a quick path: the compiled module reads its request, and writes the answer that it
-has joined. What is decided is decided by the same functions.
+A member that has an id and few protocols is served by a quick path: the compiled module reads its request, and writes
+the answer that it has joined. What is decided is decided by the same functions.
 
 KIPs: 62, 134, 345, 389, 394, 559, 800, 814.
 """
@@ -56,14 +57,29 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
         return _join(groups, shard, request, groups.client_of(context))
 
     compiled = native.compiled
-    return HandlerSpec(key=ApiKey.JOIN_GROUP, handle=handle, quick=None if compiled is None else _quick(groups, compiled))
+    return HandlerSpec(
+        key=ApiKey.JOIN_GROUP, handle=handle, quick=None if compiled is None else _quick(groups, compiled)
+    )
 
 
 def _quick(groups: GroupCoordinator, compiled: CompiledWalk) -> QuickPath:
     write = compiled.join_answer
 
-    def handle(asked: SmallJoin, _buffer: memoryview, connection: Connection) -> bytes | Pending[JoinGroupResponse] | None:
-        version, correlation_id, client_id, group_id, session_ms, rebalance_ms, member_id, instance_id, protocol_type, protocols = asked
+    def handle(
+        asked: SmallJoin, _buffer: memoryview, connection: Connection
+    ) -> bytes | Pending[JoinGroupResponse] | None:
+        (
+            version,
+            correlation_id,
+            client_id,
+            group_id,
+            session_ms,
+            rebalance_ms,
+            member_id,
+            instance_id,
+            protocol_type,
+            protocols,
+        ) = asked
         shard = groups.find(group_id)
         client = groups.open_client_of(client_id, connection, version)
         if isinstance(shard, ErrorCode) or client is None:
@@ -91,7 +107,9 @@ def _quick(groups: GroupCoordinator, compiled: CompiledWalk) -> QuickPath:
     return QuickPath(compiled.read_join, handle)
 
 
-def _join(groups: GroupCoordinator, shard: Shard[Groups], request: JoinGroupRequest, client: Client) -> Pending[JoinGroupResponse]:
+def _join(
+    groups: GroupCoordinator, shard: Shard[Groups], request: JoinGroupRequest, client: Client
+) -> Pending[JoinGroupResponse]:
     def decide(pending: Pending[JoinGroupResponse], effects: Effects) -> None:
         shard.state.join(request, client, pending, effects)
 

@@ -2,10 +2,11 @@
 
 Behaviour: members leave their group at once, instead of after their sessions; the others rebalance.
 
-Version notes: before v3 there is one member, whose error is the answer's; later each has its own, and a static one may go by its instance
-id with an empty member id. v5 has reasons, which are ignored.
+Version notes: before v3 there is one member, whose error is the answer's; later each has its own, and a static one may
+go by its instance id with an empty member id. v5 has reasons, which are ignored.
 
-Errors: INVALID_GROUP_ID, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
+Errors: INVALID_GROUP_ID, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
+COORDINATOR_NOT_AVAILABLE.
 
 KIPs: 345, 800.
 """

@@ -1,7 +1,7 @@
 """ListConfigResources: v0-v1.
 
-Behaviour: tells the names of the topics and brokers there are, and of the groups on which something is set; each broker stands for its
-loggers too; and the subscriptions to clients' metrics.
+Behaviour: tells the names of the topics and brokers there are, and of the groups on which something is set; each broker
+stands for its loggers too; and the subscriptions to clients' metrics.
 
 Version notes: v0 lists clients' metrics only (KIP-714); v1 lists the types that are asked for, or all (KIP-1142).
 
@@ -22,7 +22,11 @@ from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.list_config_resources import ConfigResource, ListConfigResourcesRequest, ListConfigResourcesResponse
+from lowtide.protocol.messages.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
 
 RESOURCES_A_STEP = 200
 """A tenth of a millisecond's work."""
@@ -46,7 +50,9 @@ def handler(administrator: ConfigAdministrator) -> HandlerSpec:
         if context.api_version == 0:
             types = [ResourceType.CLIENT_METRICS]
         if not set(types) <= set(ResourceType):
-            return ListConfigResourcesResponse(throttle_time_ms=0, error_code=ErrorCode.UNSUPPORTED_VERSION, config_resources=[])
+            return ListConfigResourcesResponse(
+                throttle_time_ms=0, error_code=ErrorCode.UNSUPPORTED_VERSION, config_resources=[]
+            )
         found = administrator.list(frozenset(map(ResourceType, types)))
         return answer_in_slices(administrator.broker.turns, administrator.broker.log, steps(found))
 

@@ -1,7 +1,7 @@
 """ListGroups: v0-v5.
 
-Behaviour: lists the groups that this broker coordinates, those in the states and of the types that are asked for. Letters' case doesn't
-count.
+Behaviour: lists the groups that this broker coordinates, those in the states and of the types that are asked for.
+Letters' case doesn't count.
 
 Version notes: v4 has states, v5 types: classic, and consumer for groups whose partitions the broker assigns.
 
@@ -40,7 +40,12 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
             for number, group in enumerate(list(shard.state.by_id.values()), 1):
                 kind, state = group.group_type.value, group.state.value
                 if (not types or kind in types) and (not states or state.lower() in states):
-                    row = ListedGroup(group_id=group.group_id, protocol_type=group.protocol_type or "", group_state=state, group_type=kind)
+                    row = ListedGroup(
+                        group_id=group.group_id,
+                        protocol_type=group.protocol_type or "",
+                        group_state=state,
+                        group_type=kind,
+                    )
                     rows.append(row)
                 if number % GROUPS_A_STEP == 0:
                     yield
@@ -48,7 +53,9 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
                 return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, groups=[])
         return ListGroupsResponse(error_code=ErrorCode.NONE, groups=rows)
 
-    def handle(request: ListGroupsRequest, _context: RequestContext) -> ListGroupsResponse | Pending[ListGroupsResponse]:
+    def handle(
+        request: ListGroupsRequest, _context: RequestContext
+    ) -> ListGroupsResponse | Pending[ListGroupsResponse]:
         shards = groups.loaded()
         if isinstance(shards, ErrorCode):
             return ListGroupsResponse(error_code=shards, groups=[])

@@ -1,17 +1,19 @@
 """ListOffsets: v1-v11.
 
-Behaviour: for each partition the offset that belongs to a timestamp, or to one of the special ones: -1 latest (the last stable offset
-for read_committed), -2 earliest (the log start offset), -3 the record with the largest timestamp, -4 earliest local, -5 latest tiered,
+Behaviour: for each partition the offset that belongs to a timestamp, or to one of the special ones: -1 latest (the last
+stable offset for read_committed), -2 earliest (the log start offset), -3 the record with the largest timestamp, -4
+earliest local, -5 latest tiered,
 -6 earliest pending upload. A timestamp answers the first record at or after it. No answer is below the log start, which Kafka's of -3 may
-be.
-Nothing found is offset -1 without an error. A replica gets the log end where a consumer gets the high watermark. A
-leader that was just elected may not know yet what is committed, and answers an error rather than an offset below an earlier one.
+be. Nothing found is offset -1 without an error. A replica gets the log end where a consumer gets the high watermark. A
+leader that was just elected may not know yet what is committed, and answers an error rather than an offset below an
+earlier one.
 
-Version notes: -3 since v7, -4 since v8, -5 since v9, -6 since v11. Without tiered storage -4 is the log start, -5 and -6 are unknown.
+Version notes: -3 since v7, -4 since v8, -5 since v9, -6 since v11. Without tiered storage -4 is the log start, -5 and
+-6 are unknown.
 
-Errors: UNSUPPORTED_VERSION for a special timestamp that the version doesn't know, INVALID_REQUEST for a partition named twice or an
-unknown isolation level, OFFSET_NOT_AVAILABLE (LEADER_NOT_AVAILABLE before v5) from a new leader, UNKNOWN_TOPIC_OR_PARTITION,
-NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, KAFKA_STORAGE_ERROR.
+Errors: UNSUPPORTED_VERSION for a special timestamp that the version doesn't know, INVALID_REQUEST for a partition named
+twice or an unknown isolation level, OFFSET_NOT_AVAILABLE (LEADER_NOT_AVAILABLE before v5) from a new leader,
+UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, KAFKA_STORAGE_ERROR.
 
 KIPs: 79, 98, 320, 405, 734, 1005, 1023.
 """
@@ -67,7 +69,9 @@ Answer: TypeAlias = ListOffsetsPartitionResponse | Unfinished
 def handler(broker: BrokerContext) -> HandlerSpec:
     """The handler over a broker's state."""
 
-    def answer(topic: str, row: ListOffsetsPartition, version: int, request: ListOffsetsRequest, progress: Progress) -> Answer:
+    def answer(
+        topic: str, row: ListOffsetsPartition, version: int, request: ListOffsetsRequest, progress: Progress
+    ) -> Answer:
         isolation_level = request.isolation_level
         if isolation_level not in (0, _READ_COMMITTED):
             return _failed(row, ErrorCode.INVALID_REQUEST)
@@ -75,13 +79,21 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             return _failed(row, ErrorCode.UNSUPPORTED_VERSION)
         partition = broker.replicas.find(topic, row.partition_index)
         error = partition if isinstance(partition, ErrorCode) else partition.check_leadership(row.current_leader_epoch)
-        if error == ErrorCode.NOT_LEADER_OR_FOLLOWER and request.replica_id == _DEBUGGER and isinstance(partition, Partition):
+        if (
+            error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            and request.replica_id == _DEBUGGER
+            and isinstance(partition, Partition)
+        ):
             error = ErrorCode.NONE
         if isinstance(partition, ErrorCode) or error != ErrorCode.NONE:
             return _failed(row, error)
         not_yet = ErrorCode.NONE
         if request.replica_id == _CONSUMER and not partition.knows_what_is_committed:
-            not_yet = ErrorCode.OFFSET_NOT_AVAILABLE if version >= _OFFSET_NOT_AVAILABLE_SINCE else ErrorCode.LEADER_NOT_AVAILABLE
+            not_yet = (
+                ErrorCode.OFFSET_NOT_AVAILABLE
+                if version >= _OFFSET_NOT_AVAILABLE_SINCE
+                else ErrorCode.LEADER_NOT_AVAILABLE
+            )
         try:
             if row.timestamp >= 0 or row.timestamp == MAX_TIMESTAMP:
                 return _search(partition, row, _Bounds(_visible_end(partition, request), not_yet), progress)
@@ -93,9 +105,13 @@ def handler(broker: BrokerContext) -> HandlerSpec:
         broker.log.error("offsets could not be read", partition=str(partition.topic_partition), error=str(error))
         return _failed(row, ErrorCode.KAFKA_STORAGE_ERROR)
 
-    def handle(request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse | Pending[ListOffsetsResponse]:
+    def handle(
+        request: ListOffsetsRequest, context: RequestContext
+    ) -> ListOffsetsResponse | Pending[ListOffsetsResponse]:
         named = Counter((topic.name, row.partition_index) for topic in request.topics for row in topic.partitions)
-        searches = TimestampSearches[ListOffsetsPartitionResponse](broker.replicas.slices, broker.batch_lane, broker.log)
+        searches = TimestampSearches[ListOffsetsPartitionResponse](
+            broker.replicas.slices, broker.batch_lane, broker.log
+        )
         topics = []
         for topic in request.topics:
             rows: list[ListOffsetsPartitionResponse] = []
@@ -106,7 +122,11 @@ def handler(broker: BrokerContext) -> HandlerSpec:
                 found = answer(topic.name, row, context.api_version, request, Progress())
                 if isinstance(found, Unfinished):
                     look_up = partial(answer, topic.name, row, context.api_version, request)
-                    searches.add(LongRow(found, look_up, partial(rows.__setitem__, len(rows)), partial(fail, found.partition, row)))
+                    searches.add(
+                        LongRow(
+                            found, look_up, partial(rows.__setitem__, len(rows)), partial(fail, found.partition, row)
+                        )
+                    )
                     found = _failed(row, ErrorCode.NONE)
                 rows.append(found)
             topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=rows))
@@ -124,13 +144,18 @@ def _visible_end(partition: Partition, request: ListOffsetsRequest) -> Offset:
     return log.last_stable_offset if request.isolation_level == _READ_COMMITTED else log.high_watermark
 
 
-def _look_up(partition: Partition, row: ListOffsetsPartition, end_offset: Offset, not_yet: ErrorCode) -> ListOffsetsPartitionResponse:
+def _look_up(
+    partition: Partition, row: ListOffsetsPartition, end_offset: Offset, not_yet: ErrorCode
+) -> ListOffsetsPartitionResponse:
     """The offset, if it is below `end_offset` (exclusive); `not_yet` is answered where a later end might change the answer."""
     log = partition.log
     if row.timestamp == LATEST:
-        return _found(row, -1, end_offset, partition.leader_epoch) if not_yet == ErrorCode.NONE else _failed(row, not_yet)
+        return (
+            _found(row, -1, end_offset, partition.leader_epoch) if not_yet == ErrorCode.NONE else _failed(row, not_yet)
+        )
     if row.timestamp in (EARLIEST, EARLIEST_LOCAL):
-        # An empty log begins with what its leader will write, as in Kafka, which notes a leader's epoch at its election.
+        # An empty log begins with what its leader will write, as in Kafka, which notes a leader's epoch at its
+        # election.
         is_empty = partition.is_leader and log.log_start_offset == log.log_end_offset
         epoch = partition.leader_epoch if is_empty else log.leader_epochs.epoch_at(log.log_start_offset)
         return _found(row, -1, log.log_start_offset, epoch)
@@ -141,8 +166,8 @@ def _look_up(partition: Partition, row: ListOffsetsPartition, end_offset: Offset
 def _search(partition: Partition, row: ListOffsetsPartition, bounds: _Bounds, progress: Progress) -> Answer:
     """Returns the record for a timestamp. A longer search continues where `progress` stands.
 
-    For the largest timestamp an offset above 0 says that its batch was searched in vain, unless something was found by then.
-    Errors: StorageError.
+    For the largest timestamp an offset above 0 says that its batch was searched in vain, unless something was found by
+    then. Errors: StorageError.
     """
     log = partition.log
     found: Found
@@ -163,9 +188,15 @@ def _search(partition: Partition, row: ListOffsetsPartition, bounds: _Bounds, pr
 
 def _found(row: ListOffsetsPartition, timestamp: int, offset: int, leader_epoch: int) -> ListOffsetsPartitionResponse:
     return ListOffsetsPartitionResponse(
-        partition_index=row.partition_index, error_code=ErrorCode.NONE, timestamp=timestamp, offset=offset, leader_epoch=leader_epoch
+        partition_index=row.partition_index,
+        error_code=ErrorCode.NONE,
+        timestamp=timestamp,
+        offset=offset,
+        leader_epoch=leader_epoch,
     )
 
 
 def _failed(row: ListOffsetsPartition, error: int) -> ListOffsetsPartitionResponse:
-    return ListOffsetsPartitionResponse(partition_index=row.partition_index, error_code=error, timestamp=-1, offset=-1, leader_epoch=-1)
+    return ListOffsetsPartitionResponse(
+        partition_index=row.partition_index, error_code=error, timestamp=-1, offset=-1, leader_epoch=-1
+    )

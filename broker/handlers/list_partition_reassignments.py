@@ -1,7 +1,8 @@
 """ListPartitionReassignments: v0-v0.
 
-Behaviour: the partitions that are being given other replicas, of those asked for or of all. `replicas` has those that come and those that
-go too. What doesn't exist is left out. The controller is asked, because others may know of a reassignment a little later.
+Behaviour: the partitions that are being given other replicas, of those asked for or of all. `replicas` has those that
+come and those that go too. What doesn't exist is left out. The controller is asked, because others may know of a
+reassignment a little later.
 
 Errors: CLUSTER_AUTHORIZATION_FAILED, NOT_CONTROLLER, REQUEST_TIMED_OUT.
 
@@ -34,7 +35,9 @@ PARTITIONS_A_STEP: Final = 100
 def handler(broker: BrokerContext) -> HandlerSpec:
     """The handler over a broker's image."""
 
-    async def handle(request: ListPartitionReassignmentsRequest, _context: RequestContext) -> ListPartitionReassignmentsResponse:
+    async def handle(
+        request: ListPartitionReassignmentsRequest, _context: RequestContext
+    ) -> ListPartitionReassignmentsResponse:
         topics = broker.metadata.image.topics
         asked: list[tuple[TopicImage, Iterable[int]]]
         if request.topics is None:
@@ -48,12 +51,16 @@ def handler(broker: BrokerContext) -> HandlerSpec:
     return HandlerSpec(key=ApiKey.LIST_PARTITION_REASSIGNMENTS, handle_later=handle)
 
 
-def refused(_request: ListPartitionReassignmentsRequest, _version: int, refusal: Refusal) -> ListPartitionReassignmentsResponse:
+def refused(
+    _request: ListPartitionReassignmentsRequest, _version: int, refusal: Refusal
+) -> ListPartitionReassignmentsResponse:
     """The answer to a request that is refused."""
     return ListPartitionReassignmentsResponse(error_code=refusal.error_code, error_message=refusal.message, topics=[])
 
 
-def _add_moving(response: ListPartitionReassignmentsResponse, asked: Sequence[tuple[TopicImage, Iterable[int]]]) -> Iterator[None]:
+def _add_moving(
+    response: ListPartitionReassignmentsResponse, asked: Sequence[tuple[TopicImage, Iterable[int]]]
+) -> Iterator[None]:
     """Add the rows of those partitions that are being given other replicas, in steps."""
     step = 0
     for topic, numbers in asked:

@@ -1,9 +1,10 @@
 """ListTransactions: v0-v2.
 
-Behaviour: tells the transactional ids that this broker coordinates, with state and producer. They are gone through in slices.
+Behaviour: tells the transactional ids that this broker coordinates, with state and producer. They are gone through in
+slices.
 
-Version notes: v1 looks for transactions that have been open for long, v2 for names that match a pattern of RE2's as a whole; an empty one
-matches all.
+Version notes: v1 looks for transactions that have been open for long, v2 for names that match a pattern of RE2's as a
+whole; an empty one matches all.
 
 Errors: COORDINATOR_LOAD_IN_PROGRESS, INVALID_REGULAR_EXPRESSION. States that there aren't are named in the answer.
 
@@ -26,7 +27,11 @@ from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.list_transactions import ListedTransaction, ListTransactionsRequest, ListTransactionsResponse
+from lowtide.protocol.messages.list_transactions import (
+    ListedTransaction,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
 
 STATES: Final = frozenset(STATE_NAMES.values()) | {"PrepareEpochFence"}
 """The states that may be asked for. In the last one nothing ever is, in Kafka neither, but its name is known."""
@@ -42,7 +47,9 @@ releases the interpreter."""
 def handler(transactions: TransactionCoordinator) -> HandlerSpec:
     """The handler over the transactions of a broker."""
 
-    def handle(request: ListTransactionsRequest, _context: RequestContext) -> ListTransactionsResponse | Pending[ListTransactionsResponse]:
+    def handle(
+        request: ListTransactionsRequest, _context: RequestContext
+    ) -> ListTransactionsResponse | Pending[ListTransactionsResponse]:
         shards = transactions.loaded()
         if isinstance(shards, ErrorCode):
             return ListTransactionsResponse(error_code=shards)
@@ -93,7 +100,9 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
                 pending.complete(listed)
             else:
                 matches = pattern.matches
-                transactions.broker.worker.submit(lambda: [found for found in long if matches(found.transactional_id)], on_matched)
+                transactions.broker.worker.submit(
+                    lambda: [found for found in long if matches(found.transactional_id)], on_matched
+                )
 
         answer = answer_in_slices(transactions.broker.turns, transactions.broker.log, work())
         if isinstance(answer, Pending):
@@ -108,5 +117,7 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
 
 def _row(found: Transaction) -> ListedTransaction:
     return ListedTransaction(
-        transactional_id=found.transactional_id, producer_id=found.producer_id, transaction_state=STATE_NAMES[found.state]
+        transactional_id=found.transactional_id,
+        producer_id=found.producer_id,
+        transaction_state=STATE_NAMES[found.state],
     )

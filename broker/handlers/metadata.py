@@ -1,18 +1,20 @@
 """Metadata: v0-v13.
 
-Behaviour: the live brokers, by the addresses of the listener that the client came by, and the topics asked for, or all: v0 with an empty
-list, later with null. A topic that doesn't exist is UNKNOWN_TOPIC_OR_PARTITION; where both the client and the broker's configuration allow
-it, its creation is begun, and the client finds it when it asks again, as in Kafka. Names repeated in a request are answered once.
+Behaviour: the live brokers, by the addresses of the listener that the client came by, and the topics asked for, or all:
+v0 with an empty list, later with null. A topic that doesn't exist is UNKNOWN_TOPIC_OR_PARTITION; where both the client
+and the broker's configuration allow it, its creation is begun, and the client finds it when it asks again, as in Kafka.
+Names repeated in a request are answered once.
 
-Version notes: v4 lets a client forbid creation. v10 has topic ids, v12 finds topics by them; where both are given the id counts. v8 and
-later tell the operations that a client may do: all, where nothing is forbidden.
+Version notes: v4 lets a client forbid creation. v10 has topic ids, v12 finds topics by them; where both are given the
+id counts. v8 and later tell the operations that a client may do: all, where nothing is forbidden.
 
-A replica is offline if its broker isn't alive or can't be reached by that listener, or if its log directory has failed; a leader that is so
-is -1. One whose log directory is offline here isn't listed as in sync either, as in Kafka; unlike there, its leader epoch stays.
-v0 can't tell of offline replicas: it leaves out those whose brokers are gone, and says REPLICA_NOT_AVAILABLE.
+A replica is offline if its broker isn't alive or can't be reached by that listener, or if its log directory has failed;
+a leader that is so is -1. One whose log directory is offline here isn't listed as in sync either, as in Kafka; unlike
+there, its leader epoch stays. v0 can't tell of offline replicas: it leaves out those whose brokers are gone, and says
+REPLICA_NOT_AVAILABLE.
 
-Errors: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_TOPIC_EXCEPTION, INVALID_REQUEST; in a partition LEADER_NOT_AVAILABLE,
-LISTENER_NOT_FOUND (v6+) where its leader has no such listener, REPLICA_NOT_AVAILABLE (v0).
+Errors: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_TOPIC_EXCEPTION, INVALID_REQUEST; in a partition
+LEADER_NOT_AVAILABLE, LISTENER_NOT_FOUND (v6+) where its leader has no such listener, REPLICA_NOT_AVAILABLE (v0).
 
 KIPs: 4, 430, 516.
 """
@@ -25,7 +27,14 @@ from operator import is_
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
 from lowtide.broker.authorizer.resources import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.network.endpoints import controller_for, endpoints_for, leader_for, local_endpoint, offline_replicas, with_local
+from lowtide.broker.network.endpoints import (
+    controller_for,
+    endpoints_for,
+    leader_for,
+    local_endpoint,
+    offline_replicas,
+    with_local,
+)
 from lowtide.broker.network.kept_answers import KeptAnswer, KeptAnswers, kept_answer, key_of, read_again
 from lowtide.broker.network.routes import HandlerSpec, QuickPath
 from lowtide.broker.partitions.replica_manager import ReplicaManager
@@ -69,8 +78,9 @@ _AUTHORIZED_OPERATIONS_SINCE = 8
 
 
 class _RowsNow:
-    """Rows of topics while the brokers and what is offline stay what they are: `valid_for`. Kept while a topic stays what it is.
+    """Rows of topics while the brokers and what is offline stay what they are: `valid_for`.
 
+    Kept while a topic stays what it is.
     An answer that is built in steps continues with the one that it began with.
     """
 
@@ -180,7 +190,11 @@ class _Answers:
     def keep(self, key: _AnswerKey, response: MetadataResponse) -> None:
         """Keep an answer that `find` has just not found."""
         topic = response.topics[0]
-        if topic.error_code == ErrorCode.NONE and len(topic.partitions) <= _KEPT_PARTITIONS and len(self._kept) < KEPT_ANSWERS:
+        if (
+            topic.error_code == ErrorCode.NONE
+            and len(topic.partitions) <= _KEPT_PARTITIONS
+            and len(self._kept) < KEPT_ANSWERS
+        ):
             self._kept[key] = response
 
 
@@ -194,7 +208,12 @@ class MetadataHandler:
         self._answers = _Answers(broker.replicas)
 
     def _find(
-        self, rows: _RowsNow, wanted: MetadataRequestTopic, image: MetadataImage, version: int, creator: RequestContext | None
+        self,
+        rows: _RowsNow,
+        wanted: MetadataRequestTopic,
+        image: MetadataImage,
+        version: int,
+        creator: RequestContext | None,
     ) -> Generator[None, None, MetadataResponseTopic]:
         """The row about a topic, which is created for the client of `creator`, if there is one."""
         if wanted.topic_id != ZERO_TOPIC_ID and version >= _LOOKUP_BY_ID_SINCE:
@@ -261,11 +280,15 @@ class MetadataHandler:
             return None
         key = self._key_of(request, version, client)
         response = None if key is None else self._answers.find(key, image)
-        if response is None or any(row.error_code != ErrorCode.NONE for topic in response.topics for row in topic.partitions):
+        if response is None or any(
+            row.error_code != ErrorCode.NONE for topic in response.topics for row in topic.partitions
+        ):
             return None
         return kept_answer(ApiKey.METADATA, version, response)
 
-    def _steps(self, request: MetadataRequest, image: MetadataImage, context: RequestContext) -> Generator[None, None, MetadataResponse]:
+    def _steps(
+        self, request: MetadataRequest, image: MetadataImage, context: RequestContext
+    ) -> Generator[None, None, MetadataResponse]:
         version, connection = context.api_version, context.connection
         local = local_endpoint(self._broker.config, connection)
         rows = _rows_for(self._rows, self._broker.replicas, connection.listener_name, version).under(image)
@@ -276,7 +299,9 @@ class MetadataHandler:
                 if number % TOPICS_A_STEP == 0:
                     yield
         else:
-            creator = context if request.allow_auto_topic_creation and self._broker.config.auto_create_topics_enable else None
+            creator = (
+                context if request.allow_auto_topic_creation and self._broker.config.auto_create_topics_enable else None
+            )
             for wanted in request.topics if len(request.topics) == 1 else _distinct(request.topics):
                 row = yield from self._find(rows, wanted, image, version, creator)
                 topics.append(row)
@@ -293,7 +318,9 @@ class MetadataHandler:
         return MetadataResponse(
             throttle_time_ms=0,
             brokers=[
-                MetadataResponseBroker(node_id=broker_id, host=endpoint.host, port=endpoint.port, rack=image.brokers[broker_id].rack)
+                MetadataResponseBroker(
+                    node_id=broker_id, host=endpoint.host, port=endpoint.port, rack=image.brokers[broker_id].rack
+                )
                 for broker_id, endpoint in with_local(rows.endpoints, self._broker.replicas.broker_id, local).items()
             ],
             cluster_id=image.cluster_id,

@@ -1,14 +1,16 @@
 """OffsetCommit: v2-v10.
 
-Behaviour: keeps how far a group has read, for partitions that exist. A member commits with its generation, which is a sign of life too;
-others (generation -1) only while the group has no members. Any offset is taken, also below what was committed before. It is answered when
-it is committed in the log; one request is kept whole unless the broker fails in between, and each of its offsets whole in any case.
+Behaviour: keeps how far a group has read, for partitions that exist. A member commits with its generation, which is a
+sign of life too; others (generation -1) only while the group has no members. Any offset is taken, also below what was
+committed before. It is answered when it is committed in the log; one request is kept whole unless the broker fails in
+between, and each of its offsets whole in any case.
 
 Version notes: v2 to v4 say how long offsets are to be kept. v6 has leader epochs, v7 static members, v10 topic ids.
 
-Errors: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, OFFSET_METADATA_TOO_LARGE in single partitions; in all, UNKNOWN_MEMBER_ID,
-FENCED_INSTANCE_ID, ILLEGAL_GENERATION, STALE_MEMBER_EPOCH, UNSUPPORTED_VERSION (a member of the new protocol before v9),
-GROUP_ID_NOT_FOUND (v9), REBALANCE_IN_PROGRESS, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
+Errors: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, OFFSET_METADATA_TOO_LARGE in single partitions; in all,
+UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, STALE_MEMBER_EPOCH, UNSUPPORTED_VERSION (a member of the new
+protocol before v9), GROUP_ID_NOT_FOUND (v9), REBALANCE_IN_PROGRESS, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
+COORDINATOR_NOT_AVAILABLE.
 
 KIPs: 211, 320, 345, 848, 1251.
 """
@@ -40,7 +42,9 @@ _TYPES = (OffsetCommitResponseTopic, OffsetCommitResponsePartition)
 def handler(groups: GroupCoordinator) -> HandlerSpec:
     """The handler over the groups of a broker."""
 
-    def handle(request: OffsetCommitRequest, context: RequestContext) -> OffsetCommitResponse | Pending[OffsetCommitResponse]:
+    def handle(
+        request: OffsetCommitRequest, context: RequestContext
+    ) -> OffsetCommitResponse | Pending[OffsetCommitResponse]:
         version = context.api_version
         topics: CommitTopics[OffsetCommitRequestTopic, OffsetCommitResponseTopic] = CommitTopics(
             groups.broker.metadata.image, request.topics, _TYPES, by_id=version >= _TOPIC_IDS_SINCE
@@ -59,7 +63,9 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
                 return
             rows = shard.state.committed.commit(request, topics.known, effects, by)
             response = OffsetCommitResponse(topics=topics.merged(rows))
-            effects.answer_when_committed(pending, response, lambda error: OffsetCommitResponse(topics=topics.failed(error)))
+            effects.answer_when_committed(
+                pending, response, lambda error: OffsetCommitResponse(topics=topics.failed(error))
+            )
 
         return groups.decide(shard, decide)
 

@@ -1,11 +1,11 @@
 """OffsetDelete: v0-v0.
 
-Behaviour: forgets committed offsets of a group, but none in topics that its members consume. What was never committed is forgotten with
-success.
+Behaviour: forgets committed offsets of a group, but none in topics that its members consume. What was never committed
+is forgotten with success.
 
-Errors: INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP for a group of members that aren't consumers, NOT_COORDINATOR,
-COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE for the whole group; UNKNOWN_TOPIC_OR_PARTITION, GROUP_SUBSCRIBED_TO_TOPIC in single
-partitions.
+Errors: INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP for a group of members that aren't consumers,
+NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE for the whole group;
+UNKNOWN_TOPIC_OR_PARTITION, GROUP_SUBSCRIBED_TO_TOPIC in single partitions.
 
 KIPs: 496.
 """
@@ -34,7 +34,9 @@ from lowtide.protocol.messages.offset_delete import (
 def handler(groups: GroupCoordinator) -> HandlerSpec:
     """The handler over the groups of a broker."""
 
-    def handle(request: OffsetDeleteRequest, _context: RequestContext) -> OffsetDeleteResponse | Pending[OffsetDeleteResponse]:
+    def handle(
+        request: OffsetDeleteRequest, _context: RequestContext
+    ) -> OffsetDeleteResponse | Pending[OffsetDeleteResponse]:
         refusal = groups.check_group_id(request.group_id)
         shard = refusal if refusal is not None else groups.find(request.group_id)
         group = shard if isinstance(shard, ErrorCode) else shard.state.find_for_offset_delete(request.group_id)
@@ -48,7 +50,9 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
                 there = rows.setdefault(row.name, row)
                 if there is not row:
                     there.partitions = [*there.partitions, *row.partitions]
-            effects.answer_when_committed(pending, OffsetDeleteResponse(error_code=ErrorCode.NONE, topics=list(rows.values())), _failed)
+            effects.answer_when_committed(
+                pending, OffsetDeleteResponse(error_code=ErrorCode.NONE, topics=list(rows.values())), _failed
+            )
 
         return groups.decide(shard, decide)
 

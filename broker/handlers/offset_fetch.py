@@ -1,14 +1,15 @@
 """OffsetFetch: v1-v10.
 
-Behaviour: tells what groups have committed, for partitions that are asked for, or for all. What was never committed is -1 without an
-error, also in groups and topics that there aren't. Only what can't be lost any more is returned: an answer waits for commits that are under
-way.
+Behaviour: tells what groups have committed, for partitions that are asked for, or for all. What was never committed is
+-1 without an error, also in groups and topics that there aren't. Only what can't be lost any more is returned: an
+answer waits for commits that are under way.
 
-Version notes: v2 asks for all with null topics. v7 has `require_stable`, which changes nothing while there are no transactions. v8 asks
-for many groups, v9 names a member and its epoch, which classic groups don't look at and others check. v10 has topic ids.
+Version notes: v2 asks for all with null topics. v7 has `require_stable`, which changes nothing while there are no
+transactions. v8 asks for many groups, v9 names a member and its epoch, which classic groups don't look at and others
+check. v10 has topic ids.
 
-Errors: UNKNOWN_TOPIC_ID in single partitions; UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION, NOT_COORDINATOR,
-COORDINATOR_LOAD_IN_PROGRESS and COORDINATOR_NOT_AVAILABLE for a group, in v1 in its partitions.
+Errors: UNKNOWN_TOPIC_ID in single partitions; UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION,
+NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS and COORDINATOR_NOT_AVAILABLE for a group, in v1 in its partitions.
 
 KIPs: 320, 447, 709, 848.
 """
@@ -56,7 +57,9 @@ class OffsetFetchHandler:
     def __init__(self, groups: GroupCoordinator) -> None:
         self._groups = groups
 
-    def handle(self, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse | Pending[OffsetFetchResponse]:
+    def handle(
+        self, request: OffsetFetchRequest, context: RequestContext
+    ) -> OffsetFetchResponse | Pending[OffsetFetchResponse]:
         """Answer about every group, when all of it may be returned."""
         version = context.api_version
         wanted = request.groups if version >= _GROUPS_SINCE else [_as_group(request)]
@@ -78,7 +81,12 @@ class OffsetFetchHandler:
             answers[index] = response
             left -= 1
             if not left and not pending.done:
-                run_in_turns(broker.turns, _put_together([each for each in answers if each is not None], version, made), on_made, on_failed)
+                run_in_turns(
+                    broker.turns,
+                    _put_together([each for each in answers if each is not None], version, made),
+                    on_made,
+                    on_failed,
+                )
 
         if not wanted:
             return OffsetFetchResponse()
@@ -105,7 +113,9 @@ class OffsetFetchHandler:
     ) -> Generator[None, None, OffsetFetchResponseGroup]:
         """What a group has committed, in steps: each partition's row is from one moment, and none is from later than the last step."""
         error = (
-            shard.state.check_fetch(group.group_id, group.member_id, group.member_epoch) if version >= _MEMBERS_SINCE else ErrorCode.NONE
+            shard.state.check_fetch(group.group_id, group.member_id, group.member_epoch)
+            if version >= _MEMBERS_SINCE
+            else ErrorCode.NONE
         )
         if error != ErrorCode.NONE:
             return _failed(group, error)
@@ -122,8 +132,15 @@ class OffsetFetchHandler:
                 elif require_stable and committed.pending.has(group.group_id, name, number):
                     rows.append(_row(number, None, ErrorCode.UNSTABLE_OFFSET_COMMIT))
                 else:
-                    rows.append(_row(number, committed.find(group.group_id, name, number, ZERO_TOPIC_ID if asks_for_all else topic_id)))
-            (unknown if name is None else topics).append(OffsetFetchResponseTopics(name=name or "", topic_id=topic_id, partitions=rows))
+                    rows.append(
+                        _row(
+                            number,
+                            committed.find(group.group_id, name, number, ZERO_TOPIC_ID if asks_for_all else topic_id),
+                        )
+                    )
+            (unknown if name is None else topics).append(
+                OffsetFetchResponseTopics(name=name or "", topic_id=topic_id, partitions=rows)
+            )
             yield
         return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics + unknown)
 
@@ -161,7 +178,9 @@ def _as_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
     )
 
 
-def _row(number: int, value: OffsetCommitValue | None, error: ErrorCode = ErrorCode.NONE) -> OffsetFetchResponsePartitions:
+def _row(
+    number: int, value: OffsetCommitValue | None, error: ErrorCode = ErrorCode.NONE
+) -> OffsetFetchResponsePartitions:
     if value is None:
         return OffsetFetchResponsePartitions(
             partition_index=number,
@@ -182,17 +201,23 @@ def _row(number: int, value: OffsetCommitValue | None, error: ErrorCode = ErrorC
 def _failed(group: OffsetFetchRequestGroup, error: ErrorCode) -> OffsetFetchResponseGroup:
     """A group that can't be answered about; its partitions are named for v1, which has no other place for the error."""
     topics = [
-        OffsetFetchResponseTopics(name=topic.name, partitions=[_row(number, None, error) for number in topic.partition_indexes])
+        OffsetFetchResponseTopics(
+            name=topic.name, partitions=[_row(number, None, error) for number in topic.partition_indexes]
+        )
         for topic in group.topics or ()
     ]
     return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics, error_code=error)
 
 
-def _unless(group: OffsetFetchRequestGroup, found: OffsetFetchResponseGroup, error: ErrorCode) -> OffsetFetchResponseGroup:
+def _unless(
+    group: OffsetFetchRequestGroup, found: OffsetFetchResponseGroup, error: ErrorCode
+) -> OffsetFetchResponseGroup:
     return found if error == ErrorCode.NONE else _failed(group, error)
 
 
-def _put_together(groups: list[OffsetFetchResponseGroup], version: int, response: OffsetFetchResponse) -> Iterator[None]:
+def _put_together(
+    groups: list[OffsetFetchResponseGroup], version: int, response: OffsetFetchResponse
+) -> Iterator[None]:
     """Fill an answer in, in steps."""
     for group in groups:
         if group.error_code != ErrorCode.NONE and version >= _GROUP_ERROR_SINCE:

@@ -1,10 +1,11 @@
 """OffsetForLeaderEpoch: v2-v4.
 
-Behaviour: answers where a leader epoch ends in this log: the largest epoch at or below the one asked for, and its end offset
-(exclusive). The current epoch ends at the log's end. Unknown epochs are -1, -1 without an error. How clients find that a log was
-truncated under them.
+Behaviour: answers where a leader epoch ends in this log: the largest epoch at or below the one asked for, and its end
+offset (exclusive). The current epoch ends at the log's end. Unknown epochs are -1, -1 without an error. How clients
+find that a log was truncated under them.
 
-Errors: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, KAFKA_STORAGE_ERROR.
+Errors: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH,
+KAFKA_STORAGE_ERROR.
 
 KIPs: 101, 279, 320.
 """
@@ -49,4 +50,6 @@ def _end(replicas: ReplicaManager, topic: str, row: OffsetForLeaderPartition) ->
     if isinstance(partition, ErrorCode) or error != ErrorCode.NONE:
         return EpochEndOffset(error_code=error, partition=row.partition)
     end = partition.end_offset_for_epoch(row.leader_epoch)
-    return EpochEndOffset(error_code=ErrorCode.NONE, partition=row.partition, leader_epoch=end.leader_epoch, end_offset=end.end_offset)
+    return EpochEndOffset(
+        error_code=ErrorCode.NONE, partition=row.partition, leader_epoch=end.leader_epoch, end_offset=end.end_offset
+    )

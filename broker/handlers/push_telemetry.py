@@ -1,12 +1,13 @@
 """PushTelemetry: v0-v0.
 
-Behaviour: takes the metrics of a client, in place of those that it pushed before, for `/metrics`. They are decompressed by the worker, to
+Behaviour: takes the metrics of a client, in place of those that it pushed before, for `/metrics`. They are decompressed
+by the worker, to
 `DECOMPRESSED_MAX` bytes at most, and read in turn with other work; sums and gauges are kept, other kinds are passed over. The last push
 of a client (`terminating`) is not bound to its interval; what it pushed is forgotten after three intervals.
 
-Errors: INVALID_REQUEST without the id of the instance and after its last push, THROTTLING_QUOTA_EXCEEDED before its time and when too
-many pushes are under way, UNKNOWN_SUBSCRIPTION_ID, UNSUPPORTED_COMPRESSION_TYPE, TELEMETRY_TOO_LARGE above `telemetry.max.bytes`,
-INVALID_RECORD for what can't be read.
+Errors: INVALID_REQUEST without the id of the instance and after its last push, THROTTLING_QUOTA_EXCEEDED before its
+time and when too many pushes are under way, UNKNOWN_SUBSCRIPTION_ID, UNSUPPORTED_COMPRESSION_TYPE, TELEMETRY_TOO_LARGE
+above `telemetry.max.bytes`, INVALID_RECORD for what can't be read.
 
 KIPs: 714.
 """
@@ -55,7 +56,11 @@ def handler(broker: BrokerContext) -> HandlerSpec:
     async def take(request: PushTelemetryRequest, context: RequestContext) -> ErrorCode:
         clients.follow(broker.metadata.image.client_metrics)
         push = Push(
-            request.subscription_id, request.compression_type, len(request.metrics), request.terminating, telemetry_max_bytes(broker)
+            request.subscription_id,
+            request.compression_type,
+            len(request.metrics),
+            request.terminating,
+            telemetry_max_bytes(broker),
         )
         facts = facts_of(request.client_instance_id, context)
         client = clients.check_push(request.client_instance_id, facts, push, broker.clock.monotonic_ms())

@@ -212,7 +212,10 @@ def handlers_of_ours(
     observed: Observed,
     routes: Mapping[tuple[int, int], Route | None],
 ) -> list[HandlerSpec]:
-    """The handlers of requests that only Lowtide has, and of those that brokers pass on. `routes`: of the dispatcher."""
+    """The handlers of requests that only Lowtide has, and of those that brokers pass on.
+
+    `routes`: of the dispatcher.
+    """
     explanations = Explanations(broker, retention)
     specs = [
         await_metadata.handler(broker),

@@ -1,7 +1,7 @@
 """SaslAuthenticate: v0-v2.
 
-Behaviour: a token that belongs to a login never comes here: `network/sasl_connection` answers it. What comes here is one on a listener
-without SASL, or after the login.
+Behaviour: a token that belongs to a login never comes here: `network/sasl_connection` answers it. What comes here is
+one on a listener without SASL, or after the login.
 
 Errors: ILLEGAL_SASL_STATE, always.
 

@@ -1,7 +1,7 @@
 """SaslHandshake: v0-v1.
 
-Behaviour: a handshake that begins a login never comes here: `network/sasl_connection` answers it. What comes here is one on a listener
-without SASL, after a login that has no end, or within a second of the one before.
+Behaviour: a handshake that begins a login never comes here: `network/sasl_connection` answers it. What comes here is
+one on a listener without SASL, after a login that has no end, or within a second of the one before.
 
 Errors: ILLEGAL_SASL_STATE, always.
 

@@ -1,16 +1,16 @@
 """SyncGroup: v0-v5.
 
-Behaviour: the leader of a new generation hands in all assignments; every member is answered with its own when they are kept. A member
-that the leader forgot gets an empty one. In a stable group the answer is there at once.
+Behaviour: the leader of a new generation hands in all assignments; every member is answered with its own when they are
+kept. A member that the leader forgot gets an empty one. In a stable group the answer is there at once.
 
 Version notes: v3 has static members. v5 must name the protocol's type and the protocol.
 
-Errors: INVALID_GROUP_ID, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, INCONSISTENT_GROUP_PROTOCOL, REBALANCE_IN_PROGRESS,
-MESSAGE_TOO_LARGE where the group doesn't fit into a record (Kafka says UNKNOWN_SERVER_ERROR), NOT_COORDINATOR,
-COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
+Errors: INVALID_GROUP_ID, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, INCONSISTENT_GROUP_PROTOCOL,
+REBALANCE_IN_PROGRESS, MESSAGE_TOO_LARGE where the group doesn't fit into a record (Kafka says UNKNOWN_SERVER_ERROR),
+NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
 
-Requests of up to 64 assignments are served by a quick path: the compiled module reads them, and writes the answer with the assignment.
-What is decided is decided by the same function.
+Requests of up to 64 assignments are served by a quick path: the compiled module reads them, and writes the answer with
+the assignment. What is decided is decided by the same function.
 
 KIPs: 345, 559.
 """
@@ -42,7 +42,9 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
     """The handler over the groups of a broker."""
 
     def handle(request: SyncGroupRequest, context: RequestContext) -> SyncGroupResponse | Pending[SyncGroupResponse]:
-        if context.api_version >= _NAMES_REQUIRED_SINCE and (request.protocol_type is None or request.protocol_name is None):
+        if context.api_version >= _NAMES_REQUIRED_SINCE and (
+            request.protocol_type is None or request.protocol_name is None
+        ):
             return sync_failed(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         refusal = groups.check_group_id(request.group_id)
         shard = refusal if refusal is not None else groups.find(request.group_id)
@@ -51,14 +53,26 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
         return _sync(groups, shard, request)
 
     compiled = native.compiled
-    return HandlerSpec(key=ApiKey.SYNC_GROUP, handle=handle, quick=None if compiled is None else _quick(groups, compiled))
+    return HandlerSpec(
+        key=ApiKey.SYNC_GROUP, handle=handle, quick=None if compiled is None else _quick(groups, compiled)
+    )
 
 
 def _quick(groups: GroupCoordinator, compiled: CompiledWalk) -> QuickPath:
     write = compiled.sync_answer
 
     def handle(asked: SmallSync, _buffer: memoryview, _client: Any) -> bytes | Pending[SyncGroupResponse] | None:
-        version, correlation_id, group_id, generation_id, member_id, instance_id, protocol_type, protocol_name, assignments = asked
+        (
+            version,
+            correlation_id,
+            group_id,
+            generation_id,
+            member_id,
+            instance_id,
+            protocol_type,
+            protocol_name,
+            assignments,
+        ) = asked
         shard = groups.find(group_id)
         if isinstance(shard, ErrorCode):
             return None
@@ -69,7 +83,10 @@ def _quick(groups: GroupCoordinator, compiled: CompiledWalk) -> QuickPath:
             group_instance_id=instance_id,
             protocol_type=protocol_type,
             protocol_name=protocol_name,
-            assignments=[SyncGroupRequestAssignment(member_id=member, assignment=assignment) for member, assignment in assignments],
+            assignments=[
+                SyncGroupRequestAssignment(member_id=member, assignment=assignment)
+                for member, assignment in assignments
+            ],
         )
         pending = _sync(groups, shard, request)
         answer = pending.response

@@ -1,17 +1,18 @@
 """TxnOffsetCommit: v0-v6.
 
-Behaviour: keeps how far a group has read, as a part of a producer's transaction: it counts, and is returned, when that is committed, and
-never when it is aborted. The transaction must have the partition that the group's offsets are kept in; its coordinator is asked. A
-member commits with its generation (KIP-447); a commit without a member id is accepted at any time. It is answered when it is committed
-in the log.
+Behaviour: keeps how far a group has read, as a part of a producer's transaction: it counts, and is returned, when that
+is committed, and never when it is aborted. The transaction must have the partition that the group's offsets are kept
+in; its coordinator is asked. A member commits with its generation (KIP-447); a commit without a member id is accepted
+at any time. It is answered when it is committed in the log.
 
 Version notes: v2 has leader epochs and knows COORDINATOR_LOAD_IN_PROGRESS. v3 has members and generations. v4 knows
 TRANSACTION_ABORTABLE. v5 adds the partition to the transaction by itself (KIP-890). v6 has topic ids.
 
-Errors: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, OFFSET_METADATA_TOO_LARGE in single partitions; in all INVALID_GROUP_ID,
-those of `told_to_committer`, INVALID_TXN_STATE when a transaction ended meanwhile, INVALID_COMMIT_OFFSET_SIZE when it would have more
-offsets than `PENDING_OFFSETS_MAX` (Kafka has no limit), INVALID_PRODUCER_EPOCH, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION,
-NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
+Errors: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, OFFSET_METADATA_TOO_LARGE in single partitions; in all
+INVALID_GROUP_ID, those of `told_to_committer`, INVALID_TXN_STATE when a transaction ended meanwhile,
+INVALID_COMMIT_OFFSET_SIZE when it would have more offsets than `PENDING_OFFSETS_MAX` (Kafka has no limit),
+INVALID_PRODUCER_EPOCH, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, NOT_COORDINATOR,
+COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
 
 KIPs: 98, 320, 447, 848, 890.
 """
@@ -78,7 +79,9 @@ class _Commit:
             return self._failed(shard)
         adds = self._version >= _ADDS_SINCE
         producer_id, producer_epoch = request.producer_id, request.producer_epoch
-        if shard.partition.log.producer_state.is_in_transaction(producer_id, producer_epoch) or not (adds or verifier.is_wanted):
+        if shard.partition.log.producer_state.is_in_transaction(producer_id, producer_epoch) or not (
+            adds or verifier.is_wanted
+        ):
             return self._keep(shard)
         if shard.partition.log.producer_state.is_fenced(producer_id, producer_epoch):
             return self._failed(ErrorCode.INVALID_PRODUCER_EPOCH)
@@ -98,7 +101,9 @@ class _Commit:
         now_ms = self._groups.broker.clock.wall_ms()
 
         def begin() -> Verification:
-            return state.verifications.begin(producer_id, producer_epoch, NO_SEQUENCE, adds_itself=transaction.adds, now_ms=now_ms)
+            return state.verifications.begin(
+                producer_id, producer_epoch, NO_SEQUENCE, adds_itself=transaction.adds, now_ms=now_ms
+            )
 
         guard = begin()
 
@@ -111,8 +116,11 @@ class _Commit:
                 pending.complete(self._failed(self._told(error)))
                 return
             shard = self._groups.find(self._request.group_id)
-            # A marker that came while the coordinator was asked has taken the guard away: the transaction that it knew is over.
-            holds = state.verifications.find(producer_id) is guard or state.is_in_transaction(producer_id, producer_epoch)
+            # A marker that came while the coordinator was asked has taken the guard away: the transaction that it knew
+            # is over.
+            holds = state.verifications.find(producer_id) is guard or state.is_in_transaction(
+                producer_id, producer_epoch
+            )
             if isinstance(shard, ErrorCode) or shard is not asked:
                 pending.complete(self._failed(shard if isinstance(shard, ErrorCode) else ErrorCode.NOT_COORDINATOR))
             elif state.is_fenced(producer_id, producer_epoch):
@@ -120,7 +128,9 @@ class _Commit:
             elif not holds:
                 pending.complete(self._failed(ErrorCode.INVALID_TXN_STATE))
             else:
-                self._keep(shard).listen(lambda response: pending.fail() if response is None else pending.complete(response))
+                self._keep(shard).listen(
+                    lambda response: pending.fail() if response is None else pending.complete(response)
+                )
 
         def answered(error: ErrorCode) -> None:
             try:
@@ -139,7 +149,9 @@ class _Commit:
                 effects.answer(pending, self._failed(error))
                 return
             rows = shard.state.committed.commit_in_transaction(self._request, self._topics.known, effects, self._by)
-            effects.answer_when_committed(pending, TxnOffsetCommitResponse(topics=self._topics.merged(rows)), self._failed)
+            effects.answer_when_committed(
+                pending, TxnOffsetCommitResponse(topics=self._topics.merged(rows)), self._failed
+            )
 
         return self._groups.decide(shard, decide)
 
@@ -157,7 +169,9 @@ def handler(groups: GroupCoordinator, transactions: TransactionCoordinator) -> H
     """The handler over the groups and transactions of a broker."""
     verifier = TransactionVerifier(transactions, transactions.peers, transactions.loop)
 
-    def handle(request: TxnOffsetCommitRequest, context: RequestContext) -> TxnOffsetCommitResponse | Pending[TxnOffsetCommitResponse]:
+    def handle(
+        request: TxnOffsetCommitRequest, context: RequestContext
+    ) -> TxnOffsetCommitResponse | Pending[TxnOffsetCommitResponse]:
         return _Commit(groups, request, context).start(verifier)
 
     return HandlerSpec(key=ApiKey.TXN_OFFSET_COMMIT, handle=handle, quick=small_transactional_commit(groups, verifier))

@@ -1,10 +1,11 @@
 """UnregisterBroker: v0-v0.
 
-Behaviour: forgets a broker that won't come back, so that no new partition is placed on it; answers when the change is in the metadata. What
-replicas it has stay assigned to it until they are reassigned. It may register again at any time, and is known again then.
+Behaviour: forgets a broker that won't come back, so that no new partition is placed on it; answers when the change is
+in the metadata. What replicas it has stay assigned to it until they are reassigned. It may register again at any time,
+and is known again then.
 
-Errors: CLUSTER_AUTHORIZATION_FAILED, BROKER_ID_NOT_REGISTERED, INVALID_REQUEST for a broker that is alive (Kafka unregisters it, though
-it continues to serve), NOT_CONTROLLER, REQUEST_TIMED_OUT.
+Errors: CLUSTER_AUTHORIZATION_FAILED, BROKER_ID_NOT_REGISTERED, INVALID_REQUEST for a broker that is alive (Kafka
+unregisters it, though it continues to serve), NOT_CONTROLLER, REQUEST_TIMED_OUT.
 
 KIPs: 631.
 """
@@ -35,7 +36,9 @@ def handler(broker: BrokerContext) -> HandlerSpec:
     async def handle(request: UnregisterBrokerRequest, context: RequestContext) -> UnregisterBrokerResponse:
         metadata = broker.metadata
         deadline = asyncio.get_running_loop().time() + TIMEOUT_MS / 1000
-        outcome = await decide_and_commit(metadata, lambda: plan_unregistration(metadata.image, request.broker_id), deadline)
+        outcome = await decide_and_commit(
+            metadata, lambda: plan_unregistration(metadata.image, request.broker_id), deadline
+        )
         if isinstance(outcome, Refusal):
             return refused(request, context.api_version, outcome)
         broker.log.info("broker unregistered", broker_id=request.broker_id)

@@ -1,14 +1,15 @@
 """UpdateFeatures: v0-v2.
 
-Behaviour: changes the levels of features that clients can change (`broker/network/features.py`), all of them or none; answered when the
-levels are in the metadata, of which every broker takes them. A level that the cluster has already may be asked for. With `validate_only`
-it is only checked.
+Behaviour: changes the levels of features that clients can change (`broker/network/features.py`), all of them or none;
+answered when the levels are in the metadata, of which every broker takes them. A level that the cluster has already may
+be asked for. With `validate_only` it is only checked.
 
-Version notes: v0 says whether a level may fall, v1 how carefully (KIP-778); both downgrades are the same here, as no level destroys
-anything. v0 and v1 have a row for each feature where there is no error.
+Version notes: v0 says whether a level may fall, v1 how carefully (KIP-778); both downgrades are the same here, as no
+level destroys anything. v0 and v1 have a row for each feature where there is no error.
 
-Errors: CLUSTER_AUTHORIZATION_FAILED, INVALID_UPDATE_VERSION for the first feature that can't have its level, FEATURE_UPDATE_FAILED while a
-broker of an earlier version is alive, INVALID_REQUEST for more updates than `UPDATES_MAX`, NOT_CONTROLLER, REQUEST_TIMED_OUT.
+Errors: CLUSTER_AUTHORIZATION_FAILED, INVALID_UPDATE_VERSION for the first feature that can't have its level,
+FEATURE_UPDATE_FAILED while a broker of an earlier version is alive, INVALID_REQUEST for more updates than
+`UPDATES_MAX`, NOT_CONTROLLER, REQUEST_TIMED_OUT.
 
 KIPs: 584, 778.
 """
@@ -100,5 +101,9 @@ def _too_many(request: UpdateFeaturesRequest) -> Refusal | None:
 
 
 def _done(request: UpdateFeaturesRequest, version: int) -> UpdateFeaturesResponse:
-    rows = [UpdatableFeatureResult(feature=each.feature) for each in request.feature_updates] if version <= _ROWS_UNTIL else []
+    rows = (
+        [UpdatableFeatureResult(feature=each.feature) for each in request.feature_updates]
+        if version <= _ROWS_UNTIL
+        else []
+    )
     return UpdateFeaturesResponse(results=rows)

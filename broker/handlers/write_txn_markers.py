@@ -1,11 +1,12 @@
 """WriteTxnMarkers: v1-v2.
 
-Behaviour: writes how transactions ended to partitions that are led here, for their coordinator; each is answered when it is committed.
+Behaviour: writes how transactions ended to partitions that are led here, for their coordinator; each is answered when
+it is committed.
 
 Version notes: v2 tells transactions that have epochs of their own: their markers can't end the next one (KIP-890).
 
-Errors: CLUSTER_AUTHORIZATION_FAILED; in single partitions those of `MarkerWriter.write`: among them INVALID_PRODUCER_EPOCH and
-TRANSACTION_COORDINATOR_FENCED.
+Errors: CLUSTER_AUTHORIZATION_FAILED; in single partitions those of `MarkerWriter.write`: among them
+INVALID_PRODUCER_EPOCH and TRANSACTION_COORDINATOR_FENCED.
 
 KIPs: 98, 890.
 """
@@ -69,15 +70,23 @@ def handler(broker: BrokerContext, writer: MarkerWriter) -> HandlerSpec:
 
 
 def _keys(marker: WritableTxnMarker) -> list[TopicPartition]:
-    return list(dict.fromkeys(TopicPartition(topic.name, number) for topic in marker.topics for number in topic.partition_indexes))
+    return list(
+        dict.fromkeys(
+            TopicPartition(topic.name, number) for topic in marker.topics for number in topic.partition_indexes
+        )
+    )
 
 
 def _end(marker: WritableTxnMarker) -> TransactionEnd:
     is_bumped = marker.transaction_version >= EPOCH_BUMPS_SINCE
-    return TransactionEnd(marker.producer_id, marker.producer_epoch, marker.transaction_result, marker.coordinator_epoch, is_bumped)
+    return TransactionEnd(
+        marker.producer_id, marker.producer_epoch, marker.transaction_result, marker.coordinator_epoch, is_bumped
+    )
 
 
-def _response(request: WriteTxnMarkersRequest, errors: dict[tuple[int, TopicPartition], ErrorCode]) -> WriteTxnMarkersResponse:
+def _response(
+    request: WriteTxnMarkersRequest, errors: dict[tuple[int, TopicPartition], ErrorCode]
+) -> WriteTxnMarkersResponse:
     markers = []
     for index, marker in enumerate(request.markers):
         topics: dict[str, list[WritableTxnMarkerPartitionResult]] = {}

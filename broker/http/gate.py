@@ -1,12 +1,13 @@
 """Who may see what a broker serves by HTTP.
 
-Visitors show a certificate that the listener asks for, or log in by name and password (HTTP Basic). A login needs DESCRIBE on the cluster,
-unless the handler asks for rights itself (`http_app.decides_itself`).
+Visitors show a certificate that the listener asks for, or log in by name and password (HTTP Basic). A login needs
+DESCRIBE on the cluster, unless the handler asks for rights itself (`http_app.decides_itself`).
 
-From this machine no login is needed for health, for a handler that asks for a login of its own, and with `http.trust.local` for
-everything. A proxy on this machine may pass requests on without saying so, so that they look like requests of this machine; therefore that
-key is off by default. A request without a login must name this machine as its host, or a page of another site could reach it by a name of
-its own that resolves to 127.0.0.1. What a page of another site has a browser fetch is refused.
+From this machine no login is needed for health, for a handler that asks for a login of its own, and with
+`http.trust.local` for everything. A proxy on this machine may pass requests on without saying so, so that they look
+like requests of this machine; therefore that key is off by default. A request without a login must name this machine as
+its host, or a page of another site could reach it by a name of its own that resolves to 127.0.0.1. What a page of
+another site has a browser fetch is refused.
 """
 
 from __future__ import annotations

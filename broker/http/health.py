@@ -1,4 +1,7 @@
-"""`/health/live`: the event loop answers. `/health/ready`: clients can be sent here; 503 and the reasons where they can't."""
+"""`/health/live`: the event loop answers.
+
+`/health/ready`: clients can be sent here; 503 and the reasons where they can't.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,9 @@ class HealthSite:
         reasons = readiness.reasons()
         if readiness.wants_in_sync or IN_SYNC in request.query:
             reasons += await self._out_of_sync()
-        return web.json_response({"ready": not reasons, "broker": readiness.broker_id, "reasons": reasons}, status=503 if reasons else 200)
+        return web.json_response(
+            {"ready": not reasons, "broker": readiness.broker_id, "reasons": reasons}, status=503 if reasons else 200
+        )
 
     async def _out_of_sync(self) -> list[str]:
         """The reason for partitions that aren't in sync, if there are any."""

@@ -1,8 +1,9 @@
 """Logins of visitors by name and password (HTTP Basic), against the SCRAM users of the cluster.
 
-A browser sends the password with every request. The slow step is done elsewhere, for one request at a time; what was found right is
-remembered for a while by a keyed digest, as long as the credential is the same. A failure is answered at a time that doesn't depend on what
-is wrong, unknown users cost what known ones do, and who fails too often isn't looked at for a while.
+A browser sends the password with every request. The slow step is done elsewhere, for one request at a time; what was
+found right is remembered for a while by a keyed digest, as long as the credential is the same. A failure is answered at
+a time that doesn't depend on what is wrong, unknown users cost what known ones do, and who fails too often isn't looked
+at for a while.
 """
 
 from __future__ import annotations
@@ -107,7 +108,9 @@ class Logins:
         places = WAITING_MAX if self._failures.is_known(address, user, now_ms) else STRANGERS_WAITING_MAX
         return self._waiting[network_of(address)] < VISITOR_WAITING_MAX and self._waiting.total() < places
 
-    async def _proves(self, visitor: str, mechanism: ScramMechanism, credential: ScramCredential, password: str) -> bool:
+    async def _proves(
+        self, visitor: str, mechanism: ScramMechanism, credential: ScramCredential, password: str
+    ) -> bool:
         self._waiting[visitor] += 1
         try:
             async with self._turn:

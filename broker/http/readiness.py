@@ -66,7 +66,10 @@ class Readiness:
         return found
 
     def out_of_sync(self, found: list[str]) -> Iterator[None]:
-        """Adds a reason for partitions with replicas that aren't in sync, if this broker leads or follows them. In steps."""
+        """Adds a reason for partitions with replicas that aren't in sync, if this broker leads or follows them.
+
+        In steps.
+        """
         image, count, looked = self._session.image, 0, 0
         named: list[str] = []
         for topic in image.topics.values():
@@ -83,4 +86,6 @@ class Readiness:
                         named.append(f"{topic.name}-{partition}")
         yield
         if count:
-            found.append(f"replicas of {count} partitions are not in sync: {', '.join(named)}{', …' if count > len(named) else ''}")
+            found.append(
+                f"replicas of {count} partitions are not in sync: {', '.join(named)}{', …' if count > len(named) else ''}"
+            )

@@ -19,7 +19,13 @@ class HttpService:
     """What one broker serves by HTTP. `listen` once, then `close`."""
 
     def __init__(
-        self, config: BrokerConfig, gate: GateLoader, sites: Sequence[SiteLoader], clock: Clock, tasks: TaskRegistry, log: Any
+        self,
+        config: BrokerConfig,
+        gate: GateLoader,
+        sites: Sequence[SiteLoader],
+        clock: Clock,
+        tasks: TaskRegistry,
+        log: Any,
     ) -> None:
         """`gate` and `sites` are asked for at the first visit."""
         self._listeners = config.http_listeners
@@ -54,7 +60,11 @@ class HttpService:
             self.addresses = (*self.addresses, listener._replace(port=port).text)
         if in_clear := beyond_loopback(self._listeners):
             remedy = f"https://, or an address of this machine behind a proxy that is listed in {TRUSTED_PROXIES}"
-            self._log.warning("other machines send their passwords to listeners of HTTP in the clear", listeners=in_clear, remedy=remedy)
+            self._log.warning(
+                "other machines send their passwords to listeners of HTTP in the clear",
+                listeners=in_clear,
+                remedy=remedy,
+            )
 
     async def close(self) -> None:
         """End all connections. A second call does nothing."""

@@ -49,14 +49,16 @@ class Adoption(Enum):
 async def adoption_due(
     store: MetadataStore, filesystem: FileSystem, directories: Sequence[str], metadata_file: str, prefix: bytes
 ) -> Adoption:
-    """Whether topics are to be taken over from the directories; noted in the metadata if so. To be called before the session is opened.
+    """Whether topics are to be taken over from the directories; noted in the metadata if so.
 
-    The operator's word is used up by it. `metadata_file` is what the metadata are called in a refusal; their keys begin with `prefix`.
-    Errors: StorageError when the metadata were lost; those of the store.
+    To be called before the session is opened. The operator's word is used up by it. `metadata_file` is what the
+    metadata are called in a refusal; their keys begin with `prefix`. Errors: StorageError when the metadata were lost;
+    those of the store.
     """
     wish = f"{directories[0]}/{ADOPTION_WISH}"
     noted = prefix + keys.ADOPTION
-    # A store that is suspended isn't new, a recovery or a restore was cut off there: the session refuses it, and says so.
+    # A store that is suspended isn't new, a recovery or a restore was cut off there: the session refuses it, and says
+    # so.
     is_new = await store.get(prefix + keys.CLUSTER_ID) is None and await store.get(prefix + keys.SUSPENSION) is None
     if is_new:
         adoption = _wanted(filesystem, directories, metadata_file, wish)
@@ -77,9 +79,16 @@ async def adoption_due(
 
 
 def _wanted(filesystem: FileSystem, directories: Sequence[str], metadata_file: str, wish: str) -> Adoption:
-    """What it means that the metadata are new. Errors: StorageError when they were in use by Lowtide, and that was not confirmed."""
+    """What it means that the metadata are new.
+
+    Errors: StorageError when they were in use by Lowtide, and that was not confirmed.
+    """
     names = {directory: _names(filesystem, directory) for directory in directories}
-    held = [directory for directory, content in names.items() if any(parse_folder_name(name) is not None for name in content)]
+    held = [
+        directory
+        for directory, content in names.items()
+        if any(parse_folder_name(name) is not None for name in content)
+    ]
     used = [directory for directory, content in names.items() if REGISTRATION_COUNTER in content]
     if held and used and not filesystem.exists(wish):
         reason = (
@@ -94,11 +103,16 @@ def _wanted(filesystem: FileSystem, directories: Sequence[str], metadata_file: s
 
 
 def kafka_configs(filesystem: FileSystem, directories: Sequence[str], log: Any) -> dict[TopicId, dict[str, str]]:
-    """How Kafka's topics were configured, without what this broker can't keep; nothing where that can't be found out. The log says what."""
+    """How Kafka's topics were configured, without what this broker can't keep; nothing where that can't be found out.
+
+    The log says what.
+    """
     try:
         found = read_topic_configs(filesystem, directories)
     except (UnreadableMetadataError, OSError) as error:
-        log.warning("the metadata log of Kafka can't be read, topics begin with the default configuration", reason=str(error))
+        log.warning(
+            "the metadata log of Kafka can't be read, topics begin with the default configuration", reason=str(error)
+        )
         return {}
     if found is None:
         log.warning("there is no metadata log of Kafka, topics begin with the default configuration")
@@ -114,8 +128,13 @@ def kafka_configs(filesystem: FileSystem, directories: Sequence[str], log: Any) 
     return found
 
 
-async def adopt_topics(session: MetadataSession, logs: Iterable[Log], configs: Mapping[TopicId, Mapping[str, str]], log: Any) -> None:
-    """Register every topic of which all partitions, from 0 on, are among the logs. Errors: those of `MetadataSession.commit`."""
+async def adopt_topics(
+    session: MetadataSession, logs: Iterable[Log], configs: Mapping[TopicId, Mapping[str, str]], log: Any
+) -> None:
+    """Register every topic of which all partitions, from 0 on, are among the logs.
+
+    Errors: those of `MetadataSession.commit`.
+    """
     found: dict[tuple[str, TopicId], dict[int, int]] = {}
     next_producer_id = 0
     for each in logs:
@@ -126,12 +145,21 @@ async def adopt_topics(session: MetadataSession, logs: Iterable[Log], configs: M
         if name in session.image.topics:
             continue  # An adoption that was cut off came as far as this.
         if sorted(epochs) != list(range(len(epochs))):
-            log.warning("topic found on disk has gaps in its partitions, it is left alone", topic=name, partitions=sorted(epochs))
+            log.warning(
+                "topic found on disk has gaps in its partitions, it is left alone",
+                topic=name,
+                partitions=sorted(epochs),
+            )
             continue
         leader_epochs = [epochs[number] for number in range(len(epochs))]
         plan = plan_adoption(session.image, name, topic_id, leader_epochs, session.broker_id, configs.get(topic_id, {}))
         await session.wait_for(await session.commit(plan))
-        log.info("topic found on disk is taken over", topic=name, partitions=len(epochs), configuration=dict(configs.get(topic_id, {})))
+        log.info(
+            "topic found on disk is taken over",
+            topic=name,
+            partitions=len(epochs),
+            configuration=dict(configs.get(topic_id, {})),
+        )
     if next_producer_id > 0:
         with suppress(ConflictError):  # Likewise.
             await session.wait_for(await session.commit(plan_producer_ids_from(next_producer_id)))

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 def make_audit(config: BrokerConfig, ports: Ports, log: Any) -> AuditLog:
-    """Without an audit log, denied operations are lines of the broker's log. Errors: OSError where the file can't be opened."""
+    """Without an audit log, denied operations are lines of the broker's log.
+
+    Errors: OSError where the file can't be opened.
+    """
     target, wanted = config.values["lowtide.audit.log"], config.values["lowtide.audit.events"]
     assert isinstance(wanted, tuple)
     events = frozenset(map(AuditEvent, wanted))

@@ -1,7 +1,8 @@
 """A broker's life: what is started in which order, and stopped in the reverse one.
 
-Start: metadata store → cluster id → log directories (recovery) → port bound → registration → image → logs as the image says → requests
-are answered. Stop: no new connections, owed answers go out, the registration ends, logs are flushed and marked clean.
+Start: metadata store → cluster id → log directories (recovery) → port bound → registration → image → logs as the image
+says → requests are answered. Stop: no new connections, owed answers go out, the registration ends, logs are flushed and
+marked clean.
 
 It is built upward: `BrokerBase`, then the store, the session and the logs, then `Serving` over them.
 
@@ -99,7 +100,9 @@ class Broker:
             sites=tuple(sites),
         )
         self._controller_work = ControllerWork(config.node_id, lambda: controller_settings(self._base.configs.current))
-        self._image_lines = ImageLines(config.node_id, log, () if ports.neighbours is None else ports.neighbours.machine)
+        self._image_lines = ImageLines(
+            config.node_id, log, () if ports.neighbours is None else ports.neighbours.machine
+        )
         self._store: OwnedStore | None = None
         self._log_manager: LogManager | None = None
         self._session: MetadataSession | None = None
@@ -136,8 +139,8 @@ class Broker:
     async def start(self) -> None:
         """Start, and return when clients are served.
 
-        Errors: StorageError, SessionError, MetadataStoreError, OSError (the port): each says what to do about it. What was started is
-        stopped again.
+        Errors: StorageError, SessionError, MetadataStoreError, OSError (the port): each says what to do about it. What
+        was started is stopped again.
         """
         try:
             await self._start()
@@ -157,19 +160,30 @@ class Broker:
         place = ports.shared_metadata or f"{config.log_dirs[0]}/{METADATA_FILE}"
         adopts = await adoption_due(self._store, ports.filesystem, config.log_dirs, place, ports.metadata_prefix)
         self._session = make_session(config, ports, self._store, self._tasks, self._controller_work.plan)
-        self._log_manager = make_log_manager(self._base.configs, ports, self._base.descriptors, self._on_directory_failed)
+        self._log_manager = make_log_manager(
+            self._base.configs, ports, self._base.descriptors, self._on_directory_failed
+        )
         try:
-            remembered = {} if adopts is not Adoption.NONE else read_copies(ports.filesystem, self._log_manager.directories.paths, self.log)
+            remembered = (
+                {}
+                if adopts is not Adoption.NONE
+                else read_copies(ports.filesystem, self._log_manager.directories.paths, self.log)
+            )
             cluster_id = await self._session.open(self._log_manager.directories.known_cluster_id(), remembered)
         except OtherClusterError as error:
             raise StorageError(", ".join(config.log_dirs), f"{error} (meta.properties)") from error
         await warn_without_raft_log(self._store, ports.shared_metadata, self.log)
         if self._session.nested is not None:
-            self.log.warning("keys of two clusters lie in each other, each leaves the other's alone", reason=self._session.nested)
+            self.log.warning(
+                "keys of two clusters lie in each other, each leaves the other's alone", reason=self._session.nested
+            )
         self._image_lines.say_unreadable(MetadataImage(), self._session.image)
         self._follow_configs(self._session.image)
         now = self._base.configs.current
-        topics = {name: KnownTopic(topic.topic_id, log_config(now, topic.configs)) for name, topic in self._session.image.topics.items()}
+        topics = {
+            name: KnownTopic(topic.topic_id, log_config(now, topic.configs))
+            for name, topic in self._session.image.topics.items()
+        }
         began_ms = ports.clock.monotonic_ms()
         self._log_manager.open(
             cluster_id,
@@ -178,7 +192,9 @@ class Broker:
             topics=topics,
             deleted_topics=self._session.image.deleted_topics,
             # Where one broker has the metadata, no topic is deleted while it is away.
-            remembered_topics={path: partial(topic_id_in, copy) for path, copy in remembered.items()} if ports.shared_metadata else {},
+            remembered_topics={path: partial(topic_id_in, copy) for path, copy in remembered.items()}
+            if ports.shared_metadata
+            else {},
         )
         tell_recoveries(self._log_manager, ports.clock.monotonic_ms() - began_ms, self.log)
         self._session.keep(self._keep_copies)
@@ -201,7 +217,9 @@ class Broker:
         await self._join(session, log_manager, self.serving.partitions.assigned, adopts)
         self.serving.begin()
 
-    async def _join(self, session: MetadataSession, log_manager: LogManager, assigned: AssignedPartitions, adopts: Adoption) -> None:
+    async def _join(
+        self, session: MetadataSession, log_manager: LogManager, assigned: AssignedPartitions, adopts: Adoption
+    ) -> None:
         """Register, take over what was found if that is wanted, and have the partitions here that the metadata give to this broker."""
         config, ports = self._base.configs.current, self._ports
         assigned.hosted_logs.expect(session.image, config.node_id)
@@ -231,7 +249,12 @@ class Broker:
         serving = self.serving
         if serving is not None:
             is_one_of_many = serving.partitions.fence is not None
-            if is_one_of_many and self._session is not None and self.config.controlled_shutdown_enable and not self.failed:
+            if (
+                is_one_of_many
+                and self._session is not None
+                and self.config.controlled_shutdown_enable
+                and not self.failed
+            ):
                 await self._leave(self._session)
             await serving.close(0 if self._hurries.is_set() else STOP_GRACE_S)
         await self._abandon(clean=True)
@@ -325,7 +348,10 @@ class Broker:
             self._fail("the log directory with the metadata store has failed, the broker stops")
 
     def _offline_replicas(self, image: MetadataImage) -> Replicas:
-        """What other brokers may take over from log directories that failed. With a store of its own a broker has no others."""
+        """What other brokers may take over from log directories that failed.
+
+        With a store of its own a broker has no others.
+        """
         if not self._ports.shared_metadata or self._log_manager is None:
             return {}
         return replicas_of(image, self._log_manager.offline_partitions())
@@ -341,11 +367,15 @@ class Broker:
             self._fail(f"{self._store.failure}, the broker stops")
 
     def _wake_controller(self) -> None:
-        if self._session is not None and self._controller_work.on_tick(self._session.image, self._ports.clock.monotonic_ms()):
+        if self._session is not None and self._controller_work.on_tick(
+            self._session.image, self._ports.clock.monotonic_ms()
+        ):
             self._session.wake_controller()
 
     def _on_task_failed(self, name: str, error: BaseException) -> None:
-        if isinstance(error, OldBrokerError | InconsistentClusterError):  # The others agreed while it was away; the store went back.
+        if isinstance(
+            error, OldBrokerError | InconsistentClusterError
+        ):  # The others agreed while it was away; the store went back.
             self._fail(f"the broker stops: {error}")
             return
         self.log.error("task failed", task=name, error=f"{type(error).__name__}: {error}")

@@ -1,7 +1,8 @@
 """A broker's place in its cluster: what it tells when it registers, how long it counts as alive, and how it leaves.
 
-A broker that stops hands its leaderships over first: it says so in the metadata, the controller moves them, and it waits for that. It waits
-for nothing that can't happen: a partition stays where no other replica is in sync, and a single broker has nothing to wait for.
+A broker that stops hands its leaderships over first: it says so in the metadata, the controller moves them, and it
+waits for that. It waits for nothing that can't happen: a partition stays where no other replica is in sync, and a
+single broker has nothing to wait for.
 
 Sources: KIP-631, KIP-841; Kafka's `BrokerServer.shutdown`, which waits as long.
 """
@@ -49,7 +50,11 @@ def session_settings(config: BrokerConfig, *, prefix: bytes, shared: bool) -> Se
 
 
 def make_session(
-    config: BrokerConfig, ports: Ports, store: MetadataStore, tasks: TaskRegistry, reconcile: Callable[[MetadataImage], ChangePlan]
+    config: BrokerConfig,
+    ports: Ports,
+    store: MetadataStore,
+    tasks: TaskRegistry,
+    reconcile: Callable[[MetadataImage], ChangePlan],
 ) -> MetadataSession:
     """The broker's session, not yet opened. Errors: OSError where the system gives no thread for its lease keeper."""
     settings = session_settings(config, prefix=ports.metadata_prefix, shared=bool(ports.shared_metadata))
@@ -85,7 +90,8 @@ def registration_of(config: BrokerConfig, advertised: tuple[Listener, ...]) -> B
 async def hand_over(session: MetadataSession, clock: Clock, log: Any) -> None:
     """Return when another broker leads all that this one led, as far as one could.
 
-    Stops waiting when this broker is fenced, since nothing that it leads is led any more then, and after `HAND_OVER_LIMIT_MS`.
+    Stops waiting when this broker is fenced, since nothing that it leads is led any more then, and after
+    `HAND_OVER_LIMIT_MS`.
     """
     if session.is_fenced or len(session.image.brokers) <= 1:
         return

@@ -54,7 +54,9 @@ class Loaded(msgspec.Struct, frozen=True):
 class Certificates:
     """The certificates of one listener. `load` once, then `look` now and then."""
 
-    def __init__(self, listener_name: str, settings: TlsListener, log: Any, *, is_between_brokers: bool = False) -> None:
+    def __init__(
+        self, listener_name: str, settings: TlsListener, log: Any, *, is_between_brokers: bool = False
+    ) -> None:
         """`is_between_brokers`: brokers that have the old certificates have to get on with the new ones."""
         self._name = listener_name
         self._wanted = settings
@@ -116,7 +118,8 @@ class Certificates:
         self._loaded = loaded
         if not loaded.names_authorities:
             message = (
-                "clients are asked for a certificate without the names of the authorities: those of another one show it, and are refused"
+                "clients are asked for a certificate without the names of accepted authorities: "
+                "a client may present one of another authority and be refused"
             )
             self._log.warning(message, listener=self._name)
 
@@ -140,7 +143,9 @@ class Certificates:
         except TlsError as error:
             is_missing = isinstance(error, MissingError)
             if not (is_missing and self._is_missing):
-                self._log.error("renewed certificate can't be used, the old one stays", listener=self._name, reason=str(error))
+                self._log.error(
+                    "renewed certificate can't be used, the old one stays", listener=self._name, reason=str(error)
+                )
             self._is_missing = is_missing
             return
         self._is_missing = False
@@ -163,20 +168,30 @@ class MissingError(TlsError):
 
 def _check_names(old: Loaded, new: Loaded) -> None:
     """Whether the certificate is for those who know the old one. Errors: TlsError."""
-    settings, before, now = new.settings, certificate_names(old.material.certificate), certificate_names(new.material.certificate)
+    settings, before, now = (
+        new.settings,
+        certificate_names(old.material.certificate),
+        certificate_names(new.material.certificate),
+    )
     if before.subject != now.subject and not settings.may_change_subject:
         message = (
-            f"its subject is {now.subject!r}, that of the one in use {before.subject!r}: allowed is another with ssl.allow.dn.changes=true"
+            f"its subject is {now.subject!r}, that of the one in use {before.subject!r}: "
+            "allowed is another with ssl.allow.dn.changes=true"
         )
         raise TlsError(message)
     lost = before.alternatives - now.alternatives
     if lost and not settings.may_lose_names:
-        message = f"it lacks {', '.join(sorted(lost))} of the one in use: allowed is that with ssl.allow.san.changes=true"
+        message = (
+            f"it lacks {', '.join(sorted(lost))} of the one in use: allowed is that with ssl.allow.san.changes=true"
+        )
         raise TlsError(message)
 
 
 def _check_brokers(old: Loaded, new: Loaded) -> None:
-    """Whether brokers with the old stores and those with the new ones get on, if they do with the old ones. Errors: TlsError."""
+    """Whether brokers with the old stores and those with the new ones get on, if they do with the old ones.
+
+    Errors: TlsError.
+    """
 
     def as_client(loaded: Loaded) -> ssl.SSLContext:
         return peer_context(loaded.material, protocols=loaded.settings.protocols, checks_host=False)
@@ -185,7 +200,10 @@ def _check_brokers(old: Loaded, new: Loaded) -> None:
         shake_hands(old.context, as_client(old))
     except TlsError:
         return
-    for server, client, which in ((new, old, "the old stores don't trust the new certificate"), (old, new, "the new ones the old one")):
+    for server, client, which in (
+        (new, old, "the old stores don't trust the new certificate"),
+        (old, new, "the new ones the old one"),
+    ):
         try:
             shake_hands(server.context, as_client(client))
         except TlsError as error:
@@ -202,9 +220,15 @@ def _loaded(settings: TlsListener, contents: Contents) -> Loaded:
         material = ServerMaterial(contents[0] or store.certificates.encode(), store.key.encode(), store.key_password)
     authorities = b""
     if trust is not None:
-        authorities = trust_store(contents[1], trust.password) if trust.kind == PKCS12 else contents[1] or trust.certificates.encode()
+        authorities = (
+            trust_store(contents[1], trust.password)
+            if trust.kind == PKCS12
+            else contents[1] or trust.certificates.encode()
+        )
     material = ServerMaterial(material.certificate, material.key, material.key_password, authorities)
-    context = server_context(material, client_auth=settings.client_auth, protocols=settings.protocols, ciphers=settings.ciphers)
+    context = server_context(
+        material, client_auth=settings.client_auth, protocols=settings.protocols, ciphers=settings.ciphers
+    )
     peer = peer_context(material, protocols=settings.protocols, checks_host=settings.checks_host)
     names = settings.client_auth == "none" or name_authorities(context, authorities.decode("ascii"))
     return Loaded(settings, contents, material, context, peer, names)

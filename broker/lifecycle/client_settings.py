@@ -1,6 +1,7 @@
 """How clients log in to a cluster with `secure_material`: by the names of each client library, and as files.
 
-Files of a folder, readable by their owner alone: `admin.properties` for Kafka's Java clients and tools and for `--command-config`,
+Files of a folder, readable by their owner alone: `admin.properties` for Kafka's Java clients and tools and for
+`--command-config`,
 `admin.conf` for librdkafka (`kcat -F`), `admin.json` for Python, with settings of confluent-kafka and of kafka-python; and `ca.pem`.
 """
 
@@ -84,8 +85,9 @@ def admin_login(material: Material, bootstrap: str, directory: str) -> Login:
 
 
 def write_client_files(maker: Maker, material: Material, bootstrap: str, directory: str, seen_as: str = "") -> None:
-    """Write the files with which the administrator logs in. `seen_as` is the folder's path where the client is, if it is another one there.
+    """Write the files with which the administrator logs in.
 
+    `seen_as` is the folder's path where the client is, if it is another one there.
     Errors: StorageError.
     """
     login = admin_login(material, bootstrap, seen_as or directory)
@@ -95,7 +97,11 @@ def write_client_files(maker: Maker, material: Material, bootstrap: str, directo
         files.make_directories(directory)
         files.replace_file(f"{directory}/{CA_FILE}", files.read_bytes(material.ca), mode=PUBLIC_MODE)
         maker.write(f"{directory}/{PROPERTIES_FILE}", properties(login.java))
-        maker.write(f"{directory}/{LIBRDKAFKA_FILE}", "".join(f"{key}={value}\n" for key, value in login.librdkafka.items()))
+        maker.write(
+            f"{directory}/{LIBRDKAFKA_FILE}", "".join(f"{key}={value}\n" for key, value in login.librdkafka.items())
+        )
         maker.write(f"{directory}/{PYTHON_FILE}", json.dumps(python, indent=2) + "\n")
     except OSError as error:
-        raise StorageError(error.filename or directory, f"the file can't be written: {error.strerror or error}") from error
+        raise StorageError(
+            error.filename or directory, f"the file can't be written: {error.strerror or error}"
+        ) from error

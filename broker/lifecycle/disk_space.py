@@ -1,8 +1,8 @@
 """Tells operators of log directories without room: at once, each minute while it lasts, and when it is over.
 
-A directory has no room when its volume has less than `ROOM_MIN_BYTES` left for this process, or when writes to it were refused for want of
-room (a quota, which the volume's figures don't show). It has room again when neither was so for `OVER_AFTER_MS`. Until then DescribeLogDirs
-answers that it has no usable bytes, so that clients see it too.
+A directory has no room when its volume has less than `ROOM_MIN_BYTES` left for this process, or when writes to it were
+refused for want of room (a quota, which the volume's figures don't show). It has room again when neither was so for
+`OVER_AFTER_MS`. Until then DescribeLogDirs answers that it has no usable bytes, so that clients see it too.
 
 Nothing is decided here about appends: each is tried.
 """
@@ -29,7 +29,8 @@ TOPICS_NAMED: Final = 3
 _LOGS_PER_STEP: Final = 500
 
 REMEDY: Final = (
-    "delete records (lowtide records delete), lower retention.ms or retention.bytes of large topics, delete topics, or enlarge the volume"
+    "delete records (lowtide records delete), lower retention.ms or retention.bytes of large topics, "
+    "delete topics, or enlarge the volume"
 )
 
 
@@ -60,7 +61,10 @@ class DiskSpace:
         for path in self._directories.without_holes:
             if path not in self._without_holes:
                 self._without_holes.add(path)
-                self._log.info("deleted records keep their space until their segment goes: the file system makes no holes", directory=path)
+                self._log.info(
+                    "deleted records keep their space until their segment goes: the file system makes no holes",
+                    directory=path,
+                )
         for path in self._directories.paths:
             if path in offline:
                 self._short.pop(path, None)

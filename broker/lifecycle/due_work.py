@@ -29,7 +29,11 @@ class DueWork:
     """What is due each second, and what deletes leave. `start` once, then `stop`."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, clock: Clock, directories: LogDirectories, pieces: Sequence[Callable[[], object]]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        directories: LogDirectories,
+        pieces: Sequence[Callable[[], object]],
     ) -> None:
         """`pieces` are called in their order, before the upkeep of the logs."""
         self._loop = loop
@@ -59,7 +63,9 @@ class DueWork:
             piece()
         if not self._upkeep_runs:
             self._upkeep_runs = True
-            run_in_slices(self._loop, self._clock, self._directories.due_work(self._clock.wall_ms()), self._on_upkeep_done)
+            run_in_slices(
+                self._loop, self._clock, self._directories.due_work(self._clock.wall_ms()), self._on_upkeep_done
+            )
         self._timer = self._loop.call_later(TICK_S, self._on_tick)
 
     def _on_upkeep_done(self) -> None:

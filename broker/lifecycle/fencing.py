@@ -1,12 +1,12 @@
 """Whether a broker may act under its registration: lead, answer what is read, acknowledge what was written.
 
-A broker whose metadata store is elsewhere may be given up there while it runs: it was cut off, or its process slept. From before that
-moment (`metadata/lease.py`, `FENCE_PART`), and while it can't show how young its image is, it answers NOT_LEADER_OR_FOLLOWER. This is
-asked at each answer, not by a timer: a process that slept runs on with what it was about to do. A timer there is for those who wait: they
-end when the fence goes up.
+A broker whose metadata store is elsewhere may be given up there while it runs: it was cut off, or its process slept.
+From before that moment (`metadata/lease.py`, `FENCE_PART`), and while it can't show how young its image is, it answers
+NOT_LEADER_OR_FOLLOWER. This is asked at each answer, not by a timer: a process that slept runs on with what it was
+about to do. A timer there is for those who wait: they end when the fence goes up.
 
-Guards: no leadership of an earlier registration is resumed. After a new one the broker acts again when the metadata show all its leaders
-elected again.
+Guards: no leadership of an earlier registration is resumed. After a new one the broker acts again when the metadata
+show all its leaders elected again.
 
 Does not do: a broker with an embedded store of its own needs none of it: store and broker live and die together.
 """
@@ -29,7 +29,18 @@ UP_LOOK_MS: Final = 50
 class Fence:
     """The fence of one broker."""
 
-    __slots__ = ("_clock", "_looked_at", "_loop", "_on_turned", "_timer", "_was_up", "down_until_ms", "epoch", "registration", "session")
+    __slots__ = (
+        "_clock",
+        "_looked_at",
+        "_loop",
+        "_on_turned",
+        "_timer",
+        "_was_up",
+        "down_until_ms",
+        "epoch",
+        "registration",
+        "session",
+    )
 
     def __init__(self, session: MetadataSession, clock: Clock) -> None:
         """Up until the session has a registration and the metadata show what it leads."""
@@ -52,7 +63,10 @@ class Fence:
         return self._look()
 
     def _look(self) -> bool:
-        """Ask the session. That the fence is down holds until the time that it tells, as long as the registration is the same."""
+        """Ask the session.
+
+        That the fence is down holds until the time that it tells, as long as the registration is the same.
+        """
         session = self.session
         if session.is_fenced:
             return True
@@ -104,5 +118,7 @@ def _nobody_listens(_up: bool) -> None:  # noqa: FBT001 - the port of a callback
 
 def _leads_anew(image: MetadataImage, broker_id: BrokerId, epoch: BrokerEpoch) -> bool:
     """Whether everything that the broker leads was elected under this epoch."""
-    led = (partition for topic in image.topics.values() for partition in topic.partitions if partition.leader == broker_id)
+    led = (
+        partition for topic in image.topics.values() for partition in topic.partitions if partition.leader == broker_id
+    )
     return all((broker_id, epoch) in zip(partition.isr, partition.isr_epochs, strict=True) for partition in led)

@@ -1,6 +1,7 @@
 """SCRAM credentials that are written into a metadata store without a broker: the first users of a cluster.
 
-Used while the brokers are stopped, or before their first start. Passwords that a credential already proves are left as they are.
+Used while the brokers are stopped, or before their first start. Passwords that a credential already proves are left as
+they are.
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ from lowtide.metadata.embedded import METADATA_FILE, EmbeddedStore
 from lowtide.metadata.etcd_address import DEFAULT_PREFIX
 from lowtide.metadata.image_change import load_image
 from lowtide.metadata.store import Delete, MetadataStore, Put
-from lowtide.protocol.scram import ITERATIONS_MIN, SCRAM_MECHANISMS, ScramCredential, ScramMechanism, credential_of, salted_password
+from lowtide.protocol.scram import (
+    ITERATIONS_MIN,
+    SCRAM_MECHANISMS,
+    ScramCredential,
+    ScramMechanism,
+    credential_of,
+    salted_password,
+)
 from lowtide.replication.scram_changes import ScramChange, plan_scram
 from lowtide.runtime.filesystem import AlreadyLockedError
 from lowtide.storage.errors import StorageError
@@ -37,7 +45,9 @@ def new_salt(random: Random) -> bytes:
     return random.getrandbits(8 * SALT_BYTES).to_bytes(SALT_BYTES, "big")
 
 
-def new_credential(user: str, mechanism: ScramMechanism, password: str, random: Random, iterations: int = ITERATIONS_MIN) -> ScramChange:
+def new_credential(
+    user: str, mechanism: ScramMechanism, password: str, random: Random, iterations: int = ITERATIONS_MIN
+) -> ScramChange:
     """The wish to set a password, with a new salt. Takes milliseconds of CPU."""
     salt = new_salt(random)
     return ScramChange(user, mechanism, iterations, salt, salted_password(mechanism, password, salt, iterations))
@@ -60,7 +70,8 @@ async def change_user(store: MetadataStore, prefix: bytes, change: ScramChange, 
     (step,) = planned.plan.steps
     compares = [type(each)(prefix + each.key, each.field, each.operator, each.argument) for each in step.compares]
     operations: list[Put | Delete] = [
-        Put(prefix + each.key, each.value, each.lease) if isinstance(each, Put) else Delete(prefix + each.key) for each in step.operations
+        Put(prefix + each.key, each.value, each.lease) if isinstance(each, Put) else Delete(prefix + each.key)
+        for each in step.operations
     ]
     if not (await store.transact(compares, operations)).succeeded:
         raise UserRefusedError("the metadata changed at the same time, nothing was done: try again")
@@ -82,7 +93,9 @@ async def set_passwords(directory: str, passwords: Mapping[str, str], maker: Mak
         for user, password in passwords.items():
             known = image.of(mechanism, user)
             if known is None or not _is_of(mechanism, known, password):
-                await change_user(store, DEFAULT_PREFIX, new_credential(user, mechanism, password, maker.random), maker.random)
+                await change_user(
+                    store, DEFAULT_PREFIX, new_credential(user, mechanism, password, maker.random), maker.random
+                )
     finally:
         await store.close()
 
@@ -90,4 +103,6 @@ async def set_passwords(directory: str, passwords: Mapping[str, str], maker: Mak
 def _is_of(mechanism: ScramMechanism, known: ScramCredential, password: str) -> bool:
     """Whether a credential is that of a password."""
     salted = salted_password(mechanism, password, known.salt, known.iterations)
-    return hmac.compare_digest(credential_of(mechanism, salted, known.salt, known.iterations).stored_key, known.stored_key)
+    return hmac.compare_digest(
+        credential_of(mechanism, salted, known.salt, known.iterations).stored_key, known.stored_key
+    )

@@ -1,4 +1,7 @@
-"""What a broker serves by HTTP, made of its other parts. What takes long to import is imported when the first visitor comes."""
+"""What a broker serves by HTTP, made of its other parts.
+
+What takes long to import is imported when the first visitor comes.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,9 @@ def make_http(parts: HttpParts) -> tuple[HttpService, Readiness]:
     wants_in_sync = config.values["http.ready.requires.in.sync"] is True
     neighbours = base.ports.neighbours
     away: Callable[[], Sequence[int]] = tuple if neighbours is None else neighbours.away
-    readiness = Readiness(context.metadata, parts.log_manager.directories, context.turns, wants_in_sync=wants_in_sync, away=away)
+    readiness = Readiness(
+        context.metadata, parts.log_manager.directories, context.turns, wants_in_sync=wants_in_sync, away=away
+    )
     sites: tuple[SiteLoader, ...] = (partial(_load_health, readiness), *parts.sites, *base.sites)
     return HttpService(config, partial(_load_gate, parts), sites, base.ports.clock, base.tasks, base.log), readiness
 

@@ -1,8 +1,8 @@
 """What the log says of a change of the cluster: leaders elected, brokers fenced and back, partitions being moved.
 
-The controller logs them, so that each is logged once; what happens while there is none is logged by the next one. What happens within a
-second is one line for each kind and pair of brokers, however many partitions it concerns. Elections that lose records are logged besides,
-at once (`unclean_elections`).
+The controller logs them, so that each is logged once; what happens while there is none is logged by the next one. What
+happens within a second is one line for each kind and pair of brokers, however many partitions it concerns. Elections
+that lose records are logged besides, at once (`unclean_elections`).
 """
 
 from __future__ import annotations
@@ -75,7 +75,11 @@ class ImageLines:
             self._log.error("more keys of the metadata can't be read", keys=len(found) - UNREADABLE_LINES_MAX)
         mended = [key.decode(errors="replace") for key in old.unreadable if key not in new.unreadable]
         if mended:
-            self._log.info("keys of the metadata can be read again, or are gone", keys=len(mended), some_keys=mended[:PARTITIONS_NAMED])
+            self._log.info(
+                "keys of the metadata can be read again, or are gone",
+                keys=len(mended),
+                some_keys=mended[:PARTITIONS_NAMED],
+            )
 
     def _say_what_shares_a_machine(self, delta: ImageDelta) -> None:
         """Once in a life: it is allowed, and an operator may not expect it."""
@@ -105,7 +109,11 @@ class ImageLines:
     def _on_replicas(self, name: str, before: PartitionImage, now: PartitionImage) -> None:
         was_moving, is_moving = bool(before.adding or before.removing), bool(now.adding or now.removing)
         if is_moving and (now.adding, now.removing) != (before.adding, before.removing):
-            values: dict[str, Any] = {"replicas": list(now.replicas), "adding": list(now.adding), "removing": list(now.removing)}
+            values: dict[str, Any] = {
+                "replicas": list(now.replicas),
+                "adding": list(now.adding),
+                "removing": list(now.removing),
+            }
             self._moves.setdefault("reassignment begins", {})[name] = values
         elif was_moving and not is_moving:
             self._moves.setdefault("reassignment ends", {})[name] = {"replicas": list(now.replicas)}
@@ -138,7 +146,9 @@ def _election(now: PartitionImage) -> dict[str, Any]:
     return {"leader_epoch": now.leader_epoch} | waits
 
 
-def _changed_partitions(old: MetadataImage, delta: ImageDelta) -> Iterator[tuple[TopicPartition, PartitionImage, PartitionImage]]:
+def _changed_partitions(
+    old: MetadataImage, delta: ImageDelta
+) -> Iterator[tuple[TopicPartition, PartitionImage, PartitionImage]]:
     for topic in delta.topics_changed:
         former = old.topics.get(topic.name)
         if former is None or former.topic_id != topic.topic_id or former.partitions is topic.partitions:

@@ -1,12 +1,12 @@
 """Checks the tokens of OAUTHBEARER at one listener, with the issuer's public keys, which are fetched again and again.
 
-A check needs nothing but memory and takes less than half a millisecond of the event loop. Keys are fetched beside serving: at the start,
-before OAUTHBEARER is enabled while the broker runs, each `sasl.oauthbearer.jwks.endpoint.refresh.ms`, and when a token is signed with a
-key that the set lacks; that token is refused. A fetch that fails changes nothing and is repeated. While there are no keys every token is
-refused.
+A check needs nothing but memory and takes less than half a millisecond of the event loop. Keys are fetched beside
+serving: at the start, before OAUTHBEARER is enabled while the broker runs, each
+`sasl.oauthbearer.jwks.endpoint.refresh.ms`, and when a token is signed with a key that the set lacks; that token is
+refused. A fetch that fails changes nothing and is repeated. While there are no keys every token is refused.
 
-A broker whose endpoint is out of reach starts all the same (Kafka's does not): replication must not wait for an issuer of tokens. A file
-that can't be read is refused at the start.
+A broker whose endpoint is out of reach starts all the same (Kafka's does not): replication must not wait for an issuer
+of tokens. A file that can't be read is refused at the start.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ class TokenVerifier:
         """Fetch the keys before the listener opens. Errors: OSError, for a file that can't be used."""
         await self._fetch()
         if self.failure and self.settings.keys.url.is_file:
-            message = f"the listener {self._name} has no keys to verify tokens by: {self.settings.keys.text}: {self.failure}"
+            message = (
+                f"the listener {self._name} has no keys to verify tokens by: {self.settings.keys.text}: {self.failure}"
+            )
             raise OSError(message)
 
     async def run(self) -> None:
@@ -114,7 +116,9 @@ class TokenVerifier:
             self._on_failed(reason_of(error))
         else:
             if self.failure or keys.ids != self._keys.ids or not self._keys:
-                self._log.info("keys of tokens are in use", listener=self._name, url=self.settings.keys.text, keys=len(keys))
+                self._log.info(
+                    "keys of tokens are in use", listener=self._name, url=self.settings.keys.text, keys=len(keys)
+                )
             self._keys, self.failure = keys, ""
             self._unknown.forget(keys.ids)
 
@@ -122,7 +126,9 @@ class TokenVerifier:
         if reason != self.failure:
             consequence = "those of before stay in use" if self._keys else "every token is refused until then"
             url = self.settings.keys.text
-            self._log.warning(f"keys of tokens can't be fetched, {consequence}", listener=self._name, url=url, reason=reason)
+            self._log.warning(
+                f"keys of tokens can't be fetched, {consequence}", listener=self._name, url=url, reason=reason
+            )
         self.failure = reason
 
 
@@ -131,7 +137,9 @@ def token_verifier(listener_name: str, settings: OAuthSettings, base: BrokerBase
     unset = [f"sasl.oauthbearer.expected.{name}" for name in unchecked(settings.rules)]
     if unset:
         consequence = "what the owner of the keys has signed for others may be a login"
-        base.log.warning("claims of tokens are not checked", listener=listener_name, unset=unset, consequence=consequence)
+        base.log.warning(
+            "claims of tokens are not checked", listener=listener_name, unset=unset, consequence=consequence
+        )
     return TokenVerifier(listener_name, settings, base.ports.clock, base.log)
 
 

@@ -43,7 +43,12 @@ def cost(traffic: Traffic) -> float:
     """What a partition has cost since the broker's start, in requests."""
     bytes_in = traffic.bytes_in + traffic.replication_bytes_in
     bytes_out = traffic.bytes_out + traffic.replication_bytes_out
-    return traffic.produce_requests + traffic.fetch_requests + bytes_in / BYTES_IN_PER_REQUEST + bytes_out / BYTES_OUT_PER_REQUEST
+    return (
+        traffic.produce_requests
+        + traffic.fetch_requests
+        + bytes_in / BYTES_IN_PER_REQUEST
+        + bytes_out / BYTES_OUT_PER_REQUEST
+    )
 
 
 class LeaderLoads:
@@ -104,7 +109,11 @@ class LeaderLoads:
 
     def _receivers(self, partition: Partition, steady: Mapping[BrokerId, BrokerEpoch]) -> tuple[BrokerId, ...]:
         """Those of this machine that could lead it. Internal topics stay: their coordinators would move with them."""
-        if not partition.is_leader or partition.topic_partition.topic in INTERNAL_TOPICS or len(partition.replicas) == 1:
+        if (
+            not partition.is_leader
+            or partition.topic_partition.topic in INTERNAL_TOPICS
+            or len(partition.replicas) == 1
+        ):
             return ()
         image, (topic_name, number) = self._context.metadata.image, partition.topic_partition
         topic = image.topics.get(topic_name)
@@ -124,14 +133,25 @@ class LeaderLoads:
         topic = metadata.image.topics.get(move.topic)
         step = None
         if topic is not None and move.partition < len(topic.partitions):
-            step = plan_leader_move(metadata.image, self._context.metadata.broker_id, topic, move.partition, move.receiver)
+            step = plan_leader_move(
+                metadata.image, self._context.metadata.broker_id, topic, move.partition, move.receiver
+            )
         if step is None:
-            log.info("a partition is not given to another process, for it has changed", partition=name, receiver=move.receiver)
+            log.info(
+                "a partition is not given to another process, for it has changed",
+                partition=name,
+                receiver=move.receiver,
+            )
             return
         try:
             await metadata.commit(ChangePlan((step,), needs_controller=False))
         except _NOT_MADE as error:
-            log.info("a partition could not be given to another process", partition=name, receiver=move.receiver, error=str(error))
+            log.info(
+                "a partition could not be given to another process",
+                partition=name,
+                receiver=move.receiver,
+                error=str(error),
+            )
             return
         self.moves += 1
         log.info(

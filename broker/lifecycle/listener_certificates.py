@@ -49,8 +49,9 @@ class ListenerCertificates:
         return bool(others)
 
     async def prepare(self, config: BrokerConfig, named: Collection[str]) -> Callable[[], None]:
-        """Read and check what this configuration wants; `named` keys have their files read again. Returns what puts it in force.
+        """Read and check what this configuration wants; `named` keys have their files read again.
 
+        Returns what puts it in force.
         Errors: ConfigError, a sentence that names the listener.
         """
         prepared: list[tuple[Certificates, Loaded]] = []

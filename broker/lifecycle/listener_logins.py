@@ -1,9 +1,11 @@
 """The logins of all listeners with SASL: made at the start, and followed by the configuration while the broker runs.
 
-A change holds for each handshake after it, also for a login again on a connection that is open; a connection on which a client is logged in
-stays. What the configuration leaves as it was stays the same object: its users are not digested, and its keys not fetched again.
+A change holds for each handshake after it, also for a login again on a connection that is open; a connection on which a
+client is logged in stays. What the configuration leaves as it was stays the same object: its users are not digested,
+and its keys not fetched again.
 
-Kafka lists these keys as changeable while a broker runs, and refuses a change at a listener that there is. Sources: KIP-226, Kafka's
+Kafka lists these keys as changeable while a broker runs, and refuses a change at a listener that there is. Sources:
+KIP-226, Kafka's
 `DynamicListenerConfig`.
 """
 
@@ -43,23 +45,33 @@ class ListenerLogins:
         self._fetching: dict[str, asyncio.Task[None]] = {}
 
     async def load(self) -> None:
-        """Make the logins of all listeners, with the keys of tokens. Errors: OSError, a sentence that names the listener."""
+        """Make the logins of all listeners, with the keys of tokens.
+
+        Errors: OSError, a sentence that names the listener.
+        """
         for name, settings in _settings(self._base.configs.current).items():
             oauth = _oauth(settings)
             if oauth is not None:
                 self._loaded[name] = verifier = _verifier(name, oauth, self._base)
                 await verifier.load()
-            self.by_listener[name] = SaslSettings({}, maximum_frame_bytes=settings.receive_bytes_max, delay_ms=settings.failure_delay_ms)
+            self.by_listener[name] = SaslSettings(
+                {}, maximum_frame_bytes=settings.receive_bytes_max, delay_ms=settings.failure_delay_ms
+            )
         self.follow(self._base.configs.current)
 
     async def prepare(self, config: BrokerConfig, _named: Collection[str]) -> Callable[[], None]:
         """Check what this configuration wants, and fetch the keys that it needs. The next `follow` uses them.
 
-        Returns what has to be done when it is in force, which is nothing. Errors: ConfigError, a sentence that names the listener.
+        Returns what has to be done when it is in force, which is nothing. Errors: ConfigError, a sentence that names
+        the listener.
         """
         for name, settings in _settings(config).items():
             in_force = self._in_force[name]
-            if name == config.inter_broker_listener and config.inter_broker_login is not None and config.inter_broker_login[0] == PLAIN:
+            if (
+                name == config.inter_broker_listener
+                and config.inter_broker_login is not None
+                and config.inter_broker_login[0] == PLAIN
+            ):
                 _check_brokers(name, in_force, settings)
             oauth = _oauth(settings)
             if oauth is not None and oauth != _oauth(in_force):
@@ -87,10 +99,14 @@ class ListenerLogins:
         if settings.oauth is None:
             return Mechanism(begin_password_login(settings, self._scram), settings.lifetime_ms)
         verifier = self._loaded.pop(listener_name, None)
-        if verifier is None or verifier.settings != settings.oauth:  # Not asked for here: the metadata were brought back.
+        if (
+            verifier is None or verifier.settings != settings.oauth
+        ):  # Not asked for here: the metadata were brought back.
             verifier = _verifier(listener_name, settings.oauth, self._base)
         self._stop_fetching(listener_name)
-        self._fetching[listener_name] = self._base.tasks.spawn(verifier.run(), name=f"keys of tokens at {listener_name}")
+        self._fetching[listener_name] = self._base.tasks.spawn(
+            verifier.run(), name=f"keys of tokens at {listener_name}"
+        )
         return Mechanism(verifier.begin, settings.lifetime_ms)
 
     def _stop_fetching(self, listener_name: str) -> None:
@@ -141,7 +157,10 @@ def _check_brokers(listener_name: str, old: SaslListener, new: SaslListener) -> 
     if before.users.get(before.own.username) != before.own.password:
         return
     steps = "add the new user on all brokers first, then log in as it on all, then take the old user away"
-    for own, users, which in ((before.own, now.users, "the old user of brokers"), (now.own, before.users, "the new user of brokers")):
+    for own, users, which in (
+        (before.own, now.users, "the old user of brokers"),
+        (now.own, before.users, "the new user of brokers"),
+    ):
         if users.get(own.username) != own.password:
             message = (
                 f"brokers could not log in to each other at the listener {listener_name} during the change: {which} is not among the "

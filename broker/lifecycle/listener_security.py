@@ -127,7 +127,9 @@ def peer_login(base: BrokerBase, certificates: Mapping[str, Certificates]) -> Pe
     name, own = config.inter_broker_listener, config.inter_broker_login
     sasl = None if own is None else ClientLogin(mechanism=own[0], username=own[1].username, password=own[1].password)
     tls = certificates[name].peer_context if name in certificates else None
-    return PeerLogin(tls, sasl, None if own is None else _tokens(own[1], base), lambda: f"{random.getrandbits(NONCE_BITS):x}")
+    return PeerLogin(
+        tls, sasl, None if own is None else _tokens(own[1], base), lambda: f"{random.getrandbits(NONCE_BITS):x}"
+    )
 
 
 def _tokens(own: OwnLogin, base: BrokerBase) -> Callable[[], Awaitable[str]] | None:

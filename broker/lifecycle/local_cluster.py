@@ -41,13 +41,19 @@ def listener_name(given: Mapping[str, Given]) -> str:
 
 
 def configurations_of_several(
-    given: Mapping[str, Given], directory: str, count: int, *, host: str = "127.0.0.1", first_port: int = 0, racks: Sequence[str] = ()
+    given: Mapping[str, Given],
+    directory: str,
+    count: int,
+    *,
+    host: str = "127.0.0.1",
+    first_port: int = 0,
+    racks: Sequence[str] = (),
 ) -> list[dict[str, Given]]:
     """What `count` brokers are configured with: `given` for all of them, and for each its own id, folder and port.
 
-    The first listens on `first_port`, the others on those that follow; 0 takes free ones. The only listener has the name of the one for
-    brokers, and stands for clients too. `racks`: where each of them stands.
-    Errors: ConfigError, one sentence, for a key that they can't have in common.
+    The first listens on `first_port`, the others on those that follow; 0 takes free ones. The only listener has the
+    name of the one for brokers, and stands for clients too. `racks`: where each of them stands. Errors: ConfigError,
+    one sentence, for a key that they can't have in common.
     """
     for name, value in given.items():
         if name in _OWN_KEYS:

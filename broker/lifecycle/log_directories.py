@@ -30,7 +30,9 @@ def check_metadata_directory(filesystem: FileSystem, directory: str) -> None:
         raise StorageError(directory, f"the log directory cannot be created: {error.strerror or error}") from error
 
 
-def make_log_manager(configs: BrokerConfigs, ports: Ports, budget: DescriptorBudget, on_directory_failed: OnDirectoryFailed) -> LogManager:
+def make_log_manager(
+    configs: BrokerConfigs, ports: Ports, budget: DescriptorBudget, on_directory_failed: OnDirectoryFailed
+) -> LogManager:
     """The manager of all logs of a broker, which has opened nothing yet."""
     config = configs.current
     return LogManager(
@@ -59,12 +61,15 @@ def check_directories(log_manager: LogManager, config: BrokerConfig, *, failed: 
     """
     if failed or not log_manager.directories.any_is_online:
         offline = log_manager.directories.offline
-        raise StorageError(", ".join(offline) or config.log_dirs[0], f"failed while the broker started: {'; '.join(offline.values())}")
+        raise StorageError(
+            ", ".join(offline) or config.log_dirs[0], f"failed while the broker started: {'; '.join(offline.values())}"
+        )
 
 
 def _for_unknown_topics(config: LogConfig) -> LogConfig:
     """What logs are loaded with whose topics aren't known: left by Kafka, to be taken over, or left of deleted topics.
 
-    They may have been compacted, so a gap between two segments is no damage, whatever the default policy is; it isn't to Kafka either.
+    They may have been compacted, so a gap between two segments is no damage, whatever the default policy is; it isn't
+    to Kafka either.
     """
     return replace(config, cleanup_policy=config.cleanup_policy | {"compact"})

@@ -1,8 +1,8 @@
 """How a broker logs: one event name with key=value, readable on a terminal, JSON elsewhere. Written to standard error.
 
-Each broker has a logger of its own; nothing global is configured, so several brokers in one process don't mix. Which lines are written
-goes by the module that writes one, and by `levels`, which may change at any time. A line is one write with its end, so lines of several
-processes that have the same standard error don't mix.
+Each broker has a logger of its own; nothing global is configured, so several brokers in one process don't mix. Which
+lines are written goes by the module that writes one, and by `levels`, which may change at any time. A line is one write
+with its end, so lines of several processes that have the same standard error don't mix.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def quiet_logger(level: int = logging.ERROR) -> Any:
 
 
 def _logger(sink: Any, processors: Sequence[Any], level: int) -> Any:
-    return structlog.wrap_logger(sink, processors=processors, wrapper_class=_bound_logger(LogLevels(level)), context_class=dict)
+    return structlog.wrap_logger(
+        sink, processors=processors, wrapper_class=_bound_logger(LogLevels(level)), context_class=dict
+    )
 
 
 def _bound_logger(levels: LogLevels) -> Any:

@@ -1,9 +1,9 @@
 """Watches how late the event loop is, and says so when it matters.
 
-A timer rings ten times a second; how late it rings, and whose fault that was, goes into histograms that metrics read (`snapshot`). A hold
-of `WARNING_MS` or more of our own making is a warning at once, with those clients that were served around it. Each minute in which our own
-code held the loop for more than `HELD_TOO_LONG_MS`, or clients had to wait for `WARNING_MS` for whatever reason, ends with one line; other
-minutes say nothing.
+A timer rings ten times a second; how late it rings, and whose fault that was, goes into histograms that metrics read
+(`snapshot`). A hold of `WARNING_MS` or more of our own making is a warning at once, with those clients that were served
+around it. Each minute in which our own code held the loop for more than `HELD_TOO_LONG_MS`, or clients had to wait for
+`WARNING_MS` for whatever reason, ends with one line; other minutes say nothing.
 
 It samples: a hold shorter than the interval may fall between two rings, one longer can't.
 """
@@ -98,7 +98,12 @@ class LoopHealth:
         if late.held_ms >= WARNING_MS and now_ms >= self._warning_ms:
             self._warning_ms = now_ms + WARNING_INTERVAL_MS
             clients = self._active_since(now_ms - round(late.lag_ms) - PROBE_INTERVAL_MS)
-            self._log.warning("the event loop was held", **_told(late), clients=len(clients), some_clients=sorted(clients)[:_CLIENTS_NAMED])
+            self._log.warning(
+                "the event loop was held",
+                **_told(late),
+                clients=len(clients),
+                some_clients=sorted(clients)[:_CLIENTS_NAMED],
+            )
 
     def _report(self, now_ms: int) -> None:
         """One line for the time since the last one, if there is something to tell."""
@@ -109,11 +114,20 @@ class LoopHealth:
         if longest is None or slowest is None or (count == 0 and slowest.lag_ms < WARNING_MS):
             return
         self._log.info(
-            "event loop lag", held_too_long=count, limit_ms=HELD_TOO_LONG_MS, longest_hold=_told(longest), worst_lag=_told(slowest)
+            "event loop lag",
+            held_too_long=count,
+            limit_ms=HELD_TOO_LONG_MS,
+            longest_hold=_told(longest),
+            worst_lag=_told(slowest),
         )
 
 
 def _told(late: Lateness) -> dict[str, Any]:
-    figures = {"lag_ms": late.lag_ms, "cpu_ms": late.cpu_ms, "blocked_ms": late.blocked_ms, "starved_ms": late.starved_ms}
+    figures = {
+        "lag_ms": late.lag_ms,
+        "cpu_ms": late.cpu_ms,
+        "blocked_ms": late.blocked_ms,
+        "starved_ms": late.starved_ms,
+    }
     rounded: dict[str, Any] = {name: round(value, 1) for name, value in figures.items()}
     return rounded | {"full_collections": late.full_collections}

@@ -50,7 +50,11 @@ class MetadataCopies:
         self._log_manager = log_manager
         self._copies = {
             path: DirectoryCopy(
-                f"{path}/{COPY_FILE}", filesystem, worker, partial(log_manager.directories.commit, path), partial(self._fail, path)
+                f"{path}/{COPY_FILE}",
+                filesystem,
+                worker,
+                partial(log_manager.directories.commit, path),
+                partial(self._fail, path),
             )
             for path in log_manager.directories.paths
         }

@@ -1,6 +1,7 @@
 """The partitions of a broker, put together upward: what each part needs exists before it.
 
-    Waiting, IsrChanges ── LedPartitions ── ReplicaManager ── ReplicaFetchers ── FollowedPartitions ── AssignedPartitions
+    Waiting, IsrChanges ── LedPartitions ── ReplicaManager ── ReplicaFetchers ── FollowedPartitions ──
+    AssignedPartitions
 
 None of them knows those to its right.
 """
@@ -48,7 +49,9 @@ class PartitionParts(msgspec.Struct, frozen=True, kw_only=True):
     """None where store and broker live and die together."""
 
 
-def build_partitions(base: BrokerBase, session: MetadataSession, log_manager: LogManager, peers: PeerClients) -> PartitionParts:
+def build_partitions(
+    base: BrokerBase, session: MetadataSession, log_manager: LogManager, peers: PeerClients
+) -> PartitionParts:
     """The parts over an open session and loaded logs. Nothing is hosted before `AssignedPartitions.on_image`."""
     config, ports, log = base.configs.current, base.ports, base.log
     fence = Fence(session, ports.clock) if ports.shared_metadata else None
@@ -84,13 +87,16 @@ def build_partitions(base: BrokerBase, session: MetadataSession, log_manager: Lo
         log=log,
     )
     rules = AssignmentRules(
-        log_config=lambda topic: log_config(base.configs.current, topic.configs),
-        own_epoch=lambda: session.broker_epoch,
+        log_config=lambda topic: log_config(base.configs.current, topic.configs), own_epoch=lambda: session.broker_epoch
     )
-    removals = RemovalConfirmations(session, peers, waiting, ports.clock, base.tasks.spawn, lag_time_max_ms=config.replica_lag_time_max_ms)
+    removals = RemovalConfirmations(
+        session, peers, waiting, ports.clock, base.tasks.spawn, lag_time_max_ms=config.replica_lag_time_max_ms
+    )
     assigned = AssignedPartitions(replicas, FollowedPartitions(fetchers), removals, rules, ports.clock, ports.loop, log)
     session.on_registration(assigned.on_registration)
-    log_manager.moves.limit(lambda: number(base.configs.current.values["replica.alter.log.dirs.io.max.bytes.per.second"]))
+    log_manager.moves.limit(
+        lambda: number(base.configs.current.values["replica.alter.log.dirs.io.max.bytes.per.second"])
+    )
     log_manager.moves.listen(lambda _old, new: fetchers.on_settled(new.topic_partition))
     health = ReplicationHealth(replicas, fetchers, isr_changes, lambda: session.is_controller, log)
     return PartitionParts(

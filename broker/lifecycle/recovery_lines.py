@@ -13,7 +13,11 @@ LOGS_NAMED: Final = 20
 def tell_recoveries(log_manager: LogManager, took_ms: int, log: Any) -> None:
     """After the logs were loaded. `took_ms`: the loading of all directories."""
     for found in log_manager.directories.recoveries:
-        event = "log directory was stopped cleanly" if found.was_clean else "log directory is recovered after an unclean stop"
+        event = (
+            "log directory was stopped cleanly"
+            if found.was_clean
+            else "log directory is recovered after an unclean stop"
+        )
         log.info(
             event,
             directory=found.directory,

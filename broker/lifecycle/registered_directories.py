@@ -32,7 +32,8 @@ class BrokerDirectories:
     def missing_replicas(self, image: MetadataImage, unsound: Collection[str]) -> Replicas:
         """See `LogDirectories.missing_replicas`.
 
-        The only replica of a partition isn't among them: no other replica has what it lacks, and it can only be served as it is.
+        The only replica of a partition isn't among them: no other replica has what it lacks, and it can only be served
+        as it is.
         """
         logs = self._log_manager.logs
         missing: dict[TopicId, frozenset[int]] = {}
@@ -42,7 +43,8 @@ class BrokerDirectories:
                 if self._broker_id not in partition.replicas or len(partition.replicas) == 1:
                     continue
                 log = logs.get(TopicPartition(topic.name, number))
-                # A folder that doesn't tell its topic id is this topic's: that of a deleted one has lost its name before.
+                # A folder that doesn't tell its topic id is this topic's: that of a deleted one has lost its name
+                # before.
                 is_here = log is not None and not log.offline and log.topic_id in {topic.topic_id, ZERO_TOPIC_ID}
                 if log is None or not is_here or log.parent_directory in unsound:
                     numbers.append(number)

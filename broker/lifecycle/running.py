@@ -35,9 +35,9 @@ async def run_broker(
 ) -> int:
     """Run a broker until SIGTERM or SIGINT, then stop it in good order; a second signal hurries that.
 
-    Returns the exit code: 0 stopped, 1 failed. `etcd`: where it is, if the metadata are there. `console` makes a site about the broker, in
-    a thread at the first visit of `http.listeners`. A `supervisor` gives the broker its ports, and stops it besides; no signal hurries it
-    then, for a service manager may send one to all processes of a service.
+    Returns the exit code: 0 stopped, 1 failed. `etcd`: where it is, if the metadata are there. `console` makes a site
+    about the broker, in a thread at the first visit of `http.listeners`. A `supervisor` gives the broker its ports, and
+    stops it besides; no signal hurries it then, for a service manager may send one to all processes of a service.
 
     Errors: those of `Broker.start`.
     """
@@ -47,11 +47,7 @@ async def run_broker(
     long_lived.watch()
     ports = real_ports(loop, etcd) if supervisor is None else supervisor.ports(loop)
     broker: Broker = Broker(
-        config,
-        ports,
-        logger,
-        on_failed=stopping.set,
-        sites=[] if console is None else [lambda: console(broker)],
+        config, ports, logger, on_failed=stopping.set, sites=[] if console is None else [lambda: console(broker)]
     )
 
     def on_signal() -> None:
@@ -61,9 +57,14 @@ async def run_broker(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
-    lines = TaskRegistry(lambda name, error: logger.error("task failed", task=name, error=f"{type(error).__name__}: {error}"))
+    lines = TaskRegistry(
+        lambda name, error: logger.error("task failed", task=name, error=f"{type(error).__name__}: {error}")
+    )
     if supervisor is not None:
-        lines.spawn(supervisor.follow(stopping.set, broker.hurry, partial(_own_page, broker), partial(give, broker)), name="supervisor")
+        lines.spawn(
+            supervisor.follow(stopping.set, broker.hurry, partial(_own_page, broker), partial(give, broker)),
+            name="supervisor",
+        )
     tell_plain_walk(logger)
     await broker.start()
     address = broker.address

@@ -82,17 +82,22 @@ class Maker(msgspec.Struct, frozen=True):
     random: Random
 
     def make(self, directory: str, hosts: Sequence[str] = LOOPBACK_HOSTS, etcd_hosts: Sequence[str] = ()) -> Material:
-        """The material of a folder; what is missing or near its end is created. `hosts` are names and addresses of the brokers.
+        """The material of a folder; what is missing or near its end is created.
 
+        `hosts` are names and addresses of the brokers.
         Errors: StorageError, a sentence, for a file that can't be read or written.
         """
         directory = self.files.absolute_path(directory)
         try:
             self.files.make_directories(directory)
             self._certificates(directory, hosts, etcd_hosts)
-            return Material(directory, {user: self._password(f"{directory}/{user}.password") for user in (ADMIN, BROKER)})
+            return Material(
+                directory, {user: self._password(f"{directory}/{user}.password") for user in (ADMIN, BROKER)}
+            )
         except OSError as error:
-            raise StorageError(error.filename or directory, f"the file can't be used: {error.strerror or error}") from error
+            raise StorageError(
+                error.filename or directory, f"the file can't be used: {error.strerror or error}"
+            ) from error
 
     def share(self, material: Material) -> None:
         """Copies the files of `SHARED` that exist into a folder for each kind of machine. Errors: StorageError."""
@@ -107,7 +112,9 @@ class Maker(msgspec.Struct, frozen=True):
                     content = self.files.read_bytes(f"{material.directory}/{name}")
                     self.files.replace_file(f"{material.directory}/{folder}/{name}", content, mode=mode)
         except OSError as error:
-            raise StorageError(error.filename or material.directory, f"the file can't be copied: {error.strerror or error}") from error
+            raise StorageError(
+                error.filename or material.directory, f"the file can't be copied: {error.strerror or error}"
+            ) from error
 
     def write(self, path: str, text: str) -> None:
         """Replace a file that only its owner may read. Errors: OSError."""
@@ -135,7 +142,9 @@ class Maker(msgspec.Struct, frozen=True):
             try:
                 made = renewed_authority(found, now_ms)
             except ValueError as error:
-                raise StorageError(certificate, "it and ca.key are no certificate with its key: remove both to create others") from error
+                raise StorageError(
+                    certificate, "it and ca.key are no certificate with its key: remove both to create others"
+                ) from error
         if made is not found:
             # The key last: an authority is there when its key is.
             self.files.replace_file(certificate, made.certificate, mode=PUBLIC_MODE)
@@ -154,7 +163,9 @@ class Maker(msgspec.Struct, frozen=True):
                 self.files.replace_file(path, issue(authority, name, names, now_ms).both)
         except ValueError as error:
             reason = str(error).rstrip(".")
-            raise StorageError(path, f"no certificate for {name} at {', '.join(hosts) or 'no host'}: {reason}") from error
+            raise StorageError(
+                path, f"no certificate for {name} at {', '.join(hosts) or 'no host'}: {reason}"
+            ) from error
 
     def _password(self, path: str) -> str:
         """The first line of a file, which is created. Errors: OSError, StorageError."""
@@ -174,8 +185,8 @@ def system_maker() -> Maker:
 def broker_settings(material: Material, listener: str = LISTENER) -> dict[str, str]:
     """Keys of a broker. `listener` is the name of the one where brokers log in to each other.
 
-    Every listener whose protocol is SASL_SSL takes clients by SCRAM-SHA-512. `listeners` itself, and the map of names to protocols where a
-    listener has another name, are not among them.
+    Every listener whose protocol is SASL_SSL takes clients by SCRAM-SHA-512. `listeners` itself, and the map of names
+    to protocols where a listener has another name, are not among them.
     """
     return {
         "inter.broker.listener.name": listener,
@@ -185,7 +196,9 @@ def broker_settings(material: Material, listener: str = LISTENER) -> dict[str, s
         "ssl.truststore.location": material.ca,
         "sasl.enabled.mechanisms": MECHANISM,
         "sasl.mechanism.inter.broker.protocol": MECHANISM,
-        f"listener.name.{listener.lower()}.{MECHANISM.lower()}.sasl.jaas.config": scram_login(BROKER, material.passwords[BROKER]),
+        f"listener.name.{listener.lower()}.{MECHANISM.lower()}.sasl.jaas.config": scram_login(
+            BROKER, material.passwords[BROKER]
+        ),
         "authorizer.class.name": STANDARD_AUTHORIZER,
         "super.users": f"User:{ADMIN};User:{BROKER}",
     }

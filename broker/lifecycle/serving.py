@@ -84,7 +84,13 @@ class _LoopParts(NamedTuple):
 class Serving:
     """What serves clients. `listen`, `begin`, then `stop`, which may come at any time."""
 
-    def __init__(self, base: BrokerBase, session: MetadataSession, log_manager: LogManager, pieces: Iterable[Callable[[], object]]) -> None:
+    def __init__(
+        self,
+        base: BrokerBase,
+        session: MetadataSession,
+        log_manager: LogManager,
+        pieces: Iterable[Callable[[], object]],
+    ) -> None:
         """`pieces` are called once a second, besides what the parts have to do then."""
         self._base = base
         config, ports = base.configs.current, base.ports
@@ -116,7 +122,9 @@ class Serving:
         shares = self._share_parts(context, administrator, peers) if share_groups_enabled(config.values) else None
         persister = None if shares is None else shares.persister
         groups = GroupCoordinator(context, administrator, ports.loop, is_alone=is_alone, persister=persister)
-        self._dispatcher = dispatcher = Dispatcher(spawn=base.tasks.spawn, maximum_versions=config.max_versions, metered=meter.metered)
+        self._dispatcher = dispatcher = Dispatcher(
+            spawn=base.tasks.spawn, maximum_versions=config.max_versions, metered=meter.metered
+        )
         transactions = TransactionCoordinator(context, administrator, peers, groups, ports.loop, is_alone=is_alone)
         if shares is not None:
             dispatcher.register(share_handlers(context, groups, shares))
@@ -128,7 +136,9 @@ class Serving:
         self.cleaner = self._cleaner(context)
         self.host = self._connection_host(dispatcher)
         idle_ms, login_ms = config.connections_max_idle_ms, config.login_timeout_ms
-        self.server = Server(self.host, idle_after_ms=idle_ms, login_timeout_ms=login_ms, backlog=base.descriptors.accept_backlog)
+        self.server = Server(
+            self.host, idle_after_ms=idle_ms, login_timeout_ms=login_ms, backlog=base.descriptors.accept_backlog
+        )
         self.http, self._readiness = make_http(
             HttpParts(
                 base=base,
@@ -155,7 +165,9 @@ class Serving:
     def _observed(self) -> Observed:
         ports = self._base.ports
         history = LogHistory(self.replicas.partitions, ports.loop, ports.clock)
-        return Observed(history, Vitals(ports.clock.monotonic_ms(), self._loop.health.snapshot, lambda: len(self.host.connections)))
+        return Observed(
+            history, Vitals(ports.clock.monotonic_ms(), self._loop.health.snapshot, lambda: len(self.host.connections))
+        )
 
     def _context(self, session: MetadataSession) -> BrokerContext:
         base, ports = self._base, self._base.ports
@@ -203,7 +215,9 @@ class Serving:
         ports = self._base.ports
         if ports.make_heavy_worker is None:
             return None
-        return Cleaner(context, SegmentAges(ports.filesystem), ports.loop, self.retention.ledger, ports.make_heavy_worker)
+        return Cleaner(
+            context, SegmentAges(ports.filesystem), ports.loop, self.retention.ledger, ports.make_heavy_worker
+        )
 
     def _connection_host(self, dispatcher: Dispatcher) -> ConnectionHost:
         base, config, ports = self._base, self._base.configs.current, self._base.ports
@@ -220,7 +234,9 @@ class Serving:
             request_rows_max=config.request_rows_max,
             turns=self.replicas.slices.turns,
             rounds=self.replicas.waiting.rounds,
-            connection_wait_ms=lambda address, listener: self._quotas.connect(address, listener, ports.clock.monotonic_ms()),
+            connection_wait_ms=lambda address, listener: self._quotas.connect(
+                address, listener, ports.clock.monotonic_ms()
+            ),
             on_login=self._on_login,
             serving=False,
         )
@@ -250,9 +266,13 @@ class Serving:
         config, certificates = base.configs.current, self._certificates.by_listener
         await self._certificates.load()
         if certificates:
-            base.tasks.spawn(self._certificates.watch(number(config.values["lowtide.tls.reload.interval.ms"])), name="certificates")
+            base.tasks.spawn(
+                self._certificates.watch(number(config.values["lowtide.tls.reload.interval.ms"])), name="certificates"
+            )
         await self._logins.load()
-        ports = await open_listeners(self.server, config.listeners, listener_security(config, certificates, self._logins.by_listener))
+        ports = await open_listeners(
+            self.server, config.listeners, listener_security(config, certificates, self._logins.by_listener)
+        )
         await self.http.listen(lambda: certificates[HTTPS].context)
         base.log.info("limits", **base.descriptors.as_log(), max_connections=self.host.admission.limits.total)
         return ports
@@ -272,13 +292,22 @@ class Serving:
     # Events
 
     def on_image(self, images: tuple[MetadataImage, MetadataImage], delta: ImageDelta, *, new_defaults: bool) -> None:
-        """Follow a change of the metadata: `images` before and after it. `new_defaults`: what topics inherit has changed."""
+        """Follow a change of the metadata: `images` before and after it.
+
+        `new_defaults`: what topics inherit has changed.
+        """
         old, new = images
-        if old.client_quotas is not new.client_quotas:  # The first quota of a client, or the last, decides who is metered.
+        if (
+            old.client_quotas is not new.client_quotas
+        ):  # The first quota of a client, or the last, decides who is metered.
             self._dispatcher.remake_routes()
-        changed: list[TopicImage] = [*new.topics.values()] if new_defaults else [*delta.topics_created, *delta.topics_changed]
+        changed: list[TopicImage] = (
+            [*new.topics.values()] if new_defaults else [*delta.topics_created, *delta.topics_changed]
+        )
         assigned, different = self.partitions.assigned, delta.partitions_changed if self.replicas.image is old else {}
-        assigned.on_image(new, changed, delta.topics_deleted, delta.brokers_changed, new_defaults=new_defaults, different=different)
+        assigned.on_image(
+            new, changed, delta.topics_deleted, delta.brokers_changed, new_defaults=new_defaults, different=different
+        )
         self.coordinators.groups.on_image(delta)
         self.coordinators.transactions.on_image(old, new, delta)
         if self.coordinators.shares is not None:
@@ -355,7 +384,9 @@ class Serving:
     def _on_login(self, client: Client, failure: str) -> None:
         self._dispatcher.times.logins[client.listener_name, "refused" if failure else "accepted"] += 1
         if failure:
-            self._audit.tried(AuditEvent.LOGINS_REFUSED, "login refused", client, listener=client.listener_name, reason=failure)
+            self._audit.tried(
+                AuditEvent.LOGINS_REFUSED, "login refused", client, listener=client.listener_name, reason=failure
+            )
         else:
             self._audit.tried(AuditEvent.LOGINS, "login accepted", client, listener=client.listener_name)
 
@@ -364,7 +395,9 @@ class Serving:
         if not up:
             self._base.log.info("this broker may act as a leader")
             return
-        self._base.log.warning("the metadata store is out of reach, or has given this broker up: it doesn't act as a leader")
+        self._base.log.warning(
+            "the metadata store is out of reach, or has given this broker up: it doesn't act as a leader"
+        )
         self.replicas.on_fenced()
 
     # Stopping

@@ -28,7 +28,9 @@ def with_ports(listeners: Sequence[Listener], ports: Mapping[str, int]) -> list[
 def tell_plain_walk(log: Any) -> None:
     """Warn where the compiled module is missing, and nothing asked for that."""
     if reason := why_plain():
-        remedy = "install a C compiler and Python's headers (Debian: gcc python3-dev) and then Lowtide again, or a wheel"
+        remedy = (
+            "install a C compiler and Python's headers (Debian: gcc python3-dev) and then Lowtide again, or a wheel"
+        )
         log.warning("Python walks over records, which is slower than the compiled module", reason=reason, remedy=remedy)
 
 
@@ -39,7 +41,9 @@ def tell_open_listeners(config: BrokerConfig, image: MetadataImage, log: Any) ->
         log.warning("clients of other machines are served without a login", listeners=open_to_all, remedy=remedy)
     if left_out := protection_left_out(config, image):
         remedy = "start it with the settings that secure the other brokers, such as authorizer.class.name and SASL_SSL"
-        log.warning("the users and access rules of this cluster have no effect on this broker", **left_out, remedy=remedy)
+        log.warning(
+            "the users and access rules of this cluster have no effect on this broker", **left_out, remedy=remedy
+        )
 
 
 async def warn_of_unresolved(advertised: Sequence[Listener], log: Any, look_up: Unresolved = unresolved) -> None:

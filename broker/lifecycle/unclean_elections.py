@@ -34,7 +34,9 @@ class UncleanElections:
         found = led_uncleanly(old, delta)
         here = [key for key, leader in found.items() if leader == self._broker_id]
         if here:
-            self._log.warning("this broker leads partitions that it wasn't in sync with, records are lost", **_told(here))
+            self._log.warning(
+                "this broker leads partitions that it wasn't in sync with, records are lost", **_told(here)
+            )
         if found and new.controller_id == self._broker_id:
             self.count += len(found)
             self._log.warning("leaders were elected uncleanly, records are lost", **_told(found))

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 _ROWS_A_STEP: Final = 200
 _ESCAPES: Final = str.maketrans({"\\": r"\\", ",": r"\,", "=": r"\="})
 
-_CLIENTS: Final = gauge("lowtide_telemetry_clients", "Clients that have asked which metrics to push, and are not silent.")
+_CLIENTS: Final = gauge(
+    "lowtide_telemetry_clients", "Clients that have asked which metrics to push, and are not silent."
+)
 _PUSHES: Final = counter("lowtide_telemetry_pushes_total", "Pushes that were taken.")
 _REFUSED: Final = counter("lowtide_telemetry_refused_total", "Pushes, and questions what to push, that were refused.")
 _SERIES: Final = gauge(

@@ -18,14 +18,21 @@ _PARTITIONS_A_STEP: Final = 1_000
 """Looked at between two looks at the clock: under a millisecond."""
 
 _ACTIVE: Final = gauge("kafka_controller_kafkacontroller_activecontrollercount", "1 if this broker is the controller.")
-_OFFLINE: Final = gauge("kafka_controller_kafkacontroller_offlinepartitionscount", "Partitions without a leader; 0 but on the controller.")
-_TOPICS: Final = gauge("kafka_controller_kafkacontroller_globaltopiccount", "Topics of the cluster; 0 but on the controller.")
-_PARTITIONS: Final = gauge("kafka_controller_kafkacontroller_globalpartitioncount", "Their partitions; 0 but on the controller.")
+_OFFLINE: Final = gauge(
+    "kafka_controller_kafkacontroller_offlinepartitionscount", "Partitions without a leader; 0 but on the controller."
+)
+_TOPICS: Final = gauge(
+    "kafka_controller_kafkacontroller_globaltopiccount", "Topics of the cluster; 0 but on the controller."
+)
+_PARTITIONS: Final = gauge(
+    "kafka_controller_kafkacontroller_globalpartitioncount", "Their partitions; 0 but on the controller."
+)
 _ACTIVE_BROKERS: Final = gauge(
     "kafka_controller_kafkacontroller_activebrokercount", "Brokers that are registered; 0 but on the controller."
 )
 _FENCED_BROKERS: Final = gauge(
-    "kafka_controller_kafkacontroller_fencedbrokercount", "Brokers that were registered and are away; 0 but on the controller."
+    "kafka_controller_kafkacontroller_fencedbrokercount",
+    "Brokers that were registered and are away; 0 but on the controller.",
 )
 _PREFERRED: Final = gauge(
     "kafka_controller_kafkacontroller_preferredreplicaimbalancecount",
@@ -36,13 +43,17 @@ _UNCLEAN: Final = counter(
     "Elections of a replica that wasn't in sync; those that were decided while this broker was the controller.",
 )
 _GIVEN: Final = counter(
-    "lowtide_leaders_given_total", "Partitions that this process, which was full, had another process of the machine lead."
+    "lowtide_leaders_given_total",
+    "Partitions that this process, which was full, had another process of the machine lead.",
 )
 _UNREADABLE: Final = gauge(
-    "lowtide_metadata_unreadable_keys", "Keys of the metadata that can't be read, as this broker sees them; the log names them."
+    "lowtide_metadata_unreadable_keys",
+    "Keys of the metadata that can't be read, as this broker sees them; the log names them.",
 )
 _BROKERS: Final = gauge("kafka_brokers", "Brokers of the cluster. From the controller.")
-_BROKER_INFO: Final = gauge("kafka_broker_info", "1 for each broker of the cluster. From the controller.", "id", "address")
+_BROKER_INFO: Final = gauge(
+    "kafka_broker_info", "1 for each broker of the cluster. From the controller.", "id", "address"
+)
 _TOPIC_PARTITIONS: Final = gauge("kafka_topic_partitions", "Partitions of a topic. From the controller.", "topic")
 
 METRICS: Final = (

@@ -1,8 +1,8 @@
 """The page of metrics: read and written in turns with other work, and kept for a moment.
 
-However many clients ask at once, and however often, one page of each kind is written in `KEPT_MS`, or in `RESTS` times as long as it took;
-the others get the same bytes. So who asks without a pause takes a tenth of the loop at most. A client that goes away ends nothing: the page
-is kept for the next.
+However many clients ask at once, and however often, one page of each kind is written in `KEPT_MS`, or in `RESTS` times
+as long as it took; the others get the same bytes. So who asks without a pause takes a tenth of the loop at most. A
+client that goes away ends nothing: the page is kept for the next.
 """
 
 from __future__ import annotations
@@ -51,8 +51,13 @@ OtherPages: TypeAlias = Callable[[Format], Awaitable[Sequence[tuple[int, bytes]]
 class Collector:
     """Writes pages of metrics. One for each broker."""
 
-    def __init__(self, sources: Sources, *, has_partitions: Callable[[], bool], others: OtherPages | None = None) -> None:
-        """`has_partitions()`: whether there are to be series of single partitions. `others`: where several brokers have one page."""
+    def __init__(
+        self, sources: Sources, *, has_partitions: Callable[[], bool], others: OtherPages | None = None
+    ) -> None:
+        """`has_partitions()`: whether there are to be series of single partitions.
+
+        `others`: where several brokers have one page.
+        """
         self._sources = sources
         self._others = others
         self._has_partitions = has_partitions

@@ -19,15 +19,23 @@ from lowtide.storage.errors import StorageError
 
 _ROUNDS: Final = histogram("lowtide_commit_seconds", "Rounds of syncs of a log directory.", "directory")
 _ROUND_MAX: Final = gauge("lowtide_commit_max_seconds", "The longest since the start.", "directory", unit="seconds")
-_BARRIERS: Final = counter("lowtide_commit_requests_total", "What disks were to have; a round syncs for all that waits.", "directory")
+_BARRIERS: Final = counter(
+    "lowtide_commit_requests_total", "What disks were to have; a round syncs for all that waits.", "directory"
+)
 _SYNCS: Final = counter("lowtide_commit_syncs_total", "Files and directories that were synced for it.", "directory")
 _WAITING: Final = gauge("lowtide_commit_waiting", "Of these, what disks don't have yet.", "directory")
-_JOURNAL: Final = gauge("lowtide_log_start_journal_size_bytes", "What is written of the journal of log starts.", "directory", unit="bytes")
+_JOURNAL: Final = gauge(
+    "lowtide_log_start_journal_size_bytes", "What is written of the journal of log starts.", "directory", unit="bytes"
+)
 _ENTRIES: Final = gauge("lowtide_log_start_journal_entries", "Partitions whose log start it has.", "directory")
-_WRITES: Final = histogram("lowtide_metadata_write_seconds", "Changes of the metadata by this broker, until the store answers.")
+_WRITES: Final = histogram(
+    "lowtide_metadata_write_seconds", "Changes of the metadata by this broker, until the store answers."
+)
 _WRITE_MAX: Final = gauge("lowtide_metadata_write_max_seconds", "The longest since the start.", unit="seconds")
 _METADATA: Final = gauge(
-    "lowtide_metadata_size_bytes", "Of the metadata of a broker that keeps them itself, with their journal.", unit="bytes"
+    "lowtide_metadata_size_bytes",
+    "Of the metadata of a broker that keeps them itself, with their journal.",
+    unit="bytes",
 )
 
 METRICS: Final = (_ROUNDS, _ROUND_MAX, _BARRIERS, _SYNCS, _WAITING, _JOURNAL, _ENTRIES, _WRITES, _WRITE_MAX, _METADATA)

@@ -15,10 +15,18 @@ from lowtide.protocol.errors import ErrorCode
 _ROWS_A_STEP: Final = 1_000
 
 _GROUPS: Final = gauge("kafka_coordinator_group_groupmetadatamanager_numgroups", "Groups that this broker coordinates.")
-_OFFSETS: Final = gauge("kafka_coordinator_group_groupmetadatamanager_numoffsets", "Committed offsets that this broker keeps.")
-_METADATA: Final = gauge("lowtide_offsets_metadata_characters", "Characters of metadata with them (`lowtide.offsets.metadata.bytes.max`).")
-_REFUSED: Final = counter("lowtide_groups_refused_total", "Groups, offsets and members that were refused because there are too many.")
-_TRANSACTIONS: Final = gauge("lowtide_transactions", "Transactional ids that this broker coordinates, by what they do.", "state")
+_OFFSETS: Final = gauge(
+    "kafka_coordinator_group_groupmetadatamanager_numoffsets", "Committed offsets that this broker keeps."
+)
+_METADATA: Final = gauge(
+    "lowtide_offsets_metadata_characters", "Characters of metadata with them (`lowtide.offsets.metadata.bytes.max`)."
+)
+_REFUSED: Final = counter(
+    "lowtide_groups_refused_total", "Groups, offsets and members that were refused because there are too many."
+)
+_TRANSACTIONS: Final = gauge(
+    "lowtide_transactions", "Transactional ids that this broker coordinates, by what they do.", "state"
+)
 
 METRICS: Final = (_GROUPS, _OFFSETS, _METADATA, _REFUSED, _TRANSACTIONS)
 

@@ -1,7 +1,8 @@
 """Writes metrics in Prometheus's text format or in OpenMetrics, into pieces of bytes.
 
-A page is a row of families; the samples of one follow its head without a break. Values are read by the caller, who writes in bounded
-steps. The two formats differ in the names of counters' families, in the bounds of histograms and in the end of the page.
+A page is a row of families; the samples of one follow its head without a break. Values are read by the caller, who
+writes in bounded steps. The two formats differ in the names of counters' families, in the bounds of histograms and in
+the end of the page.
 
 Sources: Prometheus text format 0.0.4, OpenMetrics 1.0.0.
 """
@@ -55,7 +56,11 @@ def escaped(value: str) -> str:
 
 def labelled(metric: Metric, values: Sequence[object]) -> str:
     """The labels of one series, with the braces."""
-    return "{" + ",".join(f'{name}="{escaped(str(value))}"' for name, value in zip(metric.labels, values, strict=True)) + "}"
+    return (
+        "{"
+        + ",".join(f'{name}="{escaped(str(value))}"' for name, value in zip(metric.labels, values, strict=True))
+        + "}"
+    )
 
 
 class Page:
@@ -100,7 +105,9 @@ class Page:
         if len(self._lines) >= PIECE_LINES:
             self._flush()
 
-    def histogram(self, metric: Metric, rows: Iterable[tuple[Sequence[object], Sequence[float], Sequence[int], float]]) -> None:
+    def histogram(
+        self, metric: Metric, rows: Iterable[tuple[Sequence[object], Sequence[float], Sequence[int], float]]
+    ) -> None:
         """Write a histogram: of each series the labels' values, the upper bounds, counts of values at or below each and of all, the sum."""
         name = self.begin(metric)
         for values, bounds, cumulative, total in rows:
@@ -108,7 +115,8 @@ class Page:
             comma = "," if labels else ""
             rest = f"{{{labels}}}" if labels else ""
             lines = [
-                f'{name}_bucket{{{labels}{comma}le="{float(bound)}"}} {count}\n' for bound, count in zip(bounds, cumulative, strict=False)
+                f'{name}_bucket{{{labels}{comma}le="{float(bound)}"}} {count}\n'
+                for bound, count in zip(bounds, cumulative, strict=False)
             ]
             lines += [
                 f'{name}_bucket{{{labels}{comma}le="+Inf"}} {cumulative[-1]}\n',

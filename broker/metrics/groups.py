@@ -1,13 +1,13 @@
 """Groups and their lag: the series of kafka_exporter, each from the group's coordinator, and the lag in seconds.
 
-The lag is what a group hasn't consumed of what can be read: the high watermark less the committed offset, or less the log start where that
-is higher, for deleted records will never be consumed. It is never negative. Where a group has committed
-for some partitions of a topic, or consumes it, its other partitions have the offset -1 and the lag -1: nothing is committed, which is not
-the same as a lag of 0. Neither counts in a sum.
+The lag is what a group hasn't consumed of what can be read: the high watermark less the committed offset, or less the
+log start where that is higher, for deleted records will never be consumed. It is never negative. Where a group has
+committed for some partitions of a topic, or consumes it, its other partitions have the offset -1 and the lag -1:
+nothing is committed, which is not the same as a lag of 0. Neither counts in a sum.
 
-Ends are those of the leader or of an in-sync replica, if the coordinator has one: they are read together with the committed offset. Those
-of other partitions come from `remote_ends`; without a young answer there is no lag, rather than a wrong one. `record_times` has the lag
-in seconds, of partitions that have a replica here.
+Ends are those of the leader or of an in-sync replica, if the coordinator has one: they are read together with the
+committed offset. Those of other partitions come from `remote_ends`; without a young answer there is no lag, rather than
+a wrong one. `record_times` has the lag in seconds, of partitions that have a replica here.
 
 Guards: at most `ROWS_MAX` partitions of groups are written; how many were left out is a metric.
 """
@@ -37,7 +37,9 @@ NOT_COMMITTED: Final = -1
 _PARTITION: Final = ("consumergroup", "topic", "partition")
 _TOPIC: Final = ("consumergroup", "topic")
 
-_OFFSET: Final = gauge("kafka_consumergroup_current_offset", "The committed offset; -1 where there is none.", *_PARTITION)
+_OFFSET: Final = gauge(
+    "kafka_consumergroup_current_offset", "The committed offset; -1 where there is none.", *_PARTITION
+)
 _LAG: Final = gauge(
     "kafka_consumergroup_lag",
     "Records from the committed offset, or the log start, to the high watermark; -1 without a commit.",
@@ -50,16 +52,26 @@ _LAG_SECONDS: Final = gauge(
     *_PARTITION,
     unit="seconds",
 )
-_OFFSET_SUM: Final = gauge("kafka_consumergroup_current_offset_sum", "The committed offsets of a topic's partitions.", *_TOPIC)
+_OFFSET_SUM: Final = gauge(
+    "kafka_consumergroup_current_offset_sum", "The committed offsets of a topic's partitions.", *_TOPIC
+)
 _LAG_SUM: Final = gauge("kafka_consumergroup_lag_sum", "The lag in a topic's partitions.", *_TOPIC)
-_LAG_SECONDS_MAX: Final = gauge("lowtide_consumergroup_lag_seconds_max", "The longest of a topic's partitions.", *_TOPIC, unit="seconds")
+_LAG_SECONDS_MAX: Final = gauge(
+    "lowtide_consumergroup_lag_seconds_max", "The longest of a topic's partitions.", *_TOPIC, unit="seconds"
+)
 _NOT_COMMITTED: Final = gauge(
-    "lowtide_consumergroup_partitions_without_commit", "Partitions of a topic for which the group has committed nothing.", *_TOPIC
+    "lowtide_consumergroup_partitions_without_commit",
+    "Partitions of a topic for which the group has committed nothing.",
+    *_TOPIC,
 )
 _MEMBERS: Final = gauge("kafka_consumergroup_members", "Members of a group.", "consumergroup")
 _STATES: Final = gauge("lowtide_groups", "Groups that this broker coordinates.", "type", "state")
-_LEFT_OUT: Final = gauge("lowtide_metrics_group_partitions_left_out", "Partitions of groups that this page has no room for.")
-_LOADING: Final = gauge("lowtide_groups_loading", "1 while groups are loaded: then none of this broker's is on the page.")
+_LEFT_OUT: Final = gauge(
+    "lowtide_metrics_group_partitions_left_out", "Partitions of groups that this page has no room for."
+)
+_LOADING: Final = gauge(
+    "lowtide_groups_loading", "1 while groups are loaded: then none of this broker's is on the page."
+)
 
 METRICS: Final = (
     _OFFSET,
@@ -225,6 +237,9 @@ def _write_sums(reading: _Reading, page: Page) -> Iterator[None]:
     members = reading.members
     for start in range(0, len(members), _ROWS_A_STEP):
         page.write(
-            [f'{name}{{consumergroup="{escaped(group_id)}"}} {count}\n' for group_id, count in members[start : start + _ROWS_A_STEP]]
+            [
+                f'{name}{{consumergroup="{escaped(group_id)}"}} {count}\n'
+                for group_id, count in members[start : start + _ROWS_A_STEP]
+            ]
         )
         yield

@@ -1,6 +1,7 @@
 """One page of metrics of the pages of several brokers: each sample gets the label `node_id`, and families stay whole.
 
-Pure. A sample that has the label keeps it: it is the broker's own id. Reads what `exposition` writes, and no other exposition.
+Pure. A sample that has the label keeps it: it is the broker's own id. Reads what `exposition` writes, and no other
+exposition.
 """
 
 from __future__ import annotations

@@ -14,22 +14,36 @@ _ROWS_A_STEP: Final = 1_000
 _PROCESSOR: Final = "0"
 """There is one loop; Kafka numbers its threads."""
 
-_CONNECTIONS: Final = gauge("kafka_server_socket_server_metrics_connection_count", "Open connections.", "listener", "networkProcessor")
+_CONNECTIONS: Final = gauge(
+    "kafka_server_socket_server_metrics_connection_count", "Open connections.", "listener", "networkProcessor"
+)
 _LOGGING_IN: Final = gauge("lowtide_connections_logging_in", "Open connections that have still to log in.")
 _LOGINS: Final = counter("lowtide_logins_total", "Logins by SASL, accepted and refused.", "listener", "outcome")
 _PURGATORY: Final = gauge(
-    "kafka_server_delayedoperationpurgatory_purgatorysize", "Requests that wait in the purgatory of their kind.", "delayedOperation"
+    "kafka_server_delayedoperationpurgatory_purgatorysize",
+    "Requests that wait in the purgatory of their kind.",
+    "delayedOperation",
 )
-_SESSIONS: Final = gauge("kafka_server_fetchsessioncache_numincrementalfetchsessions", "Open sessions of incremental fetches.")
-_SESSION_PARTITIONS: Final = gauge("kafka_server_fetchsessioncache_numincrementalfetchpartitionscached", "Partitions in them.")
+_SESSIONS: Final = gauge(
+    "kafka_server_fetchsessioncache_numincrementalfetchsessions", "Open sessions of incremental fetches."
+)
+_SESSION_PARTITIONS: Final = gauge(
+    "kafka_server_fetchsessioncache_numincrementalfetchpartitionscached", "Partitions in them."
+)
 _REQUEST_MEMORY: Final = gauge(
     "lowtide_request_memory_bytes", "Memory of large requests that arrive (`queued.max.request.bytes`).", unit="bytes"
 )
 _ANSWER_MEMORY: Final = gauge(
-    "lowtide_answers_unread_bytes", "Answers that clients haven't read (`lowtide.answers.unread.max.bytes`).", unit="bytes"
+    "lowtide_answers_unread_bytes",
+    "Answers that clients haven't read (`lowtide.answers.unread.max.bytes`).",
+    unit="bytes",
 )
-_LARGE_ROWS: Final = gauge("lowtide_large_request_rows", "Rows of large requests in memory (`lowtide.request.rows.max`).")
-_SLOW_LANE: Final = gauge("lowtide_slow_lane_connections", "Connections that wait for a turn: their addresses have sent damaged frames.")
+_LARGE_ROWS: Final = gauge(
+    "lowtide_large_request_rows", "Rows of large requests in memory (`lowtide.request.rows.max`)."
+)
+_SLOW_LANE: Final = gauge(
+    "lowtide_slow_lane_connections", "Connections that wait for a turn: their addresses have sent damaged frames."
+)
 _TURNS: Final = gauge("lowtide_turns_waiting", "Pieces of long work that wait for their turn.")
 
 METRICS: Final = (

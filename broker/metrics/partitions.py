@@ -21,18 +21,24 @@ _KEYS: Final = ("topic", "partition")
 
 _LOGS: Final[dict[Metric, Callable[[PartitionRow], int]]] = {
     gauge("kafka_log_log_size", "Bytes of a replica's segments.", *_KEYS, unit="bytes"): lambda row: row.size_bytes,
-    gauge("kafka_log_log_logstartoffset", "The first offset that can be read.", *_KEYS): lambda row: row.log_start_offset,
-    gauge("kafka_log_log_logendoffset", "The offset of the next record of this replica.", *_KEYS): lambda row: row.log_end_offset,
+    gauge("kafka_log_log_logstartoffset", "The first offset that can be read.", *_KEYS): lambda row: (
+        row.log_start_offset
+    ),
+    gauge("kafka_log_log_logendoffset", "The offset of the next record of this replica.", *_KEYS): lambda row: (
+        row.log_end_offset
+    ),
     gauge("kafka_log_log_numlogsegments", "Segments of a replica.", *_KEYS): lambda row: row.segments,
 }
 
 _LED: Final[dict[Metric, Callable[[PartitionRow], int]]] = {
     gauge("kafka_cluster_partition_replicascount", "Replicas.", *_KEYS): lambda row: row.replicas,
     gauge("kafka_cluster_partition_insyncreplicascount", "In-sync replicas.", *_KEYS): lambda row: row.in_sync,
-    gauge("kafka_cluster_partition_underreplicated", "1 if replicas aren't in sync.", *_KEYS): lambda row: int(row.is_under_replicated),
-    gauge("kafka_cluster_partition_atminisr", "1 if there are as many in-sync replicas as `min.insync.replicas`.", *_KEYS): (
-        lambda row: int(row.in_sync == row.min_in_sync)
+    gauge("kafka_cluster_partition_underreplicated", "1 if replicas aren't in sync.", *_KEYS): lambda row: int(
+        row.is_under_replicated
     ),
+    gauge(
+        "kafka_cluster_partition_atminisr", "1 if there are as many in-sync replicas as `min.insync.replicas`.", *_KEYS
+    ): (lambda row: int(row.in_sync == row.min_in_sync)),
     gauge("kafka_cluster_partition_underminisr", "1 if there are fewer: acks=all is refused.", *_KEYS): (
         lambda row: int(row.in_sync < row.min_in_sync)
     ),
@@ -63,22 +69,40 @@ _UNDER_COUNT: Final = gauge(
     "kafka_server_replicamanager_underreplicatedpartitions", "Of those, the ones whose replicas aren't all in sync."
 )
 _UNDER_MIN_COUNT: Final = gauge(
-    "kafka_server_replicamanager_underminisrpartitioncount", "Of those, the ones with fewer in-sync replicas than `min.insync.replicas`."
+    "kafka_server_replicamanager_underminisrpartitioncount",
+    "Of those, the ones with fewer in-sync replicas than `min.insync.replicas`.",
 )
 _AT_MIN_COUNT: Final = gauge(
-    "kafka_server_replicamanager_atminisrpartitioncount", "Of those, the ones with as many in-sync replicas as `min.insync.replicas`."
+    "kafka_server_replicamanager_atminisrpartitioncount",
+    "Of those, the ones with as many in-sync replicas as `min.insync.replicas`.",
 )
-_OFFLINE: Final = gauge("kafka_server_replicamanager_offlinereplicacount", "Replicas of this broker that it can't serve.")
-_SHRINKS: Final = counter("kafka_server_replicamanager_isrshrinks_total", "Replicas that this broker took out of the ISR.")
-_EXPANDS: Final = counter("kafka_server_replicamanager_isrexpands_total", "Replicas that this broker took into the ISR.")
-_FAILED: Final = counter("kafka_server_replicamanager_failedisrupdates_total", "Changes of ISRs that the metadata store refused.")
+_OFFLINE: Final = gauge(
+    "kafka_server_replicamanager_offlinereplicacount", "Replicas of this broker that it can't serve."
+)
+_SHRINKS: Final = counter(
+    "kafka_server_replicamanager_isrshrinks_total", "Replicas that this broker took out of the ISR."
+)
+_EXPANDS: Final = counter(
+    "kafka_server_replicamanager_isrexpands_total", "Replicas that this broker took into the ISR."
+)
+_FAILED: Final = counter(
+    "kafka_server_replicamanager_failedisrupdates_total", "Changes of ISRs that the metadata store refused."
+)
 _LAG_MAX: Final = gauge(
-    "kafka_server_replicafetchermanager_maxlag", "Records that the followed partition with most of them lacks.", "clientId"
+    "kafka_server_replicafetchermanager_maxlag",
+    "Records that the followed partition with most of them lacks.",
+    "clientId",
 )
 _FETCH_FAILURES: Final = counter("lowtide_replication_fetch_failures_total", "Fetches from leaders that failed.")
-_LAGGING: Final = gauge("lowtide_replication_lagging_partitions", "Followed partitions that lack a committed record, or a first answer.")
-_TOPIC_BYTES: Final = gauge("lowtide_topic_size_bytes", "Bytes of the segments of a topic's replicas here.", "topic", unit="bytes")
-_TOPIC_PARTITIONS: Final = gauge("lowtide_topic_led_partitions", "Partitions of a topic that this broker leads.", "topic")
+_LAGGING: Final = gauge(
+    "lowtide_replication_lagging_partitions", "Followed partitions that lack a committed record, or a first answer."
+)
+_TOPIC_BYTES: Final = gauge(
+    "lowtide_topic_size_bytes", "Bytes of the segments of a topic's replicas here.", "topic", unit="bytes"
+)
+_TOPIC_PARTITIONS: Final = gauge(
+    "lowtide_topic_led_partitions", "Partitions of a topic that this broker leads.", "topic"
+)
 
 METRICS: Final = (
     *_LOGS,

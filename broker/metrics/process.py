@@ -18,10 +18,15 @@ from lowtide.broker.metrics.sources import Scrape
 from lowtide.runtime.loop_lag import BOUNDS_MS, HistogramSnapshot
 
 _NETWORK_IDLE: Final = gauge(
-    "kafka_network_socketserver_networkprocessoravgidle_percent", "Share of the time, 0 to 1, in which the loop is idle."
+    "kafka_network_socketserver_networkprocessoravgidle_percent",
+    "Share of the time, 0 to 1, in which the loop is idle.",
 )
-_HANDLERS_IDLE: Final = gauge("kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent", "The same: there is one loop.")
-_LAG: Final = histogram("lowtide_loop_lag_seconds", "How late a timer of the event loop rings: what requests wait before they are seen.")
+_HANDLERS_IDLE: Final = gauge(
+    "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent", "The same: there is one loop."
+)
+_LAG: Final = histogram(
+    "lowtide_loop_lag_seconds", "How late a timer of the event loop rings: what requests wait before they are seen."
+)
 _HELD: Final = histogram("lowtide_loop_held_seconds", "The part of that lateness which the broker itself causes.")
 _LAG_MAX: Final = gauge("lowtide_loop_lag_max_seconds", "The longest since the start.", unit="seconds")
 _BROKER_STATE: Final = gauge("kafka_server_kafkaserver_brokerstate", "3 while the broker serves.")
@@ -33,8 +38,12 @@ _VIRTUAL: Final = gauge("process_virtual_memory_bytes", "Virtual memory.", unit=
 _START: Final = gauge("process_start_time_seconds", "When the process started, in seconds since 1970.", unit="seconds")
 _OPEN: Final = gauge("process_open_fds", "Open descriptors.")
 _OPEN_MAX: Final = gauge("process_max_fds", "How many may be open.")
-_DISK_READ: Final = counter("kafka_server_kafkaserver_linux_disk_read_bytes", "Bytes that the process had disks read.", unit="bytes")
-_DISK_WRITTEN: Final = counter("kafka_server_kafkaserver_linux_disk_write_bytes", "Bytes that it had them write.", unit="bytes")
+_DISK_READ: Final = counter(
+    "kafka_server_kafkaserver_linux_disk_read_bytes", "Bytes that the process had disks read.", unit="bytes"
+)
+_DISK_WRITTEN: Final = counter(
+    "kafka_server_kafkaserver_linux_disk_write_bytes", "Bytes that it had them write.", unit="bytes"
+)
 _THREADS: Final = gauge("process_threads", "Threads.")
 _COLLECTIONS: Final = counter("python_gc_collections_total", "Runs of the garbage collector.", "generation")
 

@@ -32,7 +32,12 @@ _BY_QUOTA: Final = {
         gauge("kafka_server_fetch_throttle_time", _WAIT, *_LABELS, unit="ms"),
     ),
     REQUEST_PERCENTAGE: (
-        gauge("kafka_server_request_request_time", "Time of the loop that requests under a quota take.", *_LABELS, unit="percent"),
+        gauge(
+            "kafka_server_request_request_time",
+            "Time of the loop that requests under a quota take.",
+            *_LABELS,
+            unit="percent",
+        ),
         gauge("kafka_server_request_throttle_time", _WAIT, *_LABELS, unit="ms"),
     ),
 }
@@ -44,7 +49,11 @@ def write(scrape: Scrape, page: Page) -> Iterator[None]:
     """Write them, a quota at a time."""
     now_ms = scrape.sources.broker.clock.monotonic_ms()
     for key, (rate, wait) in _BY_QUOTA.items():
-        used = [each for each in scrape.sources.quotas.used(key, now_ms, SERIES_MAX) if len(each.user + each.client_id) <= NAME_LENGTH_MAX]
+        used = [
+            each
+            for each in scrape.sources.quotas.used(key, now_ms, SERIES_MAX)
+            if len(each.user + each.client_id) <= NAME_LENGTH_MAX
+        ]
         yield
         page.rows(rate, [((each.user, each.client_id), each.per_second) for each in used])
         page.rows(wait, [((each.user, each.client_id), each.wait_ms) for each in used])

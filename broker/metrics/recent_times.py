@@ -1,7 +1,7 @@
 """Quantiles of the times of requests, of the last minutes.
 
-Counts are kept of some moments, and quantiles are of what came since the oldest. In a bucket times are taken to be spread evenly; its
-bounds are powers of two, so a quantile is right within a factor of two, and mostly much better.
+Counts are kept of some moments, and quantiles are of what came since the oldest. In a bucket times are taken to be
+spread evenly; its bounds are powers of two, so a quantile is right within a factor of two, and mostly much better.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def counts_of(times: ApiTimes) -> Counts:
     parts: dict[str, Sequence[int]] = {name: list(map(add, nothing, counts)) for name, counts in waited.items()}
     for name, counts in (("queue", times.queue), ("send", times.send)):
         parts[name] = list(map(add, counts, _at_nothing(max(sum(total) - sum(counts), 0))))
-    return Counts(total, times.quick_ns + times.total_ns, {"total": total, "local": list(map(add, quick, times.local)), **parts})
+    return Counts(
+        total, times.quick_ns + times.total_ns, {"total": total, "local": list(map(add, quick, times.local)), **parts}
+    )
 
 
 def _at_nothing(count: int) -> list[int]:
@@ -46,7 +48,9 @@ def _at_nothing(count: int) -> list[int]:
 
 def both(one: Counts, other: Counts) -> Counts:
     """The sum of two."""
-    parts: dict[str, Sequence[int]] = {name: list(map(add, counts, other.parts[name])) for name, counts in one.parts.items()}
+    parts: dict[str, Sequence[int]] = {
+        name: list(map(add, counts, other.parts[name])) for name, counts in one.parts.items()
+    }
     return Counts(list(map(add, one.total, other.total)), one.total_ns + other.total_ns, parts)
 
 
@@ -72,7 +76,11 @@ class Recent:
 
     def look(self, now_ms: int) -> dict[str, tuple[Counts, Counts | None]]:
         """The counts of all APIs now, and those of about `WINDOW_MS` ago."""
-        counts = {name: counts_of(times) for name, times in list(self._times.by_name.items()) if times.count or sum(times.queue)}
+        counts = {
+            name: counts_of(times)
+            for name, times in list(self._times.by_name.items())
+            if times.count or sum(times.queue)
+        }
         fetches = [counts[name] for name in (FETCH_CONSUMER, FETCH_FOLLOWER) if name in counts]
         if fetches:
             counts["Fetch"] = fetches[0] if len(fetches) == 1 else both(*fetches)

@@ -1,10 +1,12 @@
 """When records were produced that groups have still to consume, for the lag in seconds.
 
-The time is that of the first record of the batch that holds the offset, or of the append where topics have `LogAppendTime`: read from the
-header of the batch, whose place the offset index gives. So it may be too early by as long as a producer gathered a batch.
+The time is that of the first record of the batch that holds the offset, or of the append where topics have
+`LogAppendTime`: read from the header of the batch, whose place the offset index gives. So it may be too early by as
+long as a producer gathered a batch.
 
-Guards: a scrape reads at most `READS_MAX` headers, and none that isn't in the page cache: such a one is read by a worker, and is there at
-the next scrape. What was found is kept as long as a scrape asks for it, so a group that stands still costs nothing.
+Guards: a scrape reads at most `READS_MAX` headers, and none that isn't in the page cache: such a one is read by a
+worker, and is there at the next scrape. What was found is kept as long as a scrape asks for it, so a group that stands
+still costs nothing.
 """
 
 from __future__ import annotations

@@ -17,11 +17,7 @@ from lowtide.broker.context import BrokerContext
 from lowtide.broker.network.peer_client import PeerClients, PeerError
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.list_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
-)
+from lowtide.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from lowtide.protocol.types import BrokerId, TopicPartition
 
 PURPOSE: Final = "metrics"
@@ -85,7 +81,9 @@ class RemoteEnds:
                 starts = await self._list(leader, some, _EARLIEST)
                 ends = await self._list(leader, some, _LATEST)
                 now_ms = self._broker.clock.monotonic_ms()
-                found.update((key, (now_ms, Ends(starts[key], ends[key]))) for key in some if key in starts and key in ends)
+                found.update(
+                    (key, (now_ms, Ends(starts[key], ends[key]))) for key in some if key in starts and key in ends
+                )
         kept = {key: self._found[key] for key in wanted if key in self._found}
         self._found = kept | found
 
@@ -100,7 +98,9 @@ class RemoteEnds:
             rows.append(ListOffsetsPartition(partition_index=number, timestamp=timestamp))
         request = ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=list(topics.values()))
         try:
-            answer = await self._peers.client_of(node, PURPOSE).request(ApiKey.LIST_OFFSETS, _VERSION, request, REQUEST_MS)
+            answer = await self._peers.client_of(node, PURPOSE).request(
+                ApiKey.LIST_OFFSETS, _VERSION, request, REQUEST_MS
+            )
         except PeerError:
             return {}
         return {

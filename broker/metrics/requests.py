@@ -1,6 +1,7 @@
 """Requests and their times: Kafka's `RequestMetrics`, under Confluent's names, and one histogram for each API.
 
-Kafka's times are shown as quantiles in milliseconds, of the last minutes (`recent_times`). An API has series once it was asked for.
+Kafka's times are shown as quantiles in milliseconds, of the last minutes (`recent_times`). An API has series once it
+was asked for.
 
 `FetchConsumer` and `FetchFollower` are the two kinds of Fetch, as in Kafka, and `Fetch` is both together.
 """
@@ -27,15 +28,34 @@ _BOUNDS_S: Final = tuple((1 << length) / 1e9 for length in range(_FIRST, _LAST +
 
 _REQUESTS: Final = counter(f"{_PREFIX}requestspersec", "Requests that were answered.", "request")
 _ERRORS: Final = counter(
-    f"{_PREFIX}errorspersec", "Errors in answers: of the whole, and of each topic, partition or other row in them.", "request", "error"
+    f"{_PREFIX}errorspersec",
+    "Errors in answers: of the whole, and of each topic, partition or other row in them.",
+    "request",
+    "error",
 )
 _PARTS: Final = {
     "total": gauge(f"{_PREFIX}totaltimems", "All but the queue.", "request", "quantile", unit="ms"),
-    "queue": gauge(f"{_PREFIX}requestqueuetimems", "Waiting until other connections had their turn.", "request", "quantile", unit="ms"),
+    "queue": gauge(
+        f"{_PREFIX}requestqueuetimems",
+        "Waiting until other connections had their turn.",
+        "request",
+        "quantile",
+        unit="ms",
+    ),
     "local": gauge(f"{_PREFIX}localtimems", "Being executed.", "request", "quantile", unit="ms"),
-    "remote": gauge(f"{_PREFIX}remotetimems", "Waiting for followers, records, members or the disk.", "request", "quantile", unit="ms"),
+    "remote": gauge(
+        f"{_PREFIX}remotetimems",
+        "Waiting for followers, records, members or the disk.",
+        "request",
+        "quantile",
+        unit="ms",
+    ),
     "response_queue": gauge(
-        f"{_PREFIX}responsequeuetimems", "Waiting for the answers of earlier requests of the connection.", "request", "quantile", unit="ms"
+        f"{_PREFIX}responsequeuetimems",
+        "Waiting for the answers of earlier requests of the connection.",
+        "request",
+        "quantile",
+        unit="ms",
     ),
     "send": gauge(
         f"{_PREFIX}responsesendtimems",
@@ -78,7 +98,10 @@ def write(scrape: Scrape, page: Page) -> Iterator[None]:
             rows += [((name, quantile), quantile_ms(counts, quantile)) for quantile in QUANTILES]
             yield
         page.rows(metric, [row for row in rows if row[1] == row[1]])
-    page.histogram(_SECONDS, [((name,), _BOUNDS_S, _cumulative(found[name][0].total), found[name][0].total_ns / 1e9) for name in names])
+    page.histogram(
+        _SECONDS,
+        [((name,), _BOUNDS_S, _cumulative(found[name][0].total), found[name][0].total_ns / 1e9) for name in names],
+    )
     yield
 
 

@@ -12,16 +12,26 @@ from lowtide.broker.partitions.share.share_values import AcknowledgeType
 
 _STEP: Final = 1_000
 
-_SESSIONS: Final = gauge("kafka_server_sharesessioncache_sharesessionscount", "Share sessions (`group.share.max.share.sessions`).")
-_IN_SESSIONS: Final = gauge("kafka_server_sharesessioncache_sharepartitionscount", "Partitions of all share sessions together.")
-_LOADED: Final = gauge("lowtide_share_partitions", "Partitions led here whose state for a share group is in memory, each once for a group.")
+_SESSIONS: Final = gauge(
+    "kafka_server_sharesessioncache_sharesessionscount", "Share sessions (`group.share.max.share.sessions`)."
+)
+_IN_SESSIONS: Final = gauge(
+    "kafka_server_sharesessioncache_sharepartitionscount", "Partitions of all share sessions together."
+)
+_LOADED: Final = gauge(
+    "lowtide_share_partitions", "Partitions led here whose state for a share group is in memory, each once for a group."
+)
 _IN_FLIGHT: Final = gauge(
     "kafka_server_sharepartitionmetrics_inflightmessagecount",
     "Offsets from the start of each of them to the last one that was acquired.",
 )
-_ACQUIRED: Final = counter("lowtide_share_records_acquired_total", "Offsets that members have acquired, once for each delivery.")
+_ACQUIRED: Final = counter(
+    "lowtide_share_records_acquired_total", "Offsets that members have acquired, once for each delivery."
+)
 _ACKNOWLEDGED: Final = counter(
-    "kafka_server_sharegroupmetrics_recordacknowledgements_total", "Offsets that members have acknowledged, by what they said.", "ack_type"
+    "kafka_server_sharegroupmetrics_recordacknowledgements_total",
+    "Offsets that members have acknowledged, by what they said.",
+    "ack_type",
 )
 _TIMED_OUT: Final = counter(
     "kafka_server_sharepartitionmetrics_acquisitionlocktimeout_total",

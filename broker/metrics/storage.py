@@ -24,19 +24,38 @@ _FOLLOWERS_LOOKED_AT_MAX: Final = 10_000
 """Partitions of deletes that wait, of which the followers are found out."""
 
 _SEGMENTS: Final = counter(
-    "lowtide_deleted_segments_total", "Segments that left logs, by topic, and by reason alone for all.", "topic", "reason"
+    "lowtide_deleted_segments_total",
+    "Segments that left logs, by topic, and by reason alone for all.",
+    "topic",
+    "reason",
 )
 _BYTES: Final = counter("lowtide_deleted_bytes_total", "Bytes of these segments.", "topic", "reason", unit="bytes")
 _RECORDS: Final = counter("lowtide_deleted_records_total", "Offsets that became unreadable.", "topic", "reason")
-_WAITING: Final = gauge("lowtide_deletes_waiting", "DeleteRecords requests that wait for the disk, or for followers.", "stage")
-_FOLLOWERS: Final = gauge("lowtide_deletes_waiting_for_follower", "Partitions of these requests that lack a follower.", "broker")
-_OLDEST: Final = gauge("lowtide_deletes_waiting_oldest_seconds", "How long the oldest of them has waited.", unit="seconds")
-_DURABLE: Final = histogram("lowtide_delete_durable_seconds", "From the request until the leader's disk has the delete; by partition.")
-_REPLICATED: Final = histogram("lowtide_delete_replicated_seconds", "From the request until the low watermark has reached it.")
-_START_LAG: Final = gauge(
-    "lowtide_replica_log_start_lag", "Records that the leader has deleted and a replica has not.", "topic", "partition", "broker"
+_WAITING: Final = gauge(
+    "lowtide_deletes_waiting", "DeleteRecords requests that wait for the disk, or for followers.", "stage"
 )
-_START_LAG_MAX: Final = gauge("lowtide_replica_log_start_lag_max", "The largest of a broker's replicas, of partitions led here.", "broker")
+_FOLLOWERS: Final = gauge(
+    "lowtide_deletes_waiting_for_follower", "Partitions of these requests that lack a follower.", "broker"
+)
+_OLDEST: Final = gauge(
+    "lowtide_deletes_waiting_oldest_seconds", "How long the oldest of them has waited.", unit="seconds"
+)
+_DURABLE: Final = histogram(
+    "lowtide_delete_durable_seconds", "From the request until the leader's disk has the delete; by partition."
+)
+_REPLICATED: Final = histogram(
+    "lowtide_delete_replicated_seconds", "From the request until the low watermark has reached it."
+)
+_START_LAG: Final = gauge(
+    "lowtide_replica_log_start_lag",
+    "Records that the leader has deleted and a replica has not.",
+    "topic",
+    "partition",
+    "broker",
+)
+_START_LAG_MAX: Final = gauge(
+    "lowtide_replica_log_start_lag_max", "The largest of a broker's replicas, of partitions led here.", "broker"
+)
 _UNCLEANABLE: Final = gauge(
     "kafka_log_logcleanermanager_uncleanable_partitions_count",
     "Logs that compaction leaves alone: their bytes are at fault.",
@@ -48,11 +67,19 @@ _HELD: Final = gauge(
     "consumergroup",
 )
 _OFFLINE_COUNT: Final = gauge("kafka_log_logmanager_offlinelogdirectorycount", "Log directories that have failed.")
-_OFFLINE: Final = gauge("kafka_log_logmanager_logdirectoryoffline", "1 for a log directory that has failed.", "logDirectory")
-_TOTAL: Final = gauge("lowtide_log_directory_size_bytes", "Bytes of a log directory's volume.", "directory", unit="bytes")
+_OFFLINE: Final = gauge(
+    "kafka_log_logmanager_logdirectoryoffline", "1 for a log directory that has failed.", "logDirectory"
+)
+_TOTAL: Final = gauge(
+    "lowtide_log_directory_size_bytes", "Bytes of a log directory's volume.", "directory", unit="bytes"
+)
 _FREE: Final = gauge("lowtide_log_directory_free_bytes", "Those that may still be written.", "directory", unit="bytes")
-_LIVE: Final = gauge("lowtide_log_directory_live_bytes", "Bytes of segments that aren't below log starts.", "directory", unit="bytes")
-_DELETED: Final = gauge("lowtide_log_directory_deleted_bytes", "Bytes that were deleted and take room still.", "directory", unit="bytes")
+_LIVE: Final = gauge(
+    "lowtide_log_directory_live_bytes", "Bytes of segments that aren't below log starts.", "directory", unit="bytes"
+)
+_DELETED: Final = gauge(
+    "lowtide_log_directory_deleted_bytes", "Bytes that were deleted and take room still.", "directory", unit="bytes"
+)
 _UNFREED: Final = gauge(
     "lowtide_log_directory_unfreed_bytes",
     "The same by what they wait for: the next round, a reader, the rest of their batch, a file system without holes, compaction, or a key.",
@@ -61,27 +88,40 @@ _UNFREED: Final = gauge(
     unit="bytes",
 )
 _TO_ERASE: Final = gauge(
-    "lowtide_erasures_waiting", "Logs with deleted records to erase, by their topic's configuration or a request.", "directory"
+    "lowtide_erasures_waiting",
+    "Logs with deleted records to erase, by their topic's configuration or a request.",
+    "directory",
 )
-_ERASE_REQUESTS: Final = gauge("lowtide_erase_requests_waiting", "Requests to erase that wait for their answer, by partition.", "directory")
-_ERASED: Final = counter("lowtide_erased_segments_total", "Segments that were written again without their deleted records.", "directory")
+_ERASE_REQUESTS: Final = gauge(
+    "lowtide_erase_requests_waiting", "Requests to erase that wait for their answer, by partition.", "directory"
+)
+_ERASED: Final = counter(
+    "lowtide_erased_segments_total", "Segments that were written again without their deleted records.", "directory"
+)
 _ERASED_WRITTEN: Final = counter(
     "lowtide_erased_written_bytes_total", "Bytes of the segments that took their place.", "directory", unit="bytes"
 )
 _MOVES: Final = gauge(
-    "lowtide_log_directory_moves", "Replicas that are on their way into a log directory from another one of the broker.", "directory"
+    "lowtide_log_directory_moves",
+    "Replicas that are on their way into a log directory from another one of the broker.",
+    "directory",
 )
 _MOVES_LAG: Final = gauge(
     "kafka_server_replicaalterlogdirsmanager_maxlag", "Records that the copy with most of them to go lacks.", "clientId"
 )
-_MOVED: Final = counter("lowtide_log_directory_moves_done_total", "Replicas that were moved into a log directory.", "directory")
+_MOVED: Final = counter(
+    "lowtide_log_directory_moves_done_total", "Replicas that were moved into a log directory.", "directory"
+)
 _MOVES_FAILED: Final = counter(
     "lowtide_log_directory_moves_failed_total",
     "Moves that ended, or could not begin, because a directory failed; the next start goes on with what has begun.",
     "directory",
 )
 _COPIED: Final = counter(
-    "lowtide_log_directory_moves_copied_bytes_total", "Bytes that were copied into a log directory for them.", "directory", unit="bytes"
+    "lowtide_log_directory_moves_copied_bytes_total",
+    "Bytes that were copied into a log directory for them.",
+    "directory",
+    unit="bytes",
 )
 
 METRICS: Final = (
@@ -143,7 +183,9 @@ def _write_waiting(scrape: Scrape, page: Page) -> Iterator[None]:
     sources = scrape.sources
     waiting, now_ms = sources.broker.replicas.waiting, sources.broker.clock.monotonic_ms()
     page.rows(_WAITING, [(("disk",), len(waiting.log_starts)), (("followers",), len(waiting.deletes))])
-    lacking = dict.fromkeys((broker for broker in sources.broker.metadata.image.brokers if broker != sources.broker.config.node_id), 0)
+    lacking = dict.fromkeys(
+        (broker for broker in sources.broker.metadata.image.brokers if broker != sources.broker.config.node_id), 0
+    )
     oldest_ms, looked = now_ms, 0
     for request in list(waiting_requests(sources.broker)):
         oldest_ms = min(oldest_ms, request.asked_ms)
@@ -158,7 +200,10 @@ def _write_waiting(scrape: Scrape, page: Page) -> Iterator[None]:
             yield
     page.rows(_FOLLOWERS, [((broker,), count) for broker, count in sorted(lacking.items())])
     page.one(_OLDEST, (now_ms - oldest_ms) / 1000)
-    for metric, times in ((_DURABLE, sources.broker.recent_deletes.durable), (_REPLICATED, sources.broker.recent_deletes.replicated)):
+    for metric, times in (
+        (_DURABLE, sources.broker.recent_deletes.durable),
+        (_REPLICATED, sources.broker.recent_deletes.replicated),
+    ):
         page.histogram(metric, [_in_seconds(times)])
     yield
 
@@ -171,7 +216,12 @@ def _in_seconds(times: DeleteTimes) -> tuple[tuple[()], tuple[float, ...], list[
 def _write_start_lags(scrape: Scrape, page: Page) -> Iterator[None]:
     lags: list[tuple[tuple[str, int, int], int]] = []
     most = dict.fromkeys(
-        (broker for broker in scrape.sources.broker.metadata.image.brokers if broker != scrape.sources.broker.config.node_id), 0
+        (
+            broker
+            for broker in scrape.sources.broker.metadata.image.brokers
+            if broker != scrape.sources.broker.config.node_id
+        ),
+        0,
     )
     for count, row in enumerate(scrape.led, 1):
         leadership = row.partition.leadership
@@ -201,7 +251,9 @@ def _write_moves(scrape: Scrape, page: Page) -> None:
 def _write_directories(scrape: Scrape, page: Page) -> Iterator[None]:
     sources = scrape.sources
     directories = sources.broker.replicas.log_manager.directories
-    damaged = Counter(log.parent_directory for log in (sources.cleaner.uncleanable.values() if sources.cleaner is not None else ()))
+    damaged = Counter(
+        log.parent_directory for log in (sources.cleaner.uncleanable.values() if sources.cleaner is not None else ())
+    )
     page.rows(_UNCLEANABLE, [((path,), damaged[path]) for path in directories.paths])
     page.rows(_HELD, [((group,), count) for group, count in sorted(sources.retention.held.items())])
     offline = directories.offline
@@ -224,5 +276,7 @@ def _write_directories(scrape: Scrape, page: Page) -> Iterator[None]:
         spaces[path] = yield from space_of(directories, path, usage)
     page.rows(_LIVE, [((path,), space.live_bytes) for path, space in spaces.items()])
     page.rows(_DELETED, [((path,), space.deleted.total()) for path, space in spaces.items()])
-    page.rows(_UNFREED, [((path, each.value), space.deleted[each]) for path, space in spaces.items() for each in Waiting])
+    page.rows(
+        _UNFREED, [((path, each.value), space.deleted[each]) for path, space in spaces.items() for each in Waiting]
+    )
     yield

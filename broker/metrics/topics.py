@@ -38,8 +38,12 @@ _BY_TOPIC: Final = {
 """By the fields of `Traffic`."""
 
 _FOR_ALL: Final = {
-    "replication_bytes_in": counter(f"{_PREFIX}replicationbytesin_total", "Bytes of batches appended as follower.", unit="bytes"),
-    "replication_bytes_out": counter(f"{_PREFIX}replicationbytesout_total", "Bytes of batches sent to followers.", unit="bytes"),
+    "replication_bytes_in": counter(
+        f"{_PREFIX}replicationbytesin_total", "Bytes of batches appended as follower.", unit="bytes"
+    ),
+    "replication_bytes_out": counter(
+        f"{_PREFIX}replicationbytesout_total", "Bytes of batches sent to followers.", unit="bytes"
+    ),
 }
 
 METRICS: Final = (*_BY_TOPIC.values(), *_FOR_ALL.values())
@@ -61,7 +65,9 @@ def write(scrape: Scrape, page: Page) -> Iterator[None]:
         name = page.begin(metric)
         page.write([f"{name} {getattr(total, field)}\n"])
         for start in range(0, len(topics), _ROWS_A_STEP):
-            page.write([f"{name}{labels} {getattr(each, field)}\n" for labels, each in topics[start : start + _ROWS_A_STEP]])
+            page.write(
+                [f"{name}{labels} {getattr(each, field)}\n" for labels, each in topics[start : start + _ROWS_A_STEP]]
+            )
             yield
     for field, metric in _FOR_ALL.items():
         page.one(metric, getattr(total, field))

@@ -1,19 +1,21 @@
 """Which connections may stay: at most so many, so many from one address, and never so many that descriptors run out.
 
-Where all are taken, a new connection takes the place of another: of one that has sent nothing yet, the latest of those opened `SILENT_MS`
-ago or before; else of the one that was silent for longest, `IDLE_MS` at least; else of the visitor that has the most, if the new one's has
-fewer. A visitor is an IPv4 address or a /48 of IPv6. If there is none, the new one is closed. A connection by the listener of the brokers
-takes the place of any client's: brokers never wait for clients, if they have a listener of their own.
+Where all are taken, a new connection takes the place of another: of one that has sent nothing yet, the latest of those
+opened `SILENT_MS` ago or before; else of the one that was silent for longest, `IDLE_MS` at least; else of the visitor
+that has the most, if the new one's has fewer. A visitor is an IPv4 address or a /48 of IPv6. If there is none, the new
+one is closed. A connection by the listener of the brokers takes the place of any client's: brokers never wait for
+clients, if they have a listener of their own.
 
-Connections whose clients have still to log in go first, the oldest of them, when they are `LOGIN_MS` old; and they have half of the places
-at most. If none is that old, one of the visitor that has the most of them gives way to a visitor that has fewer. So those who can't log in
-never take the place of those who can, and those of one address don't keep others from their half.
+Connections whose clients have still to log in go first, the oldest of them, when they are `LOGIN_MS` old; and they have
+half of the places at most. If none is that old, one of the visitor that has the most of them gives way to a visitor
+that has fewer. So those who can't log in never take the place of those who can, and those of one address don't keep
+others from their half.
 
-A connection that isn't admitted is accepted and closed at once. Kafka stops accepting instead, so that a client that holds all connections
-keeps all others out.
+A connection that isn't admitted is accepted and closed at once. Kafka stops accepting instead, so that a client that
+holds all connections keeps all others out.
 
-Source: Kafka's SocketServer: ConnectionQuotas (maxConnectionsExceeded, protectedListener, maxConnectionsPerIpOverrides) and
-Processor.closeExcessConnections, KIP-402 and KIP-612.
+Source: Kafka's SocketServer: ConnectionQuotas (maxConnectionsExceeded, protectedListener, maxConnectionsPerIpOverrides)
+and Processor.closeExcessConnections, KIP-402 and KIP-612.
 """
 
 from __future__ import annotations
@@ -124,7 +126,9 @@ class Admission:
         """From now on these limits hold. No open connection is closed by them."""
         self.limits = limits
 
-    def admit(self, connection: Admitted, connections: Mapping[Admitted, None], logins: Mapping[Admitted, None] = NO_LOGINS) -> str | None:
+    def admit(
+        self, connection: Admitted, connections: Mapping[Admitted, None], logins: Mapping[Admitted, None] = NO_LOGINS
+    ) -> str | None:
         """Counts a new connection, which is one of `connections`. Returns why it may not stay, None when it may.
 
         `logins` are those of them that have still to log in, oldest first, without those that were closed.
@@ -156,7 +160,9 @@ class Admission:
 
     def _late_login(self, logins: Iterable[Admitted]) -> Admitted | None:
         """The oldest connection of a client that has had time enough to log in."""
-        oldest = next((each for each in logins if each.listener_name != self.limits.brokers_listener and self._may_go(each)), None)
+        oldest = next(
+            (each for each in logins if each.listener_name != self.limits.brokers_listener and self._may_go(each)), None
+        )
         return oldest if oldest is not None and self._now_ms() - oldest.connected_ms >= LOGIN_MS else None
 
     def left(self, connection: Admitted) -> None:
@@ -179,7 +185,11 @@ class Admission:
         """The connection that gives way to another one, if there is one."""
         now_ms = self._now_ms()
         if of_any_age:
-            clients = [each for each in connections if each.listener_name != self.limits.brokers_listener and self._may_go(each)]
+            clients = [
+                each
+                for each in connections
+                if each.listener_name != self.limits.brokers_listener and self._may_go(each)
+            ]
             return min(clients, key=_last_active_ms, default=None)
         if not self._candidates and now_ms - self._looked_ms >= SILENT_MS:
             self._looked_ms = now_ms
@@ -210,7 +220,9 @@ class _Crowd:
         self._crowd: deque[Admitted] = deque()
         self._counted_ms = -CROWD_MS
 
-    def victim(self, among: Mapping[Admitted, None], visitor: str, may_go: Callable[[Admitted], bool]) -> Admitted | None:
+    def victim(
+        self, among: Mapping[Admitted, None], visitor: str, may_go: Callable[[Admitted], bool]
+    ) -> Admitted | None:
         """The connection that was silent for longest of the visitor that has the most, if `visitor`, which connects, has fewer.
 
         One with a request under way gives way last.

@@ -1,8 +1,8 @@
 """Which errors answers have: Kafka's `ErrorsPerSec`, by API and error code.
 
-Where an answer of one API and version has error codes is found once, from its form, and what looks there is compiled, as codecs are. Every
-error of an answer counts: that of the whole, and that of each row. Produce and Fetch aren't counted here: their handlers meet each error by
-itself, and no answer is looked through that has none.
+Where an answer of one API and version has error codes is found once, from its form, and what looks there is compiled,
+as codecs are. Every error of an answer counts: that of the whole, and that of each row. Produce and Fetch aren't
+counted here: their handlers meet each error by itself, and no answer is looked through that has none.
 
 Pure.
 """
@@ -46,7 +46,12 @@ class AnswerErrors:
 
     def after(self, write: Callable[[int, Any], Any]) -> Callable[[int, Any], Any]:
         """`write` that counts the errors of what it has written: an answer with too many rows is written by its large route."""
-        lines = ["def look(correlation_id, answer):", " parts = write(correlation_id, answer)", *_look(self._form), " return parts"]
+        lines = [
+            "def look(correlation_id, answer):",
+            " parts = write(correlation_id, answer)",
+            *_look(self._form),
+            " return parts",
+        ]
         return self._compiled(lines, write=write)  # type: ignore[no-any-return]
 
     def _compiled(self, lines: list[str], **names: Any) -> Any:
@@ -56,7 +61,10 @@ class AnswerErrors:
 
 
 def _look(form: Entity, part: str = "answer", depth: int = 1, row: tuple[str, ...] = ()) -> list[str]:
-    """The lines that look at a struct, which has the name `part`; none where it has no place for an error. `row` ends each of its rows."""
+    """The lines that look at a struct, which has the name `part`; none where it has no place for an error.
+
+    `row` ends each of its rows.
+    """
     indent, lines = " " * depth, list[str]()
     for name, content in form.fields:
         if name in ERROR_FIELDS:

@@ -17,6 +17,9 @@ class AnswerFiles:
         self._answers = answers
 
     def on_tick(self) -> None:
-        """To be called about once a second. A read that failed meanwhile is repeated by its client, and finds room then."""
+        """To be called about once a second.
+
+        A read that failed meanwhile is repeated by its client, and finds room then.
+        """
         if self._files.take_lacking():
             self._answers.free_files(self._files.held_max)

@@ -17,9 +17,13 @@ from typing import Final, Protocol
 
 import msgspec
 
-REASON: Final = "its client doesn't read its answers, and those of all connections have reached lowtide.answers.unread.max.bytes"
+REASON: Final = (
+    "its client doesn't read its answers, and those of all connections have reached lowtide.answers.unread.max.bytes"
+)
 
-FILES_REASON: Final = "its client doesn't read its answers, and they hold files open that others need: the limit of open files is reached"
+FILES_REASON: Final = (
+    "its client doesn't read its answers, and they hold files open that others need: the limit of open files is reached"
+)
 
 SILENT_MS: Final = 1_000
 """A client that has read nothing for so long gives the files of its answers to others."""
@@ -120,4 +124,6 @@ class AnswerMemory:
         now_ms = self._now_ms()
         for writer in list(self._holding):
             self._look(writer, now_ms)
-        return sorted(self._holding, key=lambda writer: (self._holding[writer].since_ms, -self._holding[writer].unread_bytes))
+        return sorted(
+            self._holding, key=lambda writer: (self._holding[writer].since_ms, -self._holding[writer].unread_bytes)
+        )

@@ -1,8 +1,8 @@
 """Requests that a standard client sends wrong, and that Kafka reads all the same.
 
-Bytes behind the fields of a request are passed over, and counted: they may mean that the client encodes another version. librdkafka
-(AlterUserScramCredentials) and kafka-go (DescribeAcls) are known to write empty tagged fields once too often. Responses, what is in a
-request, and what is kept in files must end where their fields do.
+Bytes behind the fields of a request are passed over, and counted: they may mean that the client encodes another
+version. librdkafka (AlterUserScramCredentials) and kafka-go (DescribeAcls) are known to write empty tagged fields once
+too often. Responses, what is in a request, and what is kept in files must end where their fields do.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ class SurplusBytes:
         self.met = count
 
     def note(self, request: str, software: str) -> bool:
-        """Count a request that had some. Returns whether it is the first of its kind. Software has no name where too many have one."""
+        """Count a request that had some.
+
+        Returns whether it is the first of its kind. Software has no name where too many have one.
+        """
         self.met = 0
         key = request, software
         if key not in self.counts and len(self.counts) >= SURPLUS_SERIES_MAX:

@@ -1,10 +1,11 @@
 """One client's connection: bytes to requests, answers to bytes, in order, without a task.
 
-All connections receive into one shared buffer; a whole frame is handled where it lies, in the callback that brought it, or with those of
-other connections at the end of the loop's pass (`gathering`). What is left of a partial frame goes into a buffer of the connection's own
-(`partial_frame`). Answers leave in the order of their requests through a queue of slots. While only Produce requests are parked, a few
-later requests are executed too (`RequestBounds`), or acks=all would mean one batch a round trip; any other parked request stops the
-reading, and so does a client that doesn't take its answers. One in the slow lane (`slow_lane`) executes a frame when it is given a turn.
+All connections receive into one shared buffer; a whole frame is handled where it lies, in the callback that brought it,
+or with those of other connections at the end of the loop's pass (`gathering`). What is left of a partial frame goes
+into a buffer of the connection's own (`partial_frame`). Answers leave in the order of their requests through a queue of
+slots. While only Produce requests are parked, a few later requests are executed too (`RequestBounds`), or acks=all
+would mean one batch a round trip; any other parked request stops the reading, and so does a client that doesn't take
+its answers. One in the slow lane (`slow_lane`) executes a frame when it is given a turn.
 
 Invariant: a view of received bytes is never used after the pass that brought them, but for one of a mapped frame.
 """
@@ -45,7 +46,10 @@ class Connection(RunTaking):
     client_address, write_grants, shown_by, software, of_a_follower = "", None, ShownBy.NOTHING, ("", ""), False
 
     def __init__(self, host: ConnectionHost, listener_name: str = "") -> None:
-        """`host` gives what connections share: routes, limits, buffers, the log. `listener_name`: by which of the listeners it came."""
+        """`host` gives what connections share: routes, limits, buffers, the log.
+
+        `listener_name`: by which of the listeners it came.
+        """
         super().__init__(host)
         self.listener_name = listener_name
         self._transport: asyncio.Transport | None = None
@@ -64,7 +68,13 @@ class Connection(RunTaking):
         self._transport.set_write_buffer_limits(high=0)
         host = self._host
         self._outgoing = OutgoingQueue(
-            self._transport, host.frame_buffers.chunks, host.worker, self.close, host.clock, self.resume_writing, host.answers
+            self._transport,
+            host.frame_buffers.chunks,
+            host.worker,
+            self.close,
+            host.clock,
+            self.resume_writing,
+            host.answers,
         )
         self.connected_ms = host.clock.now_ms()
         self.active_ns = self.connected_ms * 1_000_000 - 1  # What comes in the same millisecond counts.
@@ -72,13 +82,18 @@ class Connection(RunTaking):
         if reason is not None:
             self.close(reason)
         elif not self._host.serving:
-            # Held as if a request were parked. What comes first pauses the reading; here uvloop would ignore it, and begin to read.
+            # Held as if a request were parked. What comes first pauses the reading; here uvloop would ignore it, and
+            # begin to read.
             self._execution = PARK[self._execution]
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """The rest of the partial frame, else the buffer that all connections share, or little of it while they have little memory."""
         if self._frame is None:
-            return self._host.gathering.room[:FREE_FRAME_BYTES] if self._host.memory.is_short else self._host.gathering.room
+            return (
+                self._host.gathering.room[:FREE_FRAME_BYTES]
+                if self._host.memory.is_short
+                else self._host.gathering.room
+            )
         return memoryview(self._frame)[self._filled : self._allowed]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -168,7 +183,11 @@ class Connection(RunTaking):
         return bool(self._slots) or self._gathered or (self._outgoing is not None and not self._outgoing.idle)
 
     def _close_when_done(self) -> None:
-        if self._eof and not (self.closed or self.busy or self._backlog or self._frame_is_whole) and self._transport is not None:
+        if (
+            self._eof
+            and not (self.closed or self.busy or self._backlog or self._frame_is_whole)
+            and self._transport is not None
+        ):
             self.closed = True
             self._transport.close()
 
@@ -180,7 +199,9 @@ class Connection(RunTaking):
         slots, gathering = self._slots, self._host.gathering
         outgoing: OutgoingQueue = self._outgoing  # type: ignore[assignment]  # it is open
         # As `_blocked`, without a call: every request comes by.
-        while end - position >= 4 and not (self._execution >= PARKED or self._parked_bytes >= self._parked_max or outgoing.paused):  # noqa: PLR2004
+        while end - position >= 4 and not (  # noqa: PLR2004
+            self._execution >= PARKED or self._parked_bytes >= self._parked_max or outgoing.paused
+        ):
             size = _LENGTH.unpack_from(buffer, position)[0]
             if not 0 < size <= maximum:
                 self._refuse_length(size)
@@ -231,7 +252,9 @@ class Connection(RunTaking):
         context = None
         try:
             if route is None:
-                self._answer(host.dispatcher.answer_unsupported(api_key, api_version, correlation_id, buffer[start + 8 : stop]))
+                self._answer(
+                    host.dispatcher.answer_unsupported(api_key, api_version, correlation_id, buffer[start + 8 : stop])
+                )
                 return
             quick = route.quick
             asked = None if quick is None else quick.read(buffer, start, stop)
@@ -249,7 +272,13 @@ class Connection(RunTaking):
                     self.close(f"{route.name} could not be answered")
             if response is not None and response is not NO_ANSWER:
                 kind = type(response) if context is None else None
-                parts = [response] if kind is bytes else response.parts if kind is EncodedAnswer else route.write(correlation_id, response)
+                parts = (
+                    [response]
+                    if kind is bytes
+                    else response.parts
+                    if kind is EncodedAnswer
+                    else route.write(correlation_id, response)
+                )
                 if self._slots:
                     self._answer(parts)
                 else:
@@ -263,14 +292,21 @@ class Connection(RunTaking):
             if context is None:
                 self._submit_large(route, correlation_id, buffer, start, stop)
                 return
-            self._park(route, correlation_id, host.large_requests.encode(route.large, correlation_id, response), stop - start)
+            self._park(
+                route, correlation_id, host.large_requests.encode(route.large, correlation_id, response), stop - start
+            )
         except Exception as error:  # noqa: BLE001  a bug of ours costs one connection, and is logged with its traceback
             self._on_failed(route, host.dispatcher.describe(api_key, api_version), error, was_read=context is not None)
 
     def _submit_large(self, route: Route, correlation_id: int, buffer: memoryview, start: int, stop: int) -> None:
-        """It has many rows: have it worked on in turns with others. The frame is kept, where it was mapped, or copied."""
+        """It has many rows: have it worked on in turns with others.
+
+        The frame is kept, where it was mapped, or copied.
+        """
         frame = buffer if isinstance(buffer.obj, mmap.mmap) else memoryview(bytes(buffer[start:stop]))
-        request = LargeRequest(route.large, frame, (start, stop) if frame is buffer else (0, stop - start), correlation_id, self)
+        request = LargeRequest(
+            route.large, frame, (start, stop) if frame is buffer else (0, stop - start), correlation_id, self
+        )
         if frame is buffer:
             request.on_done = partial(self._host.memory.give_back, request)
             self._host.memory.keep(self, request)
@@ -286,7 +322,14 @@ class Connection(RunTaking):
 
     def _park(self, route: Route, correlation_id: int, pending: Pending[Any], size: int) -> None:
         size = max(size, self._host.bounds.parked_min)
-        slot = AnswerSlot(route, correlation_id, pending, size, None, may_be_followed=route.is_produce and not pending.holds_connection)
+        slot = AnswerSlot(
+            route,
+            correlation_id,
+            pending,
+            size,
+            None,
+            may_be_followed=route.is_produce and not pending.holds_connection,
+        )
         slot.times = route.follower_times if self.of_a_follower else route.times
         clock = self._host.clock
         slot.began_ns, slot.parked_ns = clock.moment_ns, clock.now_ns()
@@ -352,7 +395,11 @@ class Connection(RunTaking):
     @property
     def _blocked(self) -> bool:
         """Whether nothing may be executed now: by its state (`execution`), too much that is parked, or a client that doesn't read."""
-        return self._execution >= PARKED or self._parked_bytes >= self._parked_max or bool(self._outgoing and self._outgoing.paused)
+        return (
+            self._execution >= PARKED
+            or self._parked_bytes >= self._parked_max
+            or bool(self._outgoing and self._outgoing.paused)
+        )
 
     def _flush(self) -> None:
         if self._ready and self._outgoing is not None and not self.closed:

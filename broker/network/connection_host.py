@@ -47,7 +47,10 @@ _REFUSALS_OF_VISITOR = 10
 
 
 class RequestBounds(NamedTuple):
-    """How many bytes a connection's requests may have: each one, and those that are pending. `parked_min`: what each of these counts."""
+    """How many bytes a connection's requests may have: each one, and those that are pending.
+
+    `parked_min`: what each of these counts.
+    """
 
     frame_max: int
     parked_max: int
@@ -92,8 +95,9 @@ class ConnectionHost:
         on_login: Callable[[Client, str], None] = lambda _client, _failure: None,
         serving: bool = True,
     ) -> None:
-        """Without `serving`, who connects waits until `serve`. `follower_fetch_bytes` is what a follower fetches of a partition at a time.
+        """Without `serving`, who connects waits until `serve`.
 
+        `follower_fetch_bytes` is what a follower fetches of a partition at a time.
         `connection_wait_ms` returns how long a new connection of an address by a listener is not served, because there are too many.
         `on_login` is called when a client is logged in, with "", or refused, with the reason.
         """
@@ -106,7 +110,9 @@ class ConnectionHost:
         self.bounds = RequestBounds(maximum_frame_bytes, parked_max, max(parked_max // PARKED_COUNT, 1))
         self.memory = RequestMemory(request_memory_bytes)
         self.answers = AnswerMemory(answer_memory_bytes, clock.monotonic_ms)
-        self.large_requests = LargeRequests(turns, request_rows_max, self._on_large_bug, self.on_refused, self.on_surplus)
+        self.large_requests = LargeRequests(
+            turns, request_rows_max, self._on_large_bug, self.on_refused, self.on_surplus
+        )
         self.frame_buffers = FrameBuffers(BufferPool(CHUNK_BYTES, _IDLE_CHUNKS))
         self.gathering = Gathering(SCRATCH_BYTES, self.routes, self.clock)
         """Its room is what connections receive into."""
@@ -134,7 +140,10 @@ class ConnectionHost:
     def on_connected(self, connection: HostedConnection) -> str | None:
         """Count a connection. Returns why it may not stay, None when it may."""
         self.connections[connection] = None
-        everyone, logins = cast("Mapping[Admitted, None]", self.connections), cast("Mapping[Admitted, None]", self.logins)
+        everyone, logins = (
+            cast("Mapping[Admitted, None]", self.connections),
+            cast("Mapping[Admitted, None]", self.logins),
+        )
         refused = self.admission.admit(connection, everyone, logins)
         if refused is None:
             self.lane.on_connected(connection)

@@ -1,8 +1,9 @@
 """From an API key and version to the code that reads, answers and writes it.
 
-Every handler module registers itself here with the versions that it serves; ApiVersions answers from this registry, so nothing is
-advertised that isn't built. Codecs are compiled when a version is first used. Handlers that write metadata are coroutines: they
-are spawned by name and their answer is pending; all others answer in the callback that brought the request.
+Every handler module registers itself here with the versions that it serves; ApiVersions answers from this registry, so
+nothing is advertised that isn't built. Codecs are compiled when a version is first used. Handlers that write metadata
+are coroutines: they are spawned by name and their answer is pending; all others answer in the callback that brought the
+request.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ from lowtide.broker.network.outgoing import Part
 from lowtide.broker.network.request_times import RequestTimes
 from lowtide.broker.network.routes import Handle, HandlerSpec, Route, VersionRange
 from lowtide.broker.pending import Pending, Spawn, promised
-from lowtide.protocol.api_keys import API, FIRST_OF_OURS, ApiKey, request_header_is_flexible, response_header_is_flexible
+from lowtide.protocol.api_keys import (
+    API,
+    FIRST_OF_OURS,
+    ApiKey,
+    request_header_is_flexible,
+    response_header_is_flexible,
+)
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.constructs import row_bytes_min
 from lowtide.protocol.errors import ErrorCode, ProtocolError
@@ -49,7 +56,10 @@ class Routes(dict[tuple[int, int], Route | None]):
         self._make = make
 
     def __missing__(self, key: tuple[int, int]) -> Route | None:
-        """Make a served route once. What is not served isn't kept: a client could ask for four thousand million of them."""
+        """Make a served route once.
+
+        What is not served isn't kept: a client could ask for four thousand million of them.
+        """
         route = self._make(*key)
         if route is not None:
             self[key] = route
@@ -60,7 +70,11 @@ class Dispatcher:
     """The registry. `maximum_versions` caps what is served and advertised, by API."""
 
     def __init__(
-        self, *, spawn: Spawn, maximum_versions: Mapping[ApiKey, int], metered: Callable[[HandlerSpec], HandlerSpec] = lambda spec: spec
+        self,
+        *,
+        spawn: Spawn,
+        maximum_versions: Mapping[ApiKey, int],
+        metered: Callable[[HandlerSpec], HandlerSpec] = lambda spec: spec,
     ) -> None:
         """`metered` makes of each handler the one that is called, when a route is made."""
         self._metered = metered
@@ -86,7 +100,10 @@ class Dispatcher:
             table[spec.key] = self._advertise(spec)
 
     def remake_routes(self) -> None:
-        """Handlers are to be called in another way (`metered`). What is being worked on is answered in the way that it came."""
+        """Handlers are to be called in another way (`metered`).
+
+        What is being worked on is answered in the way that it came.
+        """
         self.routes.clear()
 
     def describe(self, api_key: int, api_version: int) -> str:
@@ -94,7 +111,9 @@ class Dispatcher:
         name = ApiKey(api_key).name if api_key in ApiKey.__members__.values() else f"API {api_key}"
         return f"{name} v{api_version}"
 
-    def answer_unsupported(self, api_key: int, api_version: int, correlation_id: int, client_id: memoryview) -> list[Part]:
+    def answer_unsupported(
+        self, api_key: int, api_version: int, correlation_id: int, client_id: memoryview
+    ) -> list[Part]:
         """Answers an unknown version of ApiVersions in version 0 with the supported range (KIP-511).
 
         `client_id` is the frame from the client id on. Errors: ProtocolError for every other API, with what its user can set.
@@ -105,7 +124,13 @@ class Dispatcher:
         body_bytes = _API_VERSIONS_V0.size - 4
         return [
             _API_VERSIONS_V0.pack(
-                body_bytes, correlation_id, ErrorCode.UNSUPPORTED_VERSION, 1, ApiKey.API_VERSIONS, served.minimum, served.maximum
+                body_bytes,
+                correlation_id,
+                ErrorCode.UNSUPPORTED_VERSION,
+                1,
+                ApiKey.API_VERSIONS,
+                served.minimum,
+                served.maximum,
             )
         ]
 
@@ -153,12 +178,18 @@ class Dispatcher:
         assert handle_later is not None, f"{spec.key.name} has no handler"
 
         def handle(request: Any, context: Any) -> Pending[Any]:
-            return promised(partial(handle_later, request, context), self._spawn, name=f"{spec.key.name} of {context.connection.peer}")
+            return promised(
+                partial(handle_later, request, context),
+                self._spawn,
+                name=f"{spec.key.name} of {context.connection.peer}",
+            )
 
         return handle
 
 
-def _reader(spec: HandlerSpec, version: int, on_surplus: Callable[[int], None]) -> Callable[[Any, int, int], tuple[Any, str | None]]:
+def _reader(
+    spec: HandlerSpec, version: int, on_surplus: Callable[[int], None]
+) -> Callable[[Any, int, int], tuple[Any, str | None]]:
     """Reads a request; see `request_reader`."""
     key, codec = spec.key, codec_for(API[spec.key].request, version)
     row_bytes, rows_max = row_bytes_min(wire_form(API[key].request, version)), spec.bounds.undivided_max
@@ -167,12 +198,19 @@ def _reader(spec: HandlerSpec, version: int, on_surplus: Callable[[int], None]) 
     decode = codec.decode
     if key == ApiKey.METADATA and response_header_is_flexible(key, version):
         all_topics_bytes = len(codec_for(MetadataRequest, version).encode(MetadataRequest(topics=None)))
-        decode = lambda buffer, position, stop: codec.decode(*without_array_padding(buffer, position, stop, all_topics_bytes))  # noqa: E731
-    return request_reader(decode, codec.decode_counted, limits, flexible=request_header_is_flexible(key, version), on_surplus=on_surplus)
+        decode = lambda buffer, position, stop: codec.decode(  # noqa: E731
+            *without_array_padding(buffer, position, stop, all_topics_bytes)
+        )
+    return request_reader(
+        decode, codec.decode_counted, limits, flexible=request_header_is_flexible(key, version), on_surplus=on_surplus
+    )
 
 
 def _writer(spec: HandlerSpec, version: int) -> Callable[[int, Any], list[Part]]:
-    """Writes a response. Errors of what it returns: TooManyRowsError for one that is to be encoded in slices (`LargeRoute.encode`)."""
+    """Writes a response.
+
+    Errors of what it returns: TooManyRowsError for one that is to be encoded in slices (`LargeRoute.encode`).
+    """
     codec = codec_for(API[spec.key].response, version)
     flexible = response_header_is_flexible(spec.key, version)
     if spec.sends_records:

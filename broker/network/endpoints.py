@@ -24,7 +24,10 @@ Address: TypeAlias = tuple[str, int]
 
 
 class MadeOnce(dict[str, T]):
-    """Something for each listener, by its name: made when it is first asked for. There are as many as the broker has listeners."""
+    """Something for each listener, by its name: made when it is first asked for.
+
+    There are as many as the broker has listeners.
+    """
 
     def __init__(self, make: Callable[[str], T]) -> None:
         super().__init__()
@@ -36,7 +39,10 @@ class MadeOnce(dict[str, T]):
 
 
 def endpoint_of(broker: BrokerImage, listener_name: str) -> Listener | None:
-    """Where clients of that listener reach a broker; None where they can't. No name is whatever the broker advertises first."""
+    """Where clients of that listener reach a broker; None where they can't.
+
+    No name is whatever the broker advertises first.
+    """
     if not listener_name:
         return broker.listeners[0] if broker.is_reachable else None
     return broker.listener(listener_name)
@@ -57,7 +63,9 @@ def local_endpoint(config: BrokerConfig, client: Client) -> Address | None:
     return client.local_address if config.advertises_local_address else None
 
 
-def with_local(endpoints: Mapping[BrokerId, Listener], here: BrokerId, local: Address | None) -> Mapping[BrokerId, Listener]:
+def with_local(
+    endpoints: Mapping[BrokerId, Listener], here: BrokerId, local: Address | None
+) -> Mapping[BrokerId, Listener]:
     """The endpoints, with that of this broker as the client has come by it; as they are where `local` is None."""
     if local is None or here not in endpoints:
         return endpoints

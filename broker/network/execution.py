@@ -14,11 +14,12 @@
     IN_TURN                     ── LEAVE_LANE ──> RUNNING
     IN_TURN_PARKED              ── LEAVE_LANE ──> PARKED
 
-A connection begins in RUNNING. Every other pair is a mistake in this program, and raises. Besides these states a connection also executes
-nothing while Produce requests with too many bytes are parked or its client takes no answers (`Connection._blocked`), and when it is closed.
+A connection begins in RUNNING. Every other pair is a mistake in this program, and raises. Besides these states a
+connection also executes nothing while Produce requests with too many bytes are parked or its client takes no answers
+(`Connection._blocked`), and when it is closed.
 
-Each request reads the state as an int: those from `PARKED` on execute nothing, those from `LANED` on wait for a turn. `AFTER` has the table
-by event, so that a transition costs no call: `self._execution = PARK[self._execution]`.
+Each request reads the state as an int: those from `PARKED` on execute nothing, those from `LANED` on wait for a turn.
+`AFTER` has the table by event, so that a transition costs no call: `self._execution = PARK[self._execution]`.
 """
 
 from __future__ import annotations

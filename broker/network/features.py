@@ -9,8 +9,8 @@
 | `share.version` | 0 to 1 | UpdateFeatures; at 0 there are no share groups (KIP-932) |
 | `transaction.version` | 0 to 2 | UpdateFeatures; from 2 on clients write with an epoch for each transaction (KIP-890) |
 
-A level is advertised only while the APIs that it promises are offered in the versions that it needs, so that an API that is capped
-(`--max-version`) takes its feature back.
+A level is advertised only while the APIs that it promises are offered in the versions that it needs, so that an API
+that is capped (`--max-version`) takes its feature back.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ KAFKA_RELEASE_LEVEL: Final = 30
 """The level of `metadata.version` that Kafka's tools show as 4.3-IV0."""
 
 _AGREED: Final = "The brokers agree on it by themselves, when each of them can, and never take it back."
-_RELEASE: Final = "It names the release of Kafka whose protocol the brokers follow: another version of Lowtide may have another one."
+_RELEASE: Final = (
+    "It names the release of Kafka whose protocol the brokers follow: another version of Lowtide may have another one."
+)
 
 
 class Feature(msgspec.Struct, frozen=True):
@@ -54,7 +56,12 @@ FEATURES: Final = (
     Feature(
         SHARE_VERSION,
         SHARE_LEVEL,
-        {ApiKey.SHARE_GROUP_HEARTBEAT: 1, ApiKey.SHARE_GROUP_DESCRIBE: 1, ApiKey.SHARE_FETCH: 1, ApiKey.SHARE_ACKNOWLEDGE: 1},
+        {
+            ApiKey.SHARE_GROUP_HEARTBEAT: 1,
+            ApiKey.SHARE_GROUP_DESCRIBE: 1,
+            ApiKey.SHARE_FETCH: 1,
+            ApiKey.SHARE_ACKNOWLEDGE: 1,
+        },
     ),
     Feature("transaction.version", 2, {ApiKey.PRODUCE: 12, ApiKey.TXN_OFFSET_COMMIT: 5, ApiKey.END_TXN: 5}),
 )

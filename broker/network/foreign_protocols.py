@@ -1,7 +1,7 @@
 """What a client speaks that doesn't speak Kafka's protocol, by the first bytes that it sends: for the line in the log.
 
-A wrong port or a wrong `security.protocol` is the most common mistake of a first day, and "a frame of 369295617 bytes" names neither.
-Imported when a connection is refused.
+A wrong port or a wrong `security.protocol` is the most common mistake of a first day, and "a frame of 369295617 bytes"
+names neither. Imported when a connection is refused.
 
 Sources: RFC 9110 (methods), RFC 9113 (preface of HTTP/2), RFC 8446 (record header), RFC 4253 (SSH).
 """

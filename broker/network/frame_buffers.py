@@ -28,7 +28,10 @@ class FrameBuffers:
         """What answers are sent with, too."""
 
     def take(self, capacity: int) -> bytearray:
-        """A buffer of at least `capacity` bytes, which is a megabyte or less. An unused one may be larger at no cost."""
+        """A buffer of at least `capacity` bytes, which is a megabyte or less.
+
+        An unused one may be larger at no cost.
+        """
         first, chunks = self.first, self.chunks
         if capacity <= _OWN_BUFFER_BYTES:
             return bytearray(capacity)

@@ -75,7 +75,10 @@ class Gathering:
         self._ends: list[int] = []
 
     def take(self, connection: Gathered, size: int) -> bool:
-        """Let the request wait whose frame has just been received, `size` bytes from the beginning of `room` on. False if it isn't to."""
+        """Let the request wait whose frame has just been received, `size` bytes from the beginning of `room` on.
+
+        False if it isn't to.
+        """
         now_ns = self._clock.moment_ns
         is_near = now_ns - self._last_ns < NEAR_NS
         self.last, self._last_ns = connection, now_ns

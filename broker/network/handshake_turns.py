@@ -1,8 +1,8 @@
 """Handshakes of TLS take turns: a few in a pass of the event loop, and all other input is read between two passes.
 
-A handshake costs the loop a quarter of a millisecond or more, a hundred requests of small ones. Clients that connect all at once, after a
-broker was started or a network came back, would hold the loop for as long as they are many. What waits here is bounded: each connection
-waits once, and isn't read from meanwhile.
+A handshake costs the loop a quarter of a millisecond or more, a hundred requests of small ones. Clients that connect
+all at once, after a broker was started or a network came back, would hold the loop for as long as they are many. What
+waits here is bounded: each connection waits once, and isn't read from meanwhile.
 """
 
 from __future__ import annotations

@@ -1,15 +1,17 @@
 """The lane of large requests: those with more rows than `Bounds.undivided_max`.
 
-Such a request is decoded and executed in parts, of which each is answered in bytes before the next ones (`request_parts`), or by steps of
-its handler's, which gets it whole; all of them take turns (`turns`), so that fifty hold the loop for no longer than one. Its rows are
-bounded: one that has more than `lowtide.request.rows.max`, or a very large field, is refused before any of it is executed: with
-INVALID_REQUEST, or by closing the connection where its client reads no answer (acks=0).
+Such a request is decoded and executed in parts, of which each is answered in bytes before the next ones
+(`request_parts`), or by steps of its handler's, which gets it whole; all of them take turns (`turns`), so that fifty
+hold the loop for no longer than one. Its rows are bounded: one that has more than `lowtide.request.rows.max`, or a very
+large field, is refused before any of it is executed: with INVALID_REQUEST, or by closing the connection where its
+client reads no answer (acks=0).
 
-The rows of all large requests that are worked on are bounded too, by twice what one may have: a request that finds no room waits in its
-frame. A handler that counts what it keeps by itself (a Fetch that waits) says so (`COUNTED_ELSEWHERE`).
+The rows of all large requests that are worked on are bounded too, by twice what one may have: a request that finds no
+room waits in its frame. A handler that counts what it keeps by itself (a Fetch that waits) says so
+(`COUNTED_ELSEWHERE`).
 
-A request that changes something is carried out to its end although its client has gone, for it was received whole, but waits for no
-answer of its parts then; others end.
+A request that changes something is carried out to its end although its client has gone, for it was received whole, but
+waits for no answer of its parts then; others end.
 """
 
 from __future__ import annotations
@@ -57,8 +59,8 @@ class Sender(Client, Protocol):
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     """How many rows of an API's requests a handler takes at once, and of one that isn't cut at all.
 
-    A request of more than `undivided_max` rows goes through the lane, where its parts have `rows_at_once`. The first is higher where a row
-    costs so little that a usual request of an application is faster as a whole.
+    A request of more than `undivided_max` rows goes through the lane, where its parts have `rows_at_once`. The first is
+    higher where a row costs so little that a usual request of an application is faster as a whole.
     """
 
     undivided_max: int = 200
@@ -97,15 +99,13 @@ class LargeRoute(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LargeRequest:
-    """One large request. `frame` must stay as it is until the answer is there; `on_done` is called when it isn't needed any more."""
+    """One large request.
+
+    `frame` must stay as it is until the answer is there; `on_done` is called when it isn't needed any more.
+    """
 
     def __init__(
-        self,
-        route: LargeRoute,
-        frame: Any,
-        bounds: tuple[int, int],
-        correlation_id: int,
-        sender: Sender,
+        self, route: LargeRoute, frame: Any, bounds: tuple[int, int], correlation_id: int, sender: Sender
     ) -> None:
         """`bounds` are the frame's first position and its end, exclusive."""
         self.route = route
@@ -179,10 +179,11 @@ class LargeRequests:
         return encoded
 
     def _admit(self) -> None:
-        """Begin what there is room for. How many rows a frame has isn't known before it is decoded; it can't have more than bytes.
+        """Begin what there is room for.
 
-        So there is room for one more of any size while those that were decoded have `rows_max` at most: one that waits (a JoinGroup of
-        few rows in a large frame) must not keep all others waiting.
+        How many rows a frame has isn't known before it is decoded; it can't have more than bytes. So there is room for
+        one more of any size while those that were decoded have `rows_max` at most: one that waits (a JoinGroup of few
+        rows in a large frame) must not keep all others waiting.
         """
         while self._waiting:
             request = self._waiting[0]
@@ -229,7 +230,9 @@ class LargeRequests:
     def _end(self, request: LargeRequest) -> None:
         """Nothing of it is in memory any more. May be called again."""
         on_done, request.on_done = request.on_done, None
-        request.frame = request.sender = request.piece = None  # A piece refers to its request: nothing must wait for the collector.
+        request.frame = request.sender = request.piece = (
+            None  # A piece refers to its request: nothing must wait for the collector.
+        )
         request.waits_for = []
         self._begun.discard(request)
         self._charge(request, 0)
@@ -300,7 +303,9 @@ class LargeRequests:
             if part is None:
                 continue
             answer = request.route.handle(part, context)
-            waiting.append(NO_ANSWER if answer is None else answer)  # The handler's way; a Pending completes with None where it fails.
+            waiting.append(
+                NO_ANSWER if answer is None else answer
+            )  # The handler's way; a Pending completes with None where it fails.
             yield from self._joined(request, waiting, joined, 0 if split.cut.sequential else PARTS_WAITING_MAX)
         yield from self._joined(request, waiting, joined, 0)
         return joined.instead if joined.is_replaced else joined
@@ -325,7 +330,12 @@ class LargeRequests:
                     continue
                 answer = answer.response
             waiting.popleft()
-            if request.route.errors is not None and answer is not None and answer is not NO_ANSWER and not joined.is_replaced:
+            if (
+                request.route.errors is not None
+                and answer is not None
+                and answer is not NO_ANSWER
+                and not joined.is_replaced
+            ):
                 request.route.errors.note(answer)
             yield from joined.add(answer)
         request.waits_for = [each for each in waiting if type(each) is Pending and not each.done]

@@ -28,7 +28,9 @@ def large_route(
     api = API[spec.key]
     request, response = codec_for(api.request, version), codec_for(api.response, version)
     flexible = response_header_is_flexible(spec.key, version)
-    prefix, header_bytes = (_FLEXIBLE_PREFIX.pack, _FLEXIBLE_PREFIX.size - 4) if flexible else (_PLAIN_PREFIX.pack, _PLAIN_PREFIX.size - 4)
+    prefix, header_bytes = (
+        (_FLEXIBLE_PREFIX.pack, _FLEXIBLE_PREFIX.size - 4) if flexible else (_PLAIN_PREFIX.pack, _PLAIN_PREFIX.size - 4)
+    )
 
     def decode(buffer: Any, position: int, stop: int, rows_max: int) -> Generator[None, None, tuple[Any, int, bool]]:
         try:

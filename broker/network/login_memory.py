@@ -1,7 +1,8 @@
 """The memory that frames hold which arrive before a login, of all connections together. Counts bytes and holds none.
 
-Guards: a client that holds memory can't keep it from others. Where all is taken, connections of the visitor that holds the most give way,
-the largest frames first, of these the oldest: a login whose bytes arrive is over long before its turn comes.
+Guards: a client that holds memory can't keep it from others. Where all is taken, connections of the visitor that holds
+the most give way, the largest frames first, of these the oldest: a login whose bytes arrive is over long before its
+turn comes.
 """
 
 from __future__ import annotations
@@ -93,5 +94,7 @@ class LoginMemory:
         is_greedy = name != visitor and largest.held_bytes > size + (0 if own is None else own.held_bytes)
         if is_greedy or magnitude >= size.bit_length():
             return next(iter(largest.frames[magnitude])), name
-        oldest = min((next(iter(frames.items())) for frames in largest.frames.values()), key=lambda each: each[1].since_ms)
+        oldest = min(
+            (next(iter(frames.items())) for frames in largest.frames.values()), key=lambda each: each[1].since_ms
+        )
         return (oldest[0], name) if self._now_ms() - oldest[1].since_ms >= LATE_MS else None

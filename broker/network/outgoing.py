@@ -53,9 +53,23 @@ class EncodedAnswer:
 
 
 class AnswerSlot(Generic[RouteT]):
-    """The place of one answer in the order of a connection's answers. `size` is what it counts of the bytes that may wait."""
+    """The place of one answer in the order of a connection's answers.
 
-    __slots__ = ("answered_ns", "began_ns", "correlation_id", "may_be_followed", "parked_ns", "parts", "pending", "route", "size", "times")
+    `size` is what it counts of the bytes that may wait.
+    """
+
+    __slots__ = (
+        "answered_ns",
+        "began_ns",
+        "correlation_id",
+        "may_be_followed",
+        "parked_ns",
+        "parts",
+        "pending",
+        "route",
+        "size",
+        "times",
+    )
 
     def __init__(
         self,
@@ -89,7 +103,10 @@ class AnswerSlot(Generic[RouteT]):
 
 
 class WriteTransport(Protocol):
-    """What is used of a transport. Its write limits are zero: what `writelines` cannot send at once pauses the protocol."""
+    """What is used of a transport.
+
+    Its write limits are zero: what `writelines` cannot send at once pauses the protocol.
+    """
 
     def writelines(self, parts: list[Buffer]) -> None: ...
 

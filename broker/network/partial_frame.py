@@ -138,9 +138,10 @@ class PartialFrame(asyncio.BufferedProtocol):
         self.refuse(spoken or f"a frame of {size} bytes is announced, 1 to {self._maximum_frame_bytes} are allowed")
 
     def _make_room(self) -> None:
-        """Let more of the frame come. Beyond what is free for each it is counted, and not read while there is no memory for it.
+        """Let more of the frame come.
 
-        A client that announces large frames must not stop clients that send them, nor these clients that send small ones.
+        Beyond what is free for each it is counted, and not read while there is no memory for it. A client that
+        announces large frames must not stop clients that send them, nor these clients that send small ones.
         """
         if self._filled < self._allowed or self._is_granted_more():
             self._enlarge_frame()
@@ -173,7 +174,9 @@ class PartialFrame(asyncio.BufferedProtocol):
             self._host.frame_buffers.give(self._frame)
             self._frame = mapped
         else:
-            self._frame = self._host.frame_buffers.grow(self._frame, self._filled, min(self._allowed, self._filled * GROWTH_FACTOR))
+            self._frame = self._host.frame_buffers.grow(
+                self._frame, self._filled, min(self._allowed, self._filled * GROWTH_FACTOR)
+            )
 
     @property
     def received_bytes(self) -> int:

@@ -103,7 +103,10 @@ class _Connection(asyncio.BufferedProtocol):
             await asyncio.wait([self._writable])
 
     def send(self, api_version: int, message: ApiMessage) -> asyncio.Future[Any]:
-        """Send a request. The future gives the answer; it fails with PeerError. Errors: PeerError when it wasn't sent."""
+        """Send a request.
+
+        The future gives the answer; it fails with PeerError. Errors: PeerError when it wasn't sent.
+        """
         reason = self.core.refusal()
         if reason is not None or self._transport is None:
             raise PeerError(reason or "it closed the connection", was_sent=False)
@@ -153,8 +156,8 @@ class PeerClient:
     async def request(self, api_key: int, api_version: int, message: ApiMessage, timeout_ms: int) -> Any:
         """The answer to `message`, which must come within `timeout_ms`, connecting included.
 
-        Records in it are valid until the next request. A Fetch must be the only request on its way: give it a purpose of its own.
-        Errors: PeerError; `was_sent` tells whether the peer may have done what was asked.
+        Records in it are valid until the next request. A Fetch must be the only request on its way: give it a purpose
+        of its own. Errors: PeerError; `was_sent` tells whether the peer may have done what was asked.
         """
         future: asyncio.Future[Any] | None = None
         try:
@@ -267,7 +270,9 @@ class PeerClient:
         """Tell it once, not at each attempt."""
         if not self._failure:
             address = f"{self.listener.host}:{self.listener.port}"
-            self._peers.log.warning("broker can't be reached", broker=self.broker_id, address=address, purpose=self._purpose, reason=reason)
+            self._peers.log.warning(
+                "broker can't be reached", broker=self.broker_id, address=address, purpose=self._purpose, reason=reason
+            )
         self._failure = reason
         self._reachability.on_failure(self._peers.clock.monotonic_ms())
 
@@ -285,8 +290,9 @@ class PeerClients:
         listener_name: str = "",
         login: PeerLogin = NO_LOGIN,
     ) -> None:
-        """`client_id` is how peers see us, followed by the purpose. `listener_name` is the listener where this broker reaches others.
+        """`client_id` is how peers see us, followed by the purpose.
 
+        `listener_name` is the listener where this broker reaches others.
         `login` is done on each new connection.
         """
         self.clock = clock
@@ -304,13 +310,17 @@ class PeerClients:
     def client_of(self, broker: BrokerImage, purpose: str = "requests") -> PeerClient:
         """The one client for a broker and a purpose, at the listener that this broker uses among brokers.
 
-        Another broker may use another one meanwhile: while the setting is changed one broker after the other, the listeners of both are
-        open. One that has no such listener is reached at its own for brokers. Source: Kafka, which takes the name from its own setting.
+        Another broker may use another one meanwhile: while the setting is changed one broker after the other, the
+        listeners of both are open. One that has no such listener is reached at its own for brokers. Source: Kafka,
+        which takes the name from its own setting.
         """
         return self.client(broker.broker_id, broker.listener(self.listener_name) or broker.inter_broker, purpose)
 
     def client(self, broker_id: BrokerId, listener: Listener, purpose: str = "requests") -> PeerClient:
-        """The one client for this broker and purpose. If the broker listens elsewhere now, the old connection is closed."""
+        """The one client for this broker and purpose.
+
+        If the broker listens elsewhere now, the old connection is closed.
+        """
         key = (broker_id, purpose)
         known = self._clients.get(key)
         if known is not None:
@@ -325,7 +335,9 @@ class PeerClients:
         for key in [key for key in self._clients if key[0] == broker_id and purpose in (None, key[1])]:
             self._clients.pop(key).close()
 
-    def forget_ended(self, old: MetadataImage, new: MetadataImage, changed: Iterable[BrokerId], purposes: Iterable[str]) -> None:
+    def forget_ended(
+        self, old: MetadataImage, new: MetadataImage, changed: Iterable[BrokerId], purposes: Iterable[str]
+    ) -> None:
         """Close the connections of these purposes to brokers whose registration has ended.
 
         A machine that lost its power leaves connections behind on which nothing comes any more, not even an end.

@@ -31,7 +31,10 @@ _NO_OPERATIONS: Final = -(1 << 31)
 
 _LEVELS: Final[Mapping[ApiKey, tuple[Level, ...]]] = {
     ApiKey.FETCH: (("topics", "responses"), ("partitions", "partitions")),
-    ApiKey.ADD_PARTITIONS_TO_TXN: (("v3_and_below_topics", "results_by_topic_v3_and_below"), ("partitions", "results_by_partition")),
+    ApiKey.ADD_PARTITIONS_TO_TXN: (
+        ("v3_and_below_topics", "results_by_topic_v3_and_below"),
+        ("partitions", "results_by_partition"),
+    ),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (("topics", "topics"),),
     ApiKey.ALTER_REPLICA_LOG_DIRS: (("dirs.topics", "results"), ("partitions", "partitions")),
 }
@@ -109,13 +112,20 @@ def _add_row_of_none(answer: Any, response: Entity, text: str) -> None:
     if "error_code" in dict(response.fields):
         return
     for name, content in response.fields:
-        if isinstance(content, CountedArray) and isinstance(content.element, Entity) and "error_code" in dict(content.element.fields):
+        if (
+            isinstance(content, CountedArray)
+            and isinstance(content.element, Entity)
+            and "error_code" in dict(content.element.fields)
+        ):
             row = content.element
             getattr(answer, name).append(row.make(**{each: _of_error(each, inner, text) for each, inner in row.fields}))
 
 
 def _name_rows(pair: tuple[Any, Any], of: Entity, levels: tuple[Level, ...], text: str) -> Generator[None, None, None]:
-    """Give an answer, or a row of one, the rows that what was asked has. `pair`: what was asked, and what answers it."""
+    """Give an answer, or a row of one, the rows that what was asked has.
+
+    `pair`: what was asked, and what answers it.
+    """
     (asked_field, answer_field), inner = levels[0], levels[1:]
     array = dict(of.fields)[answer_field]
     assert isinstance(array, CountedArray)

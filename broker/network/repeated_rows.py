@@ -28,7 +28,10 @@ _MARK: Final = 0xFFFF_FFFF
 
 
 class RepeatedRows:
-    """Those of one request. `fields` are its levels of rows, one or two; `names` say what a row is about, the last one within its level."""
+    """Those of one request.
+
+    `fields` are its levels of rows, one or two; `names` say what a row is about, the last one within its level.
+    """
 
     def __init__(self, fields: tuple[str, ...], names: tuple[str, ...]) -> None:
         self._inner = fields[1] if len(fields) > 1 else None

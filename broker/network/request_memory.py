@@ -1,15 +1,16 @@
 """The memory that large requests of all connections may hold together while they arrive (`queued.max.request.bytes`).
 
-A small frame, and the first bytes of any, are free: that is bounded by the number of connections. The beginning of a larger one, a
-megabyte, is lent while all of these have `BEGINNINGS_MAX_BYTES` at most. Whose frame goes on, or finds no such room, asks for all of it,
-and where there is none isn't read until there is some. So a receiver that was given memory can end, none waits for another one that waits,
-and what is held is never more than both limits, or one frame if that is larger.
+A small frame, and the first bytes of any, are free: that is bounded by the number of connections. The beginning of a
+larger one, a megabyte, is lent while all of these have `BEGINNINGS_MAX_BYTES` at most. Whose frame goes on, or finds no
+such room, asks for all of it, and where there is none isn't read until there is some. So a receiver that was given
+memory can end, none waits for another one that waits, and what is held is never more than both limits, or one frame if
+that is larger.
 
-Receivers that wait are served in the order of size, so that a few huge frames don't hold up those of usual size; none is passed over for
-ever.
+Receivers that wait are served in the order of size, so that a few huge frames don't hold up those of usual size; none
+is passed over for ever.
 
-A connection that holds memory and sends nothing for it is in the way of those that wait: `stalled` names them, to be closed. While none
-waits, none is hurried.
+A connection that holds memory and sends nothing for it is in the way of those that wait: `stalled` names them, to be
+closed. While none waits, none is hurried.
 
 Pure: counts bytes and holds none; time is passed in.
 """
@@ -99,7 +100,10 @@ class RequestMemory:
         return True
 
     def take(self, receiver: Receiver, size: int) -> bool:
-        """Whether `size` bytes are granted now; if not, `receiver.on_memory_granted` is called when they are. Once for a frame."""
+        """Whether `size` bytes are granted now; if not, `receiver.on_memory_granted` is called when they are.
+
+        Once for a frame.
+        """
         self._asked_count += 1
         number = self._asked_count
         self._waiting[number] = _Waiting(receiver, size, self._served_count)
@@ -131,7 +135,10 @@ class RequestMemory:
         self._serve()
 
     def stalled(self, now_ms: int) -> list[Receiver]:
-        """Who has to go: others wait for the memory that it has, and it brings next to nothing. To be asked about once a second."""
+        """Who has to go: others wait for the memory that it has, and it brings next to nothing.
+
+        To be asked about once a second.
+        """
         found = []
         for receiver, holding in self._holding.items():
             if not self._waiting:

@@ -1,12 +1,14 @@
 """A request of very many rows as several of a few, and their answers as one.
 
-What an API means decides whether that is possible. Where rows don't matter to each other (`CUTS`), the request is cut: a handler, its guard
-and whatever forwards it see requests of usual size. Rows that name the same thing twice do matter to each other where `twice` is set:
-the first and the last of them stay together, so that a handler that refuses a repeated name finds it repeated, and one for which the
-last row counts finds that; those between are left out (`repeated_rows`).
+What an API means decides whether that is possible. Where rows don't matter to each other (`CUTS`), the request is cut:
+a handler, its guard and whatever forwards it see requests of usual size. Rows that name the same thing twice do matter
+to each other where `twice` is set: the first and the last of them stay together, so that a handler that refuses a
+repeated name finds it repeated, and one for which the last row counts finds that; those between are left out
+(`repeated_rows`).
 
-A row takes many times its bytes, so none is kept: the frame is read twice. The first reading finds whatever is wrong with the request,
-before any part of it is executed; the second gives the parts. Their answers are bytes as soon as they are there.
+A row takes many times its bytes, so none is kept: the frame is read twice. The first reading finds whatever is wrong
+with the request, before any part of it is executed; the second gives the parts. Their answers are bytes as soon as they
+are there.
 
 Pure: takes a frame and answers, and yields after each bounded step.
 """
@@ -72,7 +74,9 @@ _BY_NAME_OR_ID = ("name", "topic_id")
 
 CUTS: Final[dict[ApiKey, Callable[[int], Cut | None]]] = {
     ApiKey.PRODUCE: lambda _: Cut(
-        levels=(("topic_data", "responses"), ("partition_data", "partition_responses")), twice=("name", "topic_id", "index"), changes=True
+        levels=(("topic_data", "responses"), ("partition_data", "partition_responses")),
+        twice=("name", "topic_id", "index"),
+        changes=True,
     ),
     ApiKey.FETCH: lambda _: Cut(
         levels=(("topics", "responses"), ("partitions", "partitions")), apart=("forgotten_topics_data", "partitions")
@@ -106,7 +110,9 @@ CUTS: Final[dict[ApiKey, Callable[[int], Cut | None]]] = {
     ),
     ApiKey.ALTER_CLIENT_QUOTAS: lambda _: Cut(levels=(("entries", "entries"),), changes=True, sequential=True),
     ApiKey.CREATE_TOPICS: lambda _: Cut(levels=(("topics", "topics"),), twice=_BY_NAME, changes=True, sequential=True),
-    ApiKey.CREATE_PARTITIONS: lambda _: Cut(levels=(("topics", "results"),), twice=_BY_NAME, changes=True, sequential=True),
+    ApiKey.CREATE_PARTITIONS: lambda _: Cut(
+        levels=(("topics", "results"),), twice=_BY_NAME, changes=True, sequential=True
+    ),
     ApiKey.DELETE_TOPICS: lambda version: (
         Cut(levels=(("topics", "responses"),), twice=_BY_NAME_OR_ID, changes=True, sequential=True)
         if version >= _TOPICS_BY_ID_SINCE
@@ -114,17 +120,26 @@ CUTS: Final[dict[ApiKey, Callable[[int], Cut | None]]] = {
     ),
     ApiKey.DESCRIBE_PRODUCERS: lambda _: Cut(levels=(("topics", "topics"), ("partition_indexes", "partitions"))),
     ApiKey.ELECT_LEADERS: lambda _: Cut(
-        levels=(("topic_partitions", "replica_election_results"), ("partitions", "partition_result")), changes=True, sequential=True
+        levels=(("topic_partitions", "replica_election_results"), ("partitions", "partition_result")),
+        changes=True,
+        sequential=True,
     ),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: lambda _: Cut(
-        levels=(("topics", "responses"), ("partitions", "partitions")), twice=("name", "partition_index"), changes=True, sequential=True
+        levels=(("topics", "responses"), ("partitions", "partitions")),
+        twice=("name", "partition_index"),
+        changes=True,
+        sequential=True,
     ),
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: lambda _: Cut(levels=(("topics", "topics"), ("partition_indexes", "partitions")), sequential=True),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: lambda _: Cut(
+        levels=(("topics", "topics"), ("partition_indexes", "partitions")), sequential=True
+    ),
     ApiKey.WRITE_TXN_MARKERS: lambda _: Cut(
         levels=(("markers", "markers"), ("topics", "topics"), ("partition_indexes", "partitions")), changes=True
     ),
     ApiKey.ADD_PARTITIONS_TO_TXN: lambda version: (
-        Cut(levels=(("transactions", "results_by_transaction"),), changes=True) if version >= _TRANSACTIONS_SINCE else None
+        Cut(levels=(("transactions", "results_by_transaction"),), changes=True)
+        if version >= _TRANSACTIONS_SINCE
+        else None
     ),
 }
 """By API, from a version to the cut. An API that isn't here, or has None, is executed whole: its rows belong together."""
@@ -150,7 +165,9 @@ class Split(msgspec.Struct, frozen=True):
     @property
     def apart(self) -> tuple[str, ...]:
         """The fields of other rows, if this version has them."""
-        has_them = bool(self.cut.apart) and self.cut.apart[0] in dict(wire_form(API[self.key].request, self.version).fields)
+        has_them = bool(self.cut.apart) and self.cut.apart[0] in dict(
+            wire_form(API[self.key].request, self.version).fields
+        )
         return self.cut.apart if has_them else ()
 
     def decoder(self) -> RowDecoder:
@@ -162,7 +179,10 @@ class Split(msgspec.Struct, frozen=True):
         return row_decoder(API[self.key].request, self.version, self.apart, self.fields)
 
     def joined(self, request_bytes: int, at_once: Callable[[], int]) -> JoinedAnswer:
-        """What the answers of the parts go into, to a request of so many bytes. `at_once`: how many such requests there are."""
+        """What the answers of the parts go into, to a request of so many bytes.
+
+        `at_once`: how many such requests there are.
+        """
         levels = row_levels(API[self.key].response, self.version, self.cut.answer_fields)
 
         def plain_bytes() -> int:
@@ -174,13 +194,18 @@ class Split(msgspec.Struct, frozen=True):
 def split_for(key: ApiKey, version: int) -> Split | None:
     """How a request of this API and version is cut; None where it isn't, or has no rows."""
     cut = cut_for(key, version)
-    if cut is None or not isinstance(dict(wire_form(API[key].request, version).fields).get(cut.levels[0][0]), CountedArray):
+    if cut is None or not isinstance(
+        dict(wire_form(API[key].request, version).fields).get(cut.levels[0][0]), CountedArray
+    ):
         return None
     return Split(key, version, cut)
 
 
 class CutRequest:
-    """One request that is read in parts. `body` is a frame, and where the request begins and ends in it. `at_once`: see `Split.joined`."""
+    """One request that is read in parts.
+
+    `body` is a frame, and where the request begins and ends in it. `at_once`: see `Split.joined`.
+    """
 
     def __init__(self, split: Split, body: tuple[Any, int, int], limits: RowLimits, at_once: Callable[[], int]) -> None:
         self._split = split

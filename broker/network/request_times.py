@@ -8,10 +8,11 @@
 | response queue | its answer is there | those before it on its connection are there too |
 | send | its answer is given to the socket | the socket has taken it |
 
-Most requests are answered in the callback that brought them. Such a *quick* one takes one step of one histogram, which counts for the
-local time and for the total; the connection does that by itself (`Connection._on_request`). Nearly all answers are taken by the socket at
-once: these count as sent in no time, and only those are measured that it doesn't take, the oldest of a connection at a time. What comes
-before a request is there is not seen here: that is the lateness of the loop.
+Most requests are answered in the callback that brought them. Such a *quick* one takes one step of one histogram, which
+counts for the local time and for the total; the connection does that by itself (`Connection._on_request`). Nearly all
+answers are taken by the socket at once: these count as sent in no time, and only those are measured that it doesn't
+take, the oldest of a connection at a time. What comes before a request is there is not seen here: that is the lateness
+of the loop.
 
 Buckets are powers of two of a nanosecond: the place of a count is the bit length of the time.
 """
@@ -33,7 +34,10 @@ FETCH_FOLLOWER: Final = "FetchFollower"
 
 
 class ApiTimes:
-    """The times of one API's requests: histograms, by bit length. At `n` they count times below 2^n ns, and not below 2^(n - 1)."""
+    """The times of one API's requests: histograms, by bit length.
+
+    At `n` they count times below 2^n ns, and not below 2^(n - 1).
+    """
 
     __slots__ = ("local", "name", "queue", "quick", "quick_ns", "remote", "response_queue", "send", "total", "total_ns")
 
@@ -81,7 +85,10 @@ class RequestTimes:
 
 
 class RequestClock:
-    """What all connections of a broker know of the time while a callback runs. Its fields are set by the connection that is served."""
+    """What all connections of a broker know of the time while a callback runs.
+
+    Its fields are set by the connection that is served.
+    """
 
     __slots__ = ("moment_ns", "now_ms", "now_ns", "times")
 

@@ -22,9 +22,10 @@ class RunPath(msgspec.Struct, frozen=True):
     """A way for requests that have arrived together and are alike: all of them read, handled and answered at once.
 
     `read` takes a buffer, where in it the first one's frame begins, where what was received ends, and the size of the largest frame that is
-    allowed. What it returns has the correlation ids as its second item. `handle` takes that, the buffer, and the client; it returns the
-    answers, where in the buffer the run ends, and of how many requests it is. The answers are bytes, or a list of what handlers return.
-    Either returns None where they aren't, before anything was changed: they are executed one by one then.
+    allowed. What it returns has the correlation ids as its second item. `handle` takes that, the buffer, and the
+    client; it returns the answers, where in the buffer the run ends, and of how many requests it is. The answers are
+    bytes, or a list of what handlers return. Either returns None where they aren't, before anything was changed: they
+    are executed one by one then.
     """
 
     read: Callable[[Any, int, int, int], Any]
@@ -35,9 +36,9 @@ class GroupPath(msgspec.Struct, frozen=True):
     """A way for requests that have come on several connections in the same moment and are alike: see `gathering`.
 
     `read` takes a buffer, and where in it their frames begin and end. It returns groups, of which the fourth item has the places of their
-    requests among all, and the second their correlation ids. `handle` takes a group, the buffer, and the clients of the group's requests;
-    it returns for each of them the answer's frame, or what a handler returns. Either returns None where that isn't the way, before anything
-    was changed: they are executed one by one.
+    requests among all, and the second their correlation ids. `handle` takes a group, the buffer, and the clients of the
+    group's requests; it returns for each of them the answer's frame, or what a handler returns. Either returns None
+    where that isn't the way, before anything was changed: they are executed one by one.
     """
 
     read: Callable[[Any, int, int], list[Any] | None]
@@ -62,7 +63,8 @@ class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What a handler module offers: `handle` answers in the loop, `handle_later` is a coroutine that writes metadata.
 
     `advertised_minimum` differs from the lowest served version where clients need to see more (KAFKA-18659). `answers_again` is how many
-    responses the handler may give out more than once, as the same object that doesn't change: so many are kept in their encoded form.
+    responses the handler may give out more than once, as the same object that doesn't change: so many are kept in their
+    encoded form.
 
     `bounds` say how many rows of a request the handler takes at once. `handle_steps` is the handler for requests of more, in bounded steps;
     without it they are cut, or handled whole (`large_requests`).

@@ -51,7 +51,10 @@ class RunTaking(TurnTaking):
         raise NotImplementedError
 
     def _on_run(self, buffer: memoryview, position: int, end: int) -> int:
-        """Execute the requests whose frames begin at `position` together, if they are alike (`RunPath`). Returns where they end, or 0."""
+        """Execute the requests whose frames begin at `position` together, if they are alike (`RunPath`).
+
+        Returns where they end, or 0.
+        """
         if end - position < _FRAME.size:
             return 0
         host = self._host
@@ -82,7 +85,10 @@ class RunTaking(TurnTaking):
 
     # ------------------------------------------------------------------ with others
     def _waits(self, size: int) -> bool:
-        """Let a Produce request wait that came alone, its frame the first `size` bytes in the buffer of all. Returns whether it does."""
+        """Let a Produce request wait that came alone, its frame the first `size` bytes in the buffer of all.
+
+        Returns whether it does.
+        """
         if self._execution != RUNNING:
             return False
         self._gathered = True  # Before, for it may be executed within.

@@ -1,11 +1,12 @@
 """A connection of a listener with SASL: until its client is logged in, nothing that it sends reaches the dispatcher.
 
-Before the login frames are small (`sasl.server.max.receive.size`), the memory of all that arrive is bounded, and ApiVersions is the only
-request of the dispatcher's that is answered, once. What fails is answered late, with nothing read meanwhile
-(`connection.failed.authentication.delay.ms`), and the connection is closed. `security/login` decides; this decodes, sends and closes.
+Before the login frames are small (`sasl.server.max.receive.size`), the memory of all that arrive is bounded, and
+ApiVersions is the only request of the dispatcher's that is answered, once. What fails is answered late, with nothing
+read meanwhile (`connection.failed.authentication.delay.ms`), and the connection is closed. `security/login` decides;
+this decodes, sends and closes.
 
-A login that holds for a time (`connections.max.reauth.ms`, or as long as its delegation token) ends the connection at the first request
-after it, unless that begins another one.
+A login that holds for a time (`connections.max.reauth.ms`, or as long as its delegation token) ends the connection at
+the first request after it, unless that begins another one.
 
 Sources: Kafka's `SaslServerAuthenticator`, `Selector.delayCloseOnAuthenticationFailure`.
 """
@@ -135,7 +136,9 @@ class SaslConnection(Connection):
             if login.expires_ms == NEVER_MS:
                 super()._on_request(buffer, start, stop)
                 return
-            is_handshake = stop - start >= REQUEST_HEADER_BYTES_MIN and _HEAD.unpack_from(buffer, start)[0] == _HANDSHAKE
+            is_handshake = (
+                stop - start >= REQUEST_HEADER_BYTES_MIN and _HEAD.unpack_from(buffer, start)[0] == _HANDSHAKE
+            )
             if not is_handshake and self.last_active_ms >= login.expires_ms:
                 self.close(f"the login of {login.principal} has ended, and it was not followed by another one")
                 return
@@ -173,14 +176,19 @@ class SaslConnection(Connection):
                 return
             request, client_id = self._read(route, buffer, start, stop)
             response = route.handle(request, RequestContext(version, client_id, self))
-            self._reply(login.on_versions(succeeds=response.error_code == ErrorCode.NONE), route.write(correlation_id, response))
+            self._reply(
+                login.on_versions(succeeds=response.error_code == ErrorCode.NONE), route.write(correlation_id, response)
+            )
             return
         if route is None or key not in (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE):
             reply = login.fail(f"{host.dispatcher.describe(key, version)} comes before the login")
             if route is None or not login.mechanism:
                 self._reply(reply, [])
             else:
-                self._reply(reply, route.write(correlation_id, refusal_of_all(ApiKey(key), version, ErrorCode.ILLEGAL_SASL_STATE)))
+                self._reply(
+                    reply,
+                    route.write(correlation_id, refusal_of_all(ApiKey(key), version, ErrorCode.ILLEGAL_SASL_STATE)),
+                )
             return
         request, _ = self._read(route, buffer, start, stop)
         if isinstance(request, SaslHandshakeRequest):

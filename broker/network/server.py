@@ -31,7 +31,12 @@ class Server:
     """The listeners of a broker, which share all but their sockets."""
 
     def __init__(
-        self, host: ConnectionHost, *, idle_after_ms: int, login_timeout_ms: int = LOGIN_TIMEOUT_MS, backlog: int = LISTEN_BACKLOG
+        self,
+        host: ConnectionHost,
+        *,
+        idle_after_ms: int,
+        login_timeout_ms: int = LOGIN_TIMEOUT_MS,
+        backlog: int = LISTEN_BACKLOG,
     ) -> None:
         """`idle_after_ms` without a request, and `login_timeout_ms` without a login where there is to be one, a connection is closed."""
         self._host = host
@@ -43,11 +48,14 @@ class Server:
         self._hurry: asyncio.TimerHandle | None = None
 
     async def start(self, address: str, port: int, name: str = "", security: ListenerSecurity = OPEN) -> int:
-        """Listen, and let connections know that they came by the listener of this `name`, which is secured so. May be called for several.
+        """Listen, and let connections know that they came by the listener of this `name`, which is secured so.
 
+        May be called for several.
         Returns the port: where `port` is 0, a free one. Errors: OSError.
         """
-        listener = await listen(partial(make_connection, self._host, name, security), address, port, backlog=self._backlog)
+        listener = await listen(
+            partial(make_connection, self._host, name, security), address, port, backlog=self._backlog
+        )
         self._listeners.append(listener)
         if self._sweep is None:
             self._begin_sweeping()
@@ -96,7 +104,9 @@ class Server:
 
 
 async def open_listeners(
-    server: Server, listeners: Iterable[ConfiguredListener], security: Mapping[str, ListenerSecurity] = MappingProxyType({})
+    server: Server,
+    listeners: Iterable[ConfiguredListener],
+    security: Mapping[str, ListenerSecurity] = MappingProxyType({}),
 ) -> dict[str, int]:
     """Listen on all of them. Returns their ports by their names. Errors: OSError, whose text names the listener.
 
@@ -105,7 +115,9 @@ async def open_listeners(
     ports = {}
     for listener in listeners:
         try:
-            ports[listener.name] = await server.start(listener.host, listener.port, listener.name, security.get(listener.name, OPEN))
+            ports[listener.name] = await server.start(
+                listener.host, listener.port, listener.name, security.get(listener.name, OPEN)
+            )
         except OSError as error:
             reason = (error.strerror or str(error)).rpartition(": ")[2]  # asyncio puts before it what we say better.
             message = f"listeners={listener.text} is not possible: {reason}."

@@ -1,13 +1,13 @@
 """Where new connections from an address wait that has just sent what makes no sense: they are served after all others.
 
-A client that sends damaged frames over many connections, each of which is refused and opened again, costs a round over all of them between
-two requests of an honest client. So a connection that comes from an address with more than `REFUSALS_PER_S` malformed frames in about the
-last second is given turns: a frame each, a few of them in a pass of the loop, and all other input is read between two passes. Its
-refusals, and so the connections that follow them, are paced with that. It leaves the lane when it has sent enough that made sense, or its
-address is calm again.
+A client that sends damaged frames over many connections, each of which is refused and opened again, costs a round over
+all of them between two requests of an honest client. So a connection that comes from an address with more than
+`REFUSALS_PER_S` malformed frames in about the last second is given turns: a frame each, a few of them in a pass of the
+loop, and all other input is read between two passes. Its refusals, and so the connections that follow them, are paced
+with that. It leaves the lane when it has sent enough that made sense, or its address is calm again.
 
-A connection that is there stays what it is, so that an honest one costs nothing, nor does the lane slow down any number of them that make
-sense. What waits here is bounded: a connection with a frame to be executed isn't read from.
+A connection that is there stays what it is, so that an honest one costs nothing, nor does the lane slow down any number
+of them that make sense. What waits here is bounded: a connection with a frame to be executed isn't read from.
 
 `Refusals` decides and is pure, with the time passed in; `SlowLane` gives turns.
 """

@@ -1,12 +1,13 @@
 """TLS between a socket and a connection: bytes of the socket in, requests out, answers in, bytes of the socket out.
 
-To the socket it is a protocol, to the connection a transport. The connection is there, and counted, from the moment the socket was
-accepted, so a handshake that doesn't end holds no more than a place, and not for long (`lowtide.login.timeout.ms`). What the connection is
-given is what a plain socket would give it. What it writes is encrypted piece by piece, the next one when the socket has taken the last one:
-a client that doesn't read costs the memory of a piece, and what is copied on the way stays in the cache of the core.
+To the socket it is a protocol, to the connection a transport. The connection is there, and counted, from the moment the
+socket was accepted, so a handshake that doesn't end holds no more than a place, and not for long
+(`lowtide.login.timeout.ms`). What the connection is given is what a plain socket would give it. What it writes is
+encrypted piece by piece, the next one when the socket has taken the last one: a client that doesn't read costs the
+memory of a piece, and what is copied on the way stays in the cache of the core.
 
-Each connection takes the context that is in force when it is accepted, so a renewed certificate needs neither a new listener nor the end of
-connections that are open.
+Each connection takes the context that is in force when it is accepted, so a renewed certificate needs neither a new
+listener nor the end of connections that are open.
 
 Does not do: reading certificates (`runtime/server_tls`), mapping names to principals (`security/principal_mapping`).
 """
@@ -223,7 +224,10 @@ class TlsConnection(asyncio.BufferedProtocol):
         self.writelines([data])
 
     def writelines(self, parts: list[Any]) -> None:
-        """Encrypt and send pieces that follow each other. They may change when writing is resumed, or has never been paused."""
+        """Encrypt and send pieces that follow each other.
+
+        They may change when writing is resumed, or has never been paused.
+        """
         if self._transport is None or self._transport.is_closing():
             return
         if len(parts) > 1 and sum(map(len, parts)) <= PIECE_BYTES:
@@ -271,7 +275,9 @@ class TlsConnection(asyncio.BufferedProtocol):
         if self._transport is None:
             return
         self._encrypt(all_of_it=True)
-        with suppress(ssl.SSLError):  # It waits for the client's farewell, for which we don't, or there was no handshake.
+        with suppress(
+            ssl.SSLError
+        ):  # It waits for the client's farewell, for which we don't, or there was no handshake.
             self._tls.unwrap()
         self._send()
         self._transport.close()

@@ -1,8 +1,9 @@
 """When a connection executes what it has received: at once, in turn with others, or after a pause.
 
-Guards: requests of one connection hold the loop for `TURN_NS` at most, but for the one that is begun. One in the slow lane (`slow_lane`)
-executes nothing in its callback, but a frame when it is given a turn; one that is muted executes nothing for a time. `execution` has the
-states. Pending requests, with what was answered behind them, have `RequestBounds.parked_max` bytes at most, or there is one.
+Guards: requests of one connection hold the loop for `TURN_NS` at most, but for the one that is begun. One in the slow
+lane (`slow_lane`) executes nothing in its callback, but a frame when it is given a turn; one that is muted executes
+nothing for a time. `execution` has the states. Pending requests, with what was answered behind them, have
+`RequestBounds.parked_max` bytes at most, or there is one.
 """
 
 from __future__ import annotations
@@ -61,7 +62,12 @@ class TurnTaking(PartialFrame):
 
     def look_for_end(self) -> None:
         """Find out whether the client has gone, where nothing tells that: while a request is parked, what came behind it isn't read."""
-        if self._reading_paused and not self.eof_ms and self._transport is not None and peer_has_closed(self._transport):
+        if (
+            self._reading_paused
+            and not self.eof_ms
+            and self._transport is not None
+            and peer_has_closed(self._transport)
+        ):
             self.eof_ms = self._host.clock.now_ms()
 
     def _end_turn(self) -> None:

@@ -1,6 +1,7 @@
 """What is kept of deletes of records: of those that wait and of the last ones that were answered.
 
-A request notes a few integers and the names that it came with; rows for people are built by `described_deletes`. What ended is kept for
+A request notes a few integers and the names that it came with; rows for people are built by `described_deletes`. What
+ended is kept for
 `ROWS_KEPT` partitions, so a request of thousands of partitions leaves at most itself. Refusals whose topic is not known, or not allowed,
 are not kept: their names come from the client alone.
 
@@ -28,7 +29,12 @@ CLIENT_ID_KEPT: Final = 255
 """Characters of a client id, which may have 32,767."""
 
 _TOLD_REFUSALS: Final = frozenset(
-    {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.POLICY_VIOLATION, ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.KAFKA_STORAGE_ERROR}
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.POLICY_VIOLATION,
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
 )
 """Refusals of partitions that there are."""
 
@@ -36,8 +42,8 @@ _TOLD_REFUSALS: Final = frozenset(
 class DeleteRow(msgspec.Struct, kw_only=True):
     """One partition of a request: what was accepted under which leadership, or why it was refused.
 
-    The offsets are what a row that is done tells. `durable_ms` is when the leader's disk had it, `replicated_ms` when all that must have it
-    had it; on the monotonic clock.
+    The offsets are what a row that is done tells. `durable_ms` is when the leader's disk had it, `replicated_ms` when
+    all that must have it had it; on the monotonic clock.
     """
 
     key: TopicPartition

@@ -14,7 +14,13 @@ import msgspec
 
 from lowtide.broker.observation.deletes import CLIENT_ID_KEPT, DeleteRequest, DeleteRow, RecentDeletes
 from lowtide.broker.security.principal import KafkaPrincipal
-from lowtide.protocol.messages.describe_deletes import NOT_YET, AwaitedFollower, DeleteOrigin, FinishedDelete, WaitingDelete
+from lowtide.protocol.messages.describe_deletes import (
+    NOT_YET,
+    AwaitedFollower,
+    DeleteOrigin,
+    FinishedDelete,
+    WaitingDelete,
+)
 from lowtide.protocol.types import UNKNOWN_OFFSET, Offset
 from lowtide.replication.former_replicas import awaited_former
 from lowtide.replication.leadership import NEVER_MS
@@ -38,7 +44,9 @@ class Viewer(msgspec.Struct, frozen=True):
         if not self.sees_all_origins and request.principal != self.principal:
             return None
         client_id = request.client_id if request.client_id is None else request.client_id[:CLIENT_ID_KEPT]
-        return DeleteOrigin(principal=str(request.principal), client_address=request.client_address, client_id=client_id)
+        return DeleteOrigin(
+            principal=str(request.principal), client_address=request.client_address, client_id=client_id
+        )
 
 
 class Now(msgspec.Struct, frozen=True):
@@ -52,7 +60,9 @@ class Now(msgspec.Struct, frozen=True):
         return NOT_YET if monotonic_ms == NOT_YET else self.wall_ms - (self.monotonic_ms - monotonic_ms)
 
 
-def finished(recent: RecentDeletes, viewer: Viewer, *, after_number: int, rows_max: int) -> Generator[None, None, list[FinishedDelete]]:
+def finished(
+    recent: RecentDeletes, viewer: Viewer, *, after_number: int, rows_max: int
+) -> Generator[None, None, list[FinishedDelete]]:
     """The rows that ended last, the newest first: those after a number, at most so many. In steps."""
     found: list[FinishedDelete] = []
     for request in list(recent):
@@ -106,7 +116,12 @@ def waiting(
             if row.done or row.partition is None or not viewer.may_describe(row.key.topic):
                 continue
             total += 1
-            entry = (-request.asked_ms, -next(order), request, row)  # The largest of a heap of the oldest is the youngest.
+            entry = (
+                -request.asked_ms,
+                -next(order),
+                request,
+                row,
+            )  # The largest of a heap of the oldest is the youngest.
             if len(oldest) < rows_max:
                 heapq.heappush(oldest, entry)
             elif rows_max:
@@ -151,7 +166,9 @@ def awaited_followers(partition: Partition, offset: Offset, image: MetadataImage
     What such a one has reported doesn't count; it is silent since it was removed.
     """
     former = [
-        AwaitedFollower(broker_id=broker_id, log_start_offset=UNKNOWN_OFFSET, is_in_sync=False, silent_ms=now_ms - each.since_ms)
+        AwaitedFollower(
+            broker_id=broker_id, log_start_offset=UNKNOWN_OFFSET, is_in_sync=False, silent_ms=now_ms - each.since_ms
+        )
         for broker_id, each in sorted(awaited_former(partition, image, now_ms).items())
     ]
     leadership = partition.leadership
@@ -166,5 +183,9 @@ def awaited_followers(partition: Partition, offset: Offset, image: MetadataImage
         if reported < offset:
             last_ms = follower.last_fetch_ms
             silent_ms = NOT_YET if last_ms == NEVER_MS else now_ms - last_ms
-            found.append(AwaitedFollower(broker_id=broker_id, log_start_offset=reported, is_in_sync=is_member, silent_ms=silent_ms))
+            found.append(
+                AwaitedFollower(
+                    broker_id=broker_id, log_start_offset=reported, is_in_sync=is_member, silent_ms=silent_ms
+                )
+            )
     return found + former

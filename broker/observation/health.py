@@ -23,5 +23,7 @@ def lag_histogram(snapshot: HistogramSnapshot) -> LagHistogram:
     """A histogram with a count for each bucket."""
     counts = snapshot.cumulative_counts
     alone = [count - before for before, count in zip((0, *counts), counts, strict=False)]
-    buckets = [LagBucket(up_to_ms=float(bound), count=count) for bound, count in zip((*BOUNDS_MS, -1), alone, strict=True)]
+    buckets = [
+        LagBucket(up_to_ms=float(bound), count=count) for bound, count in zip((*BOUNDS_MS, -1), alone, strict=True)
+    ]
     return LagHistogram(count=snapshot.count, sum_ms=snapshot.sum_ms, max_ms=snapshot.max_ms, buckets=buckets)

@@ -1,10 +1,12 @@
 """Log start, log end and size of every partition over the last hour, sampled and kept in memory.
 
-A partition that does not change takes two samples, one that does at most as many as the interval allows: the interval grows with the number
-of partitions, so that all samples together stay below `SAMPLES_MAX`. Up to 833 partitions it is 10 seconds, for 10,000 two minutes.
-Memory: 32 bytes a sample, some 300 for each partition: 12.5 megabytes for 10,000 partitions that all change, 2.4 where they are idle.
+A partition that does not change takes two samples, one that does at most as many as the interval allows: the interval
+grows with the number of partitions, so that all samples together stay below `SAMPLES_MAX`. Up to 833 partitions it is
+10 seconds, for 10,000 two minutes. Memory: 32 bytes a sample, some 300 for each partition: 12.5 megabytes for 10,000
+partitions that all change, 2.4 where they are idle.
 
-Samples are taken in slices; a round over 10,000 partitions takes some 20 milliseconds of CPU, and no slice more than two.
+Samples are taken in slices; a round over 10,000 partitions takes some 20 milliseconds of CPU, and no slice more than
+two.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ _WIDTH: Final = 4
 class LogHistory:
     """The history of the partitions of a broker. `on_tick` once a second."""
 
-    def __init__(self, partitions: Mapping[tuple[str, int], Partition], loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
+    def __init__(
+        self, partitions: Mapping[tuple[str, int], Partition], loop: asyncio.AbstractEventLoop, clock: Clock
+    ) -> None:
         self._partitions = partitions
         self._loop = loop
         self._clock = clock
@@ -68,7 +72,9 @@ class LogHistory:
         if rows is None:
             return []
         return [
-            LogSample(at_ms=rows[at], log_start_offset=rows[at + 1], log_end_offset=rows[at + 2], size_bytes=rows[at + 3])
+            LogSample(
+                at_ms=rows[at], log_start_offset=rows[at + 1], log_end_offset=rows[at + 2], size_bytes=rows[at + 3]
+            )
             for at in range(0, len(rows), _WIDTH)
             if rows[at] > after_ms
         ]

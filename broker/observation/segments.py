@@ -38,7 +38,9 @@ def segment_rows(
         below = 0
         if segment.base_offset < log.log_start_offset:
             is_below = end_offset <= log.log_start_offset
-            below = segment.size if is_below else log.bytes_between(segment.base_offset, log.log_start_offset, segment.size)
+            below = (
+                segment.size if is_below else log.bytes_between(segment.base_offset, log.log_start_offset, segment.size)
+            )
         rows.append(
             DescribedSegment(
                 base_offset=segment.base_offset,

@@ -1,11 +1,12 @@
 """Writes changes of ISRs to the metadata store, beside everything else that the broker does.
 
-A proposal counts from the moment at which it is handed over. It ends when the image shows what became of it, or when the store has
-certainly not taken it. One that was sent and never answered is sent again, unchanged: its comparisons let it be made once at most, so in
-the end the store either has it or refuses it.
+A proposal counts from the moment at which it is handed over. It ends when the image shows what became of it, or when
+the store has certainly not taken it. One that was sent and never answered is sent again, unchanged: its comparisons let
+it be made once at most, so in the end the store either has it or refuses it.
 
-Guards: nothing is ever decided again on a partition's record that is known to be old; the next decision waits for a newer image.
-Source: KIP-497; Kafka's "Cached zkVersion not equal, skip updating ISR" (KAFKA-2729) is what comes of the contrary.
+Guards: nothing is ever decided again on a partition's record that is known to be old; the next decision waits for a
+newer image. Source: KIP-497; Kafka's "Cached zkVersion not equal, skip updating ISR" (KAFKA-2729) is what comes of the
+contrary.
 """
 
 from __future__ import annotations
@@ -39,7 +40,11 @@ class _Change:
     __slots__ = ("leadership", "on_withdrawn", "partition", "proposal")
 
     def __init__(
-        self, partition: Partition, leadership: Leadership, proposal: IsrProposal, on_withdrawn: Callable[[Partition], None]
+        self,
+        partition: Partition,
+        leadership: Leadership,
+        proposal: IsrProposal,
+        on_withdrawn: Callable[[Partition], None],
     ) -> None:
         self.partition = partition
         self.leadership = leadership
@@ -65,7 +70,11 @@ class IsrChanges:
         self._running = False
 
     def submit(
-        self, partition: Partition, leadership: Leadership, proposal: IsrProposal, on_withdrawn: Callable[[Partition], None]
+        self,
+        partition: Partition,
+        leadership: Leadership,
+        proposal: IsrProposal,
+        on_withdrawn: Callable[[Partition], None],
     ) -> None:
         """Write what was just proposed.
 
@@ -93,7 +102,10 @@ class IsrChanges:
             self._running = False
 
     def _take(self) -> list[_Change]:
-        """The next changes that go into one transaction. What waits behind them isn't looked at: it may be ten thousand others."""
+        """The next changes that go into one transaction.
+
+        What waits behind them isn't looked at: it may be ten thousand others.
+        """
         current: list[_Change] = []
         while self._waiting and len(current) < BATCH_PARTITIONS:
             change = self._waiting.popleft()
@@ -142,9 +154,14 @@ class IsrChanges:
             proposal = change.proposal
             alike.setdefault((proposal.base.isr, proposal.isr), []).append(str(change.partition.topic_partition))
         for (before, now), names in alike.items():
-            self._log.info("ISR changed", before=list(before), now=list(now), partitions=len(names), first=names[:_NAMES_TOLD])
+            self._log.info(
+                "ISR changed", before=list(before), now=list(now), partitions=len(names), first=names[:_NAMES_TOLD]
+            )
 
     def _withdraw(self, change: _Change, *, conflicted: bool) -> None:
         self.failures += 1
-        if change.leadership.on_refused(change.proposal, conflicted=conflicted) and change.partition.leadership is change.leadership:
+        if (
+            change.leadership.on_refused(change.proposal, conflicted=conflicted)
+            and change.partition.leadership is change.leadership
+        ):
             change.on_withdrawn(change.partition)

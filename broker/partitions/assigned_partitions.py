@@ -1,7 +1,7 @@
 """The partitions that the metadata give to this broker: brought here, made to lead or follow, and let go.
 
-Metadata changes come in as images. What they ask for on disk (a thousand new logs, say) is done in slices, so that no client waits for
-it; `settled` returns when all of it is done.
+Metadata changes come in as images. What they ask for on disk (a thousand new logs, say) is done in slices, so that no
+client waits for it; `settled` returns when all of it is done.
 
 It is built over everything that serves partitions (`replica_manager`, `followed_partitions`), none of which knows it.
 """
@@ -57,7 +57,9 @@ class AssignedPartitions:
         log: Any,
     ) -> None:
         self.broker_id = replicas.broker_id
-        self.hosted_logs = HostedLogs(replicas.log_manager, replicas.offline, log, on_free=self._on_names_free, has_to_go=self._has_to_go)
+        self.hosted_logs = HostedLogs(
+            replicas.log_manager, replicas.offline, log, on_free=self._on_names_free, has_to_go=self._has_to_go
+        )
         self._replicas = replicas
         self._partitions = replicas.partitions
         self._led = replicas.led
@@ -142,7 +144,11 @@ class AssignedPartitions:
         """Have the partition here as the metadata say."""
         assert self._image is not None
         current = self._image.topics.get(topic.name)
-        if current is None or current.topic_id != topic.topic_id or self.broker_id not in current.partitions[index].replicas:
+        if (
+            current is None
+            or current.topic_id != topic.topic_id
+            or self.broker_id not in current.partitions[index].replicas
+        ):
             return
         config = self._config_of(topic)
         key = TopicPartition(topic.name, index)
@@ -167,7 +173,9 @@ class AssignedPartitions:
     def _follow_broker(self, broker_id: BrokerId) -> None:
         """A broker came, went or changed: the partitions that it follows here, or that it leads, are concerned."""
         self._removals.on_broker_changed(broker_id)
-        self._work.extend(partial(self._led.on_broker_changed, partition, broker_id) for partition in self._led.of_follower(broker_id))
+        self._work.extend(
+            partial(self._led.on_broker_changed, partition, broker_id) for partition in self._led.of_follower(broker_id)
+        )
         self._work.extend(partial(self._reassign, partition) for partition in self._followed.of_leader(broker_id))
 
     def _reassign(self, partition: Partition) -> None:

@@ -61,7 +61,9 @@ class BatchLane:
     def _work(self, request: RequestLane, work: Work) -> Any:
         """In the worker, which has only one of these at a time: the memory is its own."""
         if self._memory is None or len(self._memory) < request.limit_bytes:
-            self._memory = mmap(-1, max(request.limit_bytes, DECOMPRESSED_BYTES_MAX))  # Pages are taken when they are used.
+            self._memory = mmap(
+                -1, max(request.limit_bytes, DECOMPRESSED_BYTES_MAX)
+            )  # Pages are taken when they are used.
         room = DecompressionRoom(memoryview(self._memory)[: request.limit_bytes], request.left_bytes)
         try:
             return work(room)

@@ -125,18 +125,30 @@ class FetchTarget(msgspec.Struct, kw_only=True, eq=False):
     ) -> None:
         """Take over what a request of the session says of the partition.
 
-        A follower that names the partition without more records in the same leader epoch has perhaps not used the last answer, or doesn't
-        have any more what it used: it has cut its log, or follows a new leader. It is sent everything again.
+        A follower that names the partition without more records in the same leader epoch has perhaps not used the last
+        answer, or doesn't have any more what it used: it has cut its log, or follows a new leader. It is sent
+        everything again.
         """
         is_continued = fetch_offset > self.fetch_offset and current_leader_epoch == self.current_leader_epoch
         if not is_continued and self.is_followed:
             self.told_high_watermark = self.told_log_start_offset = -1
-        self.current_leader_epoch, self.fetch_offset, self.last_fetched_epoch = current_leader_epoch, fetch_offset, last_fetched_epoch
+        self.current_leader_epoch, self.fetch_offset, self.last_fetched_epoch = (
+            current_leader_epoch,
+            fetch_offset,
+            last_fetched_epoch,
+        )
         self.log_start_offset, self.maximum_bytes = log_start_offset, maximum_bytes
 
     def tell(self, answer: PartitionData) -> None:
-        """Remember what the client knows after this answer. What it doesn't use, or hasn't reported as a follower, is sent again."""
-        if answer.error_code != ErrorCode.NONE or answer.diverging_epoch is not None or answer.preferred_read_replica >= 0:
+        """Remember what the client knows after this answer.
+
+        What it doesn't use, or hasn't reported as a follower, is sent again.
+        """
+        if (
+            answer.error_code != ErrorCode.NONE
+            or answer.diverging_epoch is not None
+            or answer.preferred_read_replica >= 0
+        ):
             self.told_high_watermark = self.told_log_start_offset = -1
             return
         log_start = answer.log_start_offset

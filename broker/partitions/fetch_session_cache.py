@@ -1,9 +1,10 @@
 """The incremental fetch sessions of a broker (KIP-227): which one a request begins, continues or ends.
 
-The cache is bounded (`fetch_session_slots`): a session too many is declined with session id 0, which every client must understand.
+The cache is bounded (`fetch_session_slots`): a session too many is declined with session id 0, which every client must
+understand.
 
-Pure: time and randomness are passed in. Observed on Kafka 4.3.1: after a wrong epoch a session lives on; one that forgets its last
-partition is closed; sessions outlive connections.
+Pure: time and randomness are passed in. Observed on Kafka 4.3.1: after a wrong epoch a session lives on; one that
+forgets its last partition is closed; sessions outlive connections.
 """
 
 from __future__ import annotations
@@ -56,9 +57,10 @@ class FetchSessionCache:
         opens: bool = True,
         targets: dict[TargetKey, FetchTarget] | None = None,
     ) -> FetchPlan:
-        """What the request fetches, with its session opened, continued or closed. A follower's ends with its registration.
+        """What the request fetches, with its session opened, continued or closed.
 
-        Without `opens` a new session is declined. `targets` are those that the request names, where they have been collected already.
+        A follower's ends with its registration. Without `opens` a new session is declined. `targets` are those that the
+        request names, where they have been collected already.
 
         Errors (`error_code`): FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
         """
@@ -74,10 +76,17 @@ class FetchSessionCache:
             if opens and self.slots.has_room(len(targets), now_ms, is_follower=replica_id >= 0):
                 session_id = self.slots.new_id()
                 session = FetchSession(
-                    session_id, targets, now_ms, uses_topic_ids=uses_topic_ids, replica_id=replica_id, broker_epoch=broker_epoch
+                    session_id,
+                    targets,
+                    now_ms,
+                    uses_topic_ids=uses_topic_ids,
+                    replica_id=replica_id,
+                    broker_epoch=broker_epoch,
                 )
                 self.slots.add(session)
-            return FetchPlan(targets=targets.values(), session=session, session_id=session.session_id if session else NO_SESSION)
+            return FetchPlan(
+                targets=targets.values(), session=session, session_id=session.session_id if session else NO_SESSION
+            )
         known = self.resume(request, now_ms, (replica_id, broker_epoch), uses_topic_ids=uses_topic_ids)
         if not isinstance(known, FetchSession):
             return FetchPlan(error_code=known)
@@ -89,7 +98,10 @@ class FetchSessionCache:
         return self.updated(known, before)
 
     def close(self, session: FetchSession) -> FetchPlan:
-        """Close one that its request makes too large. Its client starts over, and then learns that there is no session for so much."""
+        """Close one that its request makes too large.
+
+        Its client starts over, and then learns that there is no session for so much.
+        """
         self.slots.close(session.session_id)
         return FetchPlan(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
 
@@ -119,7 +131,9 @@ class FetchSessionCache:
         too_many = self.slots.partitions > MAXIMUM_CACHED_PARTITIONS and session.replica_id < 0
         if len(session.targets) > before and too_many:
             return self.close(session)
-        return FetchPlan(targets=list(session.changed), session=session, session_id=session.session_id, incremental=True)
+        return FetchPlan(
+            targets=list(session.changed), session=session, session_id=session.session_id, incremental=True
+        )
 
     def update(self, session: FetchSession, targets: Iterable[tuple[TargetKey, FetchTarget]]) -> None:
         """The request names these: new ones, or with other values."""

@@ -1,7 +1,7 @@
 """How many fetch sessions may be open, and which one makes room for another.
 
-The cache is bounded in sessions and in partitions. When it is full and no session has been idle for long enough, a new one is declined. One
-of a follower takes the place of a client's. Pure: time and randomness are passed in.
+The cache is bounded in sessions and in partitions. When it is full and no session has been idle for long enough, a new
+one is declined. One of a follower takes the place of a client's. Pure: time and randomness are passed in.
 """
 
 from __future__ import annotations

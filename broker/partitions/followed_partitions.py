@@ -21,7 +21,10 @@ class FollowerAssignments(Protocol):
         ...
 
     def unassign(self, key: TopicPartition) -> None:
-        """This broker leads the partition, or no broker does, or it isn't here any more. Also for one that was never assigned."""
+        """This broker leads the partition, or no broker does, or it isn't here any more.
+
+        Also for one that was never assigned.
+        """
         ...
 
 

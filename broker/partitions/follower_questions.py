@@ -74,7 +74,11 @@ class FollowerQuestions:
 
     def _due(self, phase: Phase) -> list[Following]:
         now_ms = self._parts.clock.monotonic_ms()
-        return [following for following in self._waiting.values() if following.phase is phase and following.delayed_until_ms <= now_ms]
+        return [
+            following
+            for following in self._waiting.values()
+            if following.phase is phase and following.delayed_until_ms <= now_ms
+        ]
 
     def _counts(self, following: Following, phase: Phase) -> bool:
         """Whether an answer still counts for the partition."""
@@ -90,10 +94,15 @@ class FollowerQuestions:
         if isinstance(found, LeaderRange):
             self._parts.carry_out(following, decide_range(following, found.start, found.end))
         else:
-            self._parts.carry_out(following, Delay(found.name if found is not None else "no answer to ListOffsets", lagging=True))
+            self._parts.carry_out(
+                following, Delay(found.name if found is not None else "no answer to ListOffsets", lagging=True)
+            )
 
     def _on_start(self, following: Following, found: LeaderRange | ErrorCode | None) -> None:
-        """The log may have to start over. It is asked again until the leader's start is known; nothing else in the answer is of use."""
+        """The log may have to start over.
+
+        It is asked again until the leader's start is known; nothing else in the answer is of use.
+        """
         if not isinstance(found, LeaderRange):
             self._parts.carry_out(following, Delay("the leader's log start isn't known", lagging=True))
             return
@@ -112,13 +121,16 @@ class FollowerQuestions:
         if not self._counts(following, Phase.ASKING_EPOCH):
             return
         if not isinstance(found, LeaderEpochEnd):
-            self._parts.carry_out(following, Delay(found.name if found is not None else "no answer to OffsetForLeaderEpoch", lagging=True))
+            self._parts.carry_out(
+                following, Delay(found.name if found is not None else "no answer to OffsetForLeaderEpoch", lagging=True)
+            )
             return
         self._end(following)
         step = truncation(following.log, found.leader_epoch, found.end_offset)
         if step.offset < following.log.log_end_offset:
             self._parts.carry_out(following, step)
         elif found.end_offset == following.log.log_end_offset and found.leader_epoch < following.leader_epoch:
-            # So it says, too, of an epoch before the first that it knows, which begins at its log start; Fetch doesn't tell that here.
+            # So it says, too, of an epoch before the first that it knows, which begins at its log start; Fetch doesn't
+            # tell that here.
             self._ends_at_start.add(following.key)
             self.add(following, FollowerEvent.ASK_RANGE)

@@ -80,7 +80,9 @@ class HostedLogs:
         offline = self._log_manager.expect(here)
         if offline:
             lost = list(self._log_manager.lost_directories)
-            self._log.error("partitions are offline with their log directories", partitions=len(offline), missing_directories=lost)
+            self._log.error(
+                "partitions are offline with their log directories", partitions=len(offline), missing_directories=lost
+            )
 
     def has(self, key: TopicPartition) -> bool:
         """Whether a partition has a log here, of whichever topic id."""
@@ -113,7 +115,10 @@ class HostedLogs:
         return log
 
     def tell_failed(self) -> None:
-        """Logs that could not be created are offline from now on: one line for each directory. To be called after many were asked for."""
+        """Logs that could not be created are offline from now on: one line for each directory.
+
+        To be called after many were asked for.
+        """
         failed, self._failed = self._failed, {}
         if not failed:
             return
@@ -133,7 +138,12 @@ class HostedLogs:
     def _directory_of(self, error: StorageError) -> str:
         """The log directory that an error is about, or what it names instead: several that are missing."""
         return next(
-            (path for path in self._log_manager.directories.paths if error.path == path or error.path.startswith(f"{path}/")), error.path
+            (
+                path
+                for path in self._log_manager.directories.paths
+                if error.path == path or error.path.startswith(f"{path}/")
+            ),
+            error.path,
         )
 
     def take_without_room(self) -> set[str]:

@@ -1,4 +1,7 @@
-"""What a follower asks its leader besides Fetch: where an epoch ends, where the log starts and ends. One request for many partitions."""
+"""What a follower asks its leader besides Fetch: where an epoch ends, where the log starts and ends.
+
+One request for many partitions.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from lowtide.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderPartition, OffsetForLeaderTopic
+from lowtide.protocol.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 from lowtide.protocol.types import BrokerId, LeaderEpoch, Offset, TopicPartition
 
 if TYPE_CHECKING:
@@ -59,24 +66,33 @@ async def _list_offsets(
 ) -> dict[TopicPartition, tuple[int, Offset]]:
     def row(following: Following) -> ListOffsetsPartition:
         number = following.key.partition
-        return ListOffsetsPartition(partition_index=number, current_leader_epoch=following.leader_epoch, timestamp=timestamp)
+        return ListOffsetsPartition(
+            partition_index=number, current_leader_epoch=following.leader_epoch, timestamp=timestamp
+        )
 
     topics = [ListOffsetsTopic(name=name, partitions=rows) for name, rows in _by_topic(asked, row).items()]
     request = ListOffsetsRequest(replica_id=broker_id, topics=topics)
     answer = await client.request(ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION, request, timeout_ms)
     return {
-        TopicPartition(topic.name, row.partition_index): (row.error_code, row.offset) for topic in answer.topics for row in topic.partitions
+        TopicPartition(topic.name, row.partition_index): (row.error_code, row.offset)
+        for topic in answer.topics
+        for row in topic.partitions
     }
 
 
 async def ask_epochs(
     client: PeerClient, broker_id: BrokerId, asked: list[Following], timeout_ms: int
 ) -> dict[TopicPartition, LeaderEpochEnd | ErrorCode]:
-    """Where the last leader epoch of each log ends in the leader's; a partition that it didn't answer is missing. Errors: PeerError."""
+    """Where the last leader epoch of each log ends in the leader's; a partition that it didn't answer is missing.
+
+    Errors: PeerError.
+    """
 
     def row(following: Following) -> OffsetForLeaderPartition:
         latest = following.log.leader_epochs.latest
-        return OffsetForLeaderPartition(partition=following.key.partition, current_leader_epoch=following.leader_epoch, leader_epoch=latest)
+        return OffsetForLeaderPartition(
+            partition=following.key.partition, current_leader_epoch=following.leader_epoch, leader_epoch=latest
+        )
 
     topics = [OffsetForLeaderTopic(topic=name, partitions=rows) for name, rows in _by_topic(asked, row).items()]
     request = OffsetForLeaderEpochRequest(replica_id=broker_id, topics=topics)

@@ -37,9 +37,16 @@ class IsrWriter(Protocol):
     """Who writes changes of ISRs to the metadata store."""
 
     def submit(
-        self, partition: Partition, leadership: Leadership, proposal: IsrProposal, on_withdrawn: Callable[[Partition], None]
+        self,
+        partition: Partition,
+        leadership: Leadership,
+        proposal: IsrProposal,
+        on_withdrawn: Callable[[Partition], None],
     ) -> None:
-        """Write what was just proposed; the leadership gets the outcome. `on_withdrawn` is called if it doesn't count any more."""
+        """Write what was just proposed; the leadership gets the outcome.
+
+        `on_withdrawn` is called if it doesn't count any more.
+        """
         ...
 
 
@@ -166,7 +173,10 @@ class LedPartitions:
 
     # ------------------------------------------------------------------ fetches of followers
     def on_fetch(self, partition: Partition, fetch: FollowerFetch) -> FollowerState | None:
-        """Take over an accepted fetch, and what follows from it. None where nothing is taken over yet; see `Leadership.note_fetch`."""
+        """Take over an accepted fetch, and what follows from it.
+
+        None where nothing is taken over yet; see `Leadership.note_fetch`.
+        """
         leadership, image = partition.leadership, self._image
         assert leadership is not None
         assert image is not None
@@ -191,7 +201,9 @@ class LedPartitions:
         image, followed = self._image, self.by_follower.get(broker_id, {})
         if image is None or (fetched := count_fetched()) >= len(followed):
             return False
-        return fetched < sum(image.replica_is_online(broker_id, partition.topic_id, key.partition) for key, partition in followed.items())
+        return fetched < sum(
+            image.replica_is_online(broker_id, partition.topic_id, key.partition) for key, partition in followed.items()
+        )
 
     # ------------------------------------------------------------------ what rises
     def on_appended(self, partition: Partition) -> None:

@@ -42,7 +42,14 @@ class RemovalConfirmations:
     """Asks for one broker, of the partitions that it leads."""
 
     def __init__(
-        self, session: MetadataSession, peers: PeerClients, waiting: Waiting, clock: Clock, spawn: Spawn, *, lag_time_max_ms: int
+        self,
+        session: MetadataSession,
+        peers: PeerClients,
+        waiting: Waiting,
+        clock: Clock,
+        spawn: Spawn,
+        *,
+        lag_time_max_ms: int,
     ) -> None:
         """`lag_time_max_ms` is `replica.lag.time.max.ms`: so long a broker is asked."""
         self._session = session
@@ -94,7 +101,9 @@ class RemovalConfirmations:
             await asyncio.sleep(0)  # What an image removes is asked about together.
             while formers := self._waited_for(broker_id):
                 revision = max(former.revision for former in formers)
-                left_ms = min(former.since_ms for former in formers) + self._lag_time_max_ms + 1 - self._clock.monotonic_ms()
+                left_ms = (
+                    min(former.since_ms for former in formers) + self._lag_time_max_ms + 1 - self._clock.monotonic_ms()
+                )
                 if await self._acts_on(broker_id, revision, max(min(left_ms, WAIT_MS), 1)):
                     self._on_confirmed(broker_id, revision)
         finally:

@@ -1,10 +1,11 @@
 """Follows one leader: a task that fetches, again and again, every partition that this broker follows there.
 
-What an answer means is decided in `replication/follower.py`, what is asked next in `replication/fetch_plan.py`. Here it is carried out:
-records are appended at once; truncations, log starts and flushes go to the disk, and the partition waits for them, not the others.
+What an answer means is decided in `replication/follower.py`, what is asked next in `replication/fetch_plan.py`. Here it
+is carried out: records are appended at once; truncations, log starts and flushes go to the disk, and the partition
+waits for them, not the others.
 
-Guards: an answer counts only under the registration, leader epoch and topic id under which it was asked for (DR6, DR8); a received log
-start is durable before it is reported (DR1).
+Guards: an answer counts only under the registration, leader epoch and topic id under which it was asked for (DR6, DR8);
+a received log start is durable before it is reported (DR1).
 """
 
 from __future__ import annotations
@@ -140,7 +141,10 @@ class ReplicaFetcher:
         self._wake.set()
 
     def on_leader_changed(self) -> None:
-        """The leader may have registered again. What was asked of its former life is not waited for: a dead machine refuses nothing."""
+        """The leader may have registered again.
+
+        What was asked of its former life is not waited for: a dead machine refuses nothing.
+        """
         leader = self._parts.session.image.brokers.get(self.leader_id)
         if self._connected is not None and leader is not None and leader.epoch != self._connected[1]:
             self._is_anew = True
@@ -183,7 +187,12 @@ class ReplicaFetcher:
                 self._is_anew = False
                 return None
             if self.plan.followed:
-                parts.log.info("replicas can't be fetched", leader=self.leader_id, partitions=len(self.plan.followed), reason=str(error))
+                parts.log.info(
+                    "replicas can't be fetched",
+                    leader=self.leader_id,
+                    partitions=len(self.plan.followed),
+                    reason=str(error),
+                )
             return limits.backoff_ms
 
     def _client(self) -> PeerClient | None:
@@ -241,7 +250,9 @@ class ReplicaFetcher:
         self._parts.log.info("fetch session is refused", leader=self.leader_id, error=error.name)
         return None if self._refused_sessions <= _SESSION_RETRIES else self._parts.limits().backoff_ms
 
-    def _carry_out(self, following: Following, decision: Decision, fetch: Fetch, row: PartitionData, rises: list[Following]) -> None:
+    def _carry_out(
+        self, following: Following, decision: Decision, fetch: Fetch, row: PartitionData, rises: list[Following]
+    ) -> None:
         if decision is Simple.TAKE:
             self._take(following, fetch, row, rises)
         elif decision is Simple.ASK_RANGE:
@@ -304,7 +315,9 @@ class ReplicaFetcher:
     def _on_log_starts_durable(self, rises: list[Following]) -> None:
         for following in rises:
             if following.backoff_ms and not following.has_left and following.phase is Phase.FETCHING:
-                self.plan.end_delay(following)  # Its disk was full; the leader waits for the report, and there may be room now.
+                self.plan.end_delay(
+                    following
+                )  # Its disk was full; the leader waits for the report, and there may be room now.
             self._parts.replicas.on_follower_appended(following.partition)
         self.plan.on_disk()
         self._wake.set()
@@ -368,7 +381,9 @@ class ReplicaFetcher:
         def is_wanted() -> bool:
             return not following.has_left
 
-        self._parts.replicas.log_manager.begin_anew(log, offset, following.leader_epoch, is_wanted, partial(self._on_reset, following))
+        self._parts.replicas.log_manager.begin_anew(
+            log, offset, following.leader_epoch, is_wanted, partial(self._on_reset, following)
+        )
 
     def _on_reset(self, following: Following, error: OSError | None) -> None:
         self._parts.replicas.on_follower_appended(following.partition)
@@ -382,7 +397,10 @@ class ReplicaFetcher:
         if lasts and now_ms - following.warned_ms >= WARNING_INTERVAL_MS:
             following.warned_ms = now_ms
             self._parts.log.warning(
-                "replica is not fetched for a while", partition=str(following.key), leader=self.leader_id, reason=delay.reason
+                "replica is not fetched for a while",
+                partition=str(following.key),
+                leader=self.leader_id,
+                reason=delay.reason,
             )
         self.plan.delay(following, following.delayed_until_ms)
 

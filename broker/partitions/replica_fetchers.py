@@ -1,7 +1,7 @@
 """All that this broker follows: one fetcher, which is one task and one connection, for each leader.
 
-The replica manager says what is followed (`assign`, `unassign`), as the metadata have it. A partition that gets another leader or leader
-epoch moves at once; what is under way for it then counts for nothing.
+The replica manager says what is followed (`assign`, `unassign`), as the metadata have it. A partition that gets another
+leader or leader epoch moves at once; what is under way for it then counts for nothing.
 """
 
 from __future__ import annotations
@@ -73,7 +73,10 @@ class ReplicaFetchers:
 
     # ------------------------------------------------------------------ what the replica manager says
     def assign(self, partition: Partition, image: MetadataImage) -> None:
-        """Follow a partition: its leader, leader epoch or the leader's address is new. The partition has a leader, another broker."""
+        """Follow a partition: its leader, leader epoch or the leader's address is new.
+
+        The partition has a leader, another broker.
+        """
         key, leader_id = partition.topic_partition, partition.leader_id
         if self._closed:
             return

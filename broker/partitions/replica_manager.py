@@ -64,7 +64,10 @@ class ReplicaManager:
         log: Any,
         fence: Fence | None = None,
     ) -> None:
-        """`leader_throttle` slows down what is served to followers, where a topic wants that. Without a fence the broker may always act."""
+        """`leader_throttle` slows down what is served to followers, where a topic wants that.
+
+        Without a fence the broker may always act.
+        """
         self.broker_id = broker_id
         self.partitions: dict[tuple[str, int], Partition] = {}
         """Those that are here; `add` and `take_out` change it."""
@@ -99,14 +102,16 @@ class ReplicaManager:
     def find(self, topic: str, partition: int) -> Partition | ErrorCode:
         """The partition, online here, or why not.
 
-        Errors: KAFKA_STORAGE_ERROR (its directory is offline), NOT_LEADER_OR_FOLLOWER (hosted elsewhere, or not here yet, or this broker
-        is fenced), UNKNOWN_TOPIC_OR_PARTITION.
+        Errors: KAFKA_STORAGE_ERROR (its directory is offline), NOT_LEADER_OR_FOLLOWER (hosted elsewhere, or not here
+        yet, or this broker is fenced), UNKNOWN_TOPIC_OR_PARTITION.
         """
         found = self.partitions.get((topic, partition))
         if found is not None:
             fence = self._fence
             is_down = (
-                fence is not None and fence.registration.broker_epoch == fence.epoch and self._clock.monotonic_ms() < fence.down_until_ms
+                fence is not None
+                and fence.registration.broker_epoch == fence.epoch
+                and self._clock.monotonic_ms() < fence.down_until_ms
             )
             if not is_down and self.is_fenced is not None and self.is_fenced():
                 return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -157,9 +162,10 @@ class ReplicaManager:
         return appended
 
     def append_committed(self, partition: Partition, batch: ValidatedBatch, now_ms: int) -> Offset | None:
-        """As `append`, of a partition without other replicas, where the batch is committed with that. Returns its base offset.
+        """As `append`, of a partition without other replicas, where the batch is committed with that.
 
-        None, and nothing was changed, where it may have to wait or is refused: `append` decides then. See `Log.append_committed`.
+        Returns its base offset. None, and nothing was changed, where it may have to wait or is refused: `append`
+        decides then. See `Log.append_committed`.
         """
         if partition.leadership is not None:
             return None
@@ -176,7 +182,12 @@ class ReplicaManager:
         return base_offset
 
     def append_together(
-        self, partition: Partition, batches: list[ValidatedBatch], size: int, deciding: list[ValidatedBatch], now_ms: int
+        self,
+        partition: Partition,
+        batches: list[ValidatedBatch],
+        size: int,
+        deciding: list[ValidatedBatch],
+        now_ms: int,
     ) -> tuple[Offset, ...] | None:
         """As `append` for each of the batches, which have `size` bytes together; see `Log.append_together_as_leader`.
 
@@ -184,7 +195,9 @@ class ReplicaManager:
         """
         log = partition.log
         try:
-            base_offsets = log.append_together_as_leader(batches, size, deciding, leader_epoch=partition.leader_epoch, now_ms=now_ms)
+            base_offsets = log.append_together_as_leader(
+                batches, size, deciding, leader_epoch=partition.leader_epoch, now_ms=now_ms
+            )
         except StorageError as error:
             self.log_manager.fail_directory_of(log, error)
             return None
@@ -249,15 +262,21 @@ class ReplicaManager:
             self.log_manager.fail_directory_of(partition.log, error)
 
     # ------------------------------------------------------------------ log starts
-    def request_log_starts(self, increments: Sequence[LogStartIncrement], then: Callable[[], None] = lambda: None) -> None:
+    def request_log_starts(
+        self, increments: Sequence[LogStartIncrement], then: Callable[[], None] = lambda: None
+    ) -> None:
         """Raise log start offsets, each at or below its high watermark: durable first, then visible, then who waits is woken.
 
         One append to each directory's journal, however many partitions. A failed one takes its directory offline, which wakes them too.
         `then` is called, before the others are woken, when all are durable, or have failed; never from within this call.
         """
-        self.log_manager.log_starts.request_log_starts(increments, partial(self._on_log_starts_durable, increments, then))
+        self.log_manager.log_starts.request_log_starts(
+            increments, partial(self._on_log_starts_durable, increments, then)
+        )
 
-    def _on_log_starts_durable(self, increments: Sequence[LogStartIncrement], then: Callable[[], None], _error: OSError | None) -> None:
+    def _on_log_starts_durable(
+        self, increments: Sequence[LogStartIncrement], then: Callable[[], None], _error: OSError | None
+    ) -> None:
         """Log starts are visible; perhaps some that were received as a follower of a leader that has ended meanwhile."""
         try:
             then()
@@ -265,7 +284,9 @@ class ReplicaManager:
             for log, _ in increments:
                 key = log.topic_partition
                 partition = self.partitions.get(key)
-                if partition is not None and partition.topic_id == log.topic_id:  # The log may be in another directory by now.
+                if (
+                    partition is not None and partition.topic_id == log.topic_id
+                ):  # The log may be in another directory by now.
                     partition.tell(PartitionChange.LOG_START)
                     self.waiting.follower_fetches.release(key)
             leaving = [log for log, _ in increments if log.leaves_much]
@@ -338,9 +359,17 @@ class ReplicaManager:
         self.waiting.close()
 
     def _on_log_moved(self, old: Log, new: Log) -> None:
-        """A log is in another directory from now on. A delete that the old one's journal is about to have is repeated."""
+        """A log is in another directory from now on.
+
+        A delete that the old one's journal is about to have is repeated.
+        """
         partition = self.partitions.get(old.topic_partition)
-        self._log.info("log has changed its directory", partition=str(old.topic_partition), path=new.directory, before=old.directory)
+        self._log.info(
+            "log has changed its directory",
+            partition=str(old.topic_partition),
+            path=new.directory,
+            before=old.directory,
+        )
         if partition is None or partition.log is not old:
             return
         partition.move_to(new)
@@ -351,5 +380,8 @@ class ReplicaManager:
         self.release(old.topic_partition)
 
     def _on_log_flushed(self, log: Log) -> None:
-        # Of a flush that ends below the log's end fewer records than `flush.messages` may be left: those wait for nothing more.
-        self.waiting.flushes.advance(log.topic_partition, log.recovery_point if log.flush_is_due else log.log_end_offset)
+        # Of a flush that ends below the log's end fewer records than `flush.messages` may be left: those wait for
+        # nothing more.
+        self.waiting.flushes.advance(
+            log.topic_partition, log.recovery_point if log.flush_is_due else log.log_end_offset
+        )

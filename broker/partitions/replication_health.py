@@ -55,14 +55,24 @@ class ReplicationSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def is_well(self) -> bool:
         """Whether an operator need not look: a lag alone needs no attention as long as all replicas are in sync."""
-        return not (self.under_replicated_partitions or self.under_min_isr_partitions or self.offline_replicas or self.offline_partitions)
+        return not (
+            self.under_replicated_partitions
+            or self.under_min_isr_partitions
+            or self.offline_replicas
+            or self.offline_partitions
+        )
 
 
 class ReplicationHealth:
     """How well the partitions of a broker are replicated."""
 
     def __init__(
-        self, replicas: ReplicaManager, fetchers: ReplicaFetchers, isr_changes: IsrChanges, is_controller: Callable[[], bool], log: Any
+        self,
+        replicas: ReplicaManager,
+        fetchers: ReplicaFetchers,
+        isr_changes: IsrChanges,
+        is_controller: Callable[[], bool],
+        log: Any,
     ) -> None:
         """`is_controller()`: whether this broker is it now."""
         self._replicas = replicas
@@ -83,7 +93,9 @@ class ReplicationHealth:
         return ReplicationSnapshot(
             partitions=len(replicas.partitions),
             led_partitions=len(led),
-            under_replicated_partitions=sum(len(state.isr) < len(state.replicas) - len(state.adding) for state in states),
+            under_replicated_partitions=sum(
+                len(state.isr) < len(state.replicas) - len(state.adding) for state in states
+            ),
             under_min_isr_partitions=sum(not partition.has_enough_in_sync for partition in led),
             offline_replicas=len(replicas.offline.keys),
             offline_partitions=self._leaderless() if self._is_controller() else None,
@@ -108,7 +120,10 @@ class ReplicationHealth:
         return sum(not state.has_leader for topic in image.topics.values() for state in topic.partitions)
 
     def on_tick(self, now_ms: int) -> None:
-        """Tell how it goes, once a minute, if it doesn't go well. On the order of once a second, on the monotonic clock."""
+        """Tell how it goes, once a minute, if it doesn't go well.
+
+        On the order of once a second, on the monotonic clock.
+        """
         if self._report_ms is None:
             self._report_ms = now_ms + REPORT_INTERVAL_MS
         if now_ms < self._report_ms:

@@ -1,11 +1,12 @@
 """Logs that the metadata don't give to this broker, and what becomes of them: removed, set aside, or left alone.
 
-A log is removed only where the metadata hold that it has to go: its topic id was deleted (a tombstone), or its partition was moved to
-other brokers since the log was led or followed here. That the metadata merely lack a topic proves nothing: they may have been put back
-to an earlier state. Such a log is set aside: its folder gets a name that ends in `-stray`, as in Kafka, and nothing removes it.
+A log is removed only where the metadata hold that it has to go: its topic id was deleted (a tombstone), or its
+partition was moved to other brokers since the log was led or followed here. That the metadata merely lack a topic
+proves nothing: they may have been put back to an earlier state. Such a log is set aside: its folder gets a name that
+ends in `-stray`, as in Kafka, and nothing removes it.
 
-At a start logs are left where they are that were there before Lowtide used the directory, or that were left alone when topics were taken
-over from Apache Kafka: these get an empty file `lowtide-left-alone`.
+At a start logs are left where they are that were there before Lowtide used the directory, or that were left alone when
+topics were taken over from Apache Kafka: these get an empty file `lowtide-left-alone`.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ def settle_strays(
     new_directories: Collection[str],
     log: Any,
 ) -> dict[TopicPartition, TopicId]:
-    """Mark what a start found, the image doesn't give to this broker, and is to stay. Returns what has to leave, with its topic ids.
+    """Mark what a start found, the image doesn't give to this broker, and is to stay.
 
+    Returns what has to leave, with its topic ids.
     `new_directories` weren't used by Lowtide before this start.
     """
     strays: dict[TopicPartition, TopicId] = {}
@@ -49,7 +51,9 @@ def settle_strays(
     return strays
 
 
-def has_to_go(image: MetadataImage, broker_id: BrokerId, key: TopicPartition, topic_id: TopicId, latest_epoch: LeaderEpoch) -> bool:
+def has_to_go(
+    image: MetadataImage, broker_id: BrokerId, key: TopicPartition, topic_id: TopicId, latest_epoch: LeaderEpoch
+) -> bool:
     """Whether the metadata hold that a log is to be removed: its topic was deleted, or its partition is elsewhere by now.
 
     `latest_epoch` is the newest leader epoch that the log has seen: metadata that are older than that prove nothing.
@@ -62,7 +66,10 @@ def has_to_go(image: MetadataImage, broker_id: BrokerId, key: TopicPartition, to
 
 
 def _is_here(image: MetadataImage, key: TopicPartition, broker_id: BrokerId) -> bool:
-    """Whether this broker has a partition, or may have it. A log of an earlier topic in its place goes when the place is needed."""
+    """Whether this broker has a partition, or may have it.
+
+    A log of an earlier topic in its place goes when the place is needed.
+    """
     topic = image.topics.get(key.topic)
     if topic is None or key.partition >= len(topic.partitions):
         return False

@@ -1,8 +1,10 @@
 """What clients have used of their quotas, and how long one that has used too much must wait.
 
-Guards: the memory is bounded, also against clients that invent client ids: beyond `RATES_MAX` rates the least recently used is forgotten.
+Guards: the memory is bounded, also against clients that invent client ids: beyond `RATES_MAX` rates the least recently
+used is forgotten.
 
-Pure but for the image, which it looks at for each request: a change of quotas holds at once. Source: Kafka's `ClientQuotaManager`.
+Pure but for the image, which it looks at for each request: a change of quotas holds at once. Source: Kafka's
+`ClientQuotaManager`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The window over which quotas are measured, by configuration. Source: Kafka's `quota.window.num` and `quota.window.size.seconds`."""
+"""The window over which quotas are measured, by configuration.
+
+Source: Kafka's `quota.window.num` and `quota.window.size.seconds`.
+"""
 
 from __future__ import annotations
 

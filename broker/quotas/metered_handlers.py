@@ -1,7 +1,7 @@
 """Handlers that count what their clients use, and slow down those that use too much.
 
-A client above its quota gets its answer at once, with the time that it is asked to wait; for as long its connection executes nothing
-(KIP-219), so that a client that does not care is slowed down all the same.
+A client above its quota gets its answer at once, with the time that it is asked to wait; for as long its connection
+executes nothing (KIP-219), so that a client that does not care is slowed down all the same.
 
 | quota | counts | of |
 |---|---|---|
@@ -10,8 +10,8 @@ A client above its quota gets its answer at once, with the time that it is asked
 | `controller_mutation_rate` | partitions | CreateTopics, CreatePartitions, DeleteTopics: `mutation_quota`; a topic that Metadata creates |
 | `request_percentage` | time of the event loop that handlers take, in percent | all but what brokers ask each other |
 
-One answer to a consumer has at most what its quota allows in ten seconds. Kafka reads such an answer and returns an empty one instead; here
-the records are sent, counted and waited for.
+One answer to a consumer has at most what its quota allows in ten seconds. Kafka reads such an answer and returns an
+empty one instead; here the records are sent, counted and waited for.
 
 Sources: KIP-13, KIP-124, KIP-219, KIP-599.
 """
@@ -49,7 +49,9 @@ BETWEEN_BROKERS: Final = SHARE_STATE_KEYS | {ApiKey.ENVELOPE, ApiKey.WRITE_TXN_M
 class Meter:
     """Counts what requests use, where any quota is set."""
 
-    def __init__(self, quotas: ClientQuotas, clock: Clock, metadata: MetadataSession, default_partitions: Callable[[], int]) -> None:
+    def __init__(
+        self, quotas: ClientQuotas, clock: Clock, metadata: MetadataSession, default_partitions: Callable[[], int]
+    ) -> None:
         """`default_partitions`: how many a topic gets that does not say."""
         self._quotas = quotas
         self._clock = clock
@@ -99,8 +101,13 @@ class Meter:
         user, client_id = context.principal.name, context.client_id or ""
         return self._quotas.change_partitions(user, client_id, count, self._clock.monotonic_ms(), force=force)
 
-    async def _carry_out_part(self, key: ApiKey, request: Any, context: RequestContext, handle: Callable[[Any, Any], Any]) -> Any:
-        """Carry out what the client's quota of changed partitions lets in. The controller counts, for the clients of all brokers."""
+    async def _carry_out_part(
+        self, key: ApiKey, request: Any, context: RequestContext, handle: Callable[[Any, Any], Any]
+    ) -> Any:
+        """Carry out what the client's quota of changed partitions lets in.
+
+        The controller counts, for the clients of all brokers.
+        """
         costs = costs_of(key, request, context.api_version, self._metadata.image, self._default_partitions())
 
         def take(count: int, force: bool) -> int:  # noqa: FBT001  as `admit` calls it
@@ -132,7 +139,9 @@ class Meter:
                 request.max_bytes = min(request.max_bytes, int(limit * ANSWER_S))
         return 0
 
-    def _after(self, key: ApiKey, answer: Any, context: RequestContext, size_bytes: int, spent_ns: int, *, wait_ms: int = 0) -> Any:
+    def _after(
+        self, key: ApiKey, answer: Any, context: RequestContext, size_bytes: int, spent_ns: int, *, wait_ms: int = 0
+    ) -> Any:
         """Count what was used, and slow the client down; returns the answer with the time that it is asked to wait."""
         throttle_ms = max(wait_ms, self._use(REQUEST_PERCENTAGE, context, spent_ns / 1e7))
         if key == ApiKey.PRODUCE:
@@ -153,7 +162,9 @@ class Meter:
         return msgspec.structs.replace(answer, throttle_time_ms=max(answer.throttle_time_ms, throttle_ms))
 
     def _use(self, key: str, context: RequestContext, amount: float) -> int:
-        return self._quotas.use(key, context.principal.name, context.client_id or "", amount, self._clock.monotonic_ms())
+        return self._quotas.use(
+            key, context.principal.name, context.client_id or "", amount, self._clock.monotonic_ms()
+        )
 
 
 def is_of_a_follower(request: FetchRequest) -> bool:
@@ -163,7 +174,9 @@ def is_of_a_follower(request: FetchRequest) -> bool:
 
 def produced_bytes(request: ProduceRequest) -> int:
     """The record batches of a request."""
-    return sum(len(row.records) for topic in request.topic_data for row in topic.partition_data if row.records is not None)
+    return sum(
+        len(row.records) for topic in request.topic_data for row in topic.partition_data if row.records is not None
+    )
 
 
 def fetched_bytes(response: FetchResponse) -> int:

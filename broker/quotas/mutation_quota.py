@@ -1,10 +1,11 @@
 """The quota of changed partitions: topics created, grown and deleted (KIP-599).
 
-A change is let in while its client has any of its rate left, and may then take more than is left: the client is in debt, and its next
-changes are refused until that is paid. At most what the rate gives in `controller.quota.window.num` samples is saved up.
+A change is let in while its client has any of its rate left, and may then take more than is left: the client is in
+debt, and its next changes are refused until that is paid. At most what the rate gives in `controller.quota.window.num`
+samples is saved up.
 
-Versions that have an error for it get THROTTLING_QUOTA_EXCEEDED for each topic that is not let in; the others are carried out, and their
-client waits afterwards.
+Versions that have an error for it get THROTTLING_QUOTA_EXCEEDED for each topic that is not let in; the others are
+carried out, and their client waits afterwards.
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ from lowtide.protocol.messages.create_topics import CreatableTopicResult, Create
 from lowtide.protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest
 from lowtide.replication.new_topics import MAX_REQUEST_PARTITIONS
 
-TELLS_SINCE: Final[Mapping[ApiKey, int]] = {ApiKey.CREATE_TOPICS: 6, ApiKey.CREATE_PARTITIONS: 3, ApiKey.DELETE_TOPICS: 5}
+TELLS_SINCE: Final[Mapping[ApiKey, int]] = {
+    ApiKey.CREATE_TOPICS: 6,
+    ApiKey.CREATE_PARTITIONS: 3,
+    ApiKey.DELETE_TOPICS: 5,
+}
 """From which version on a request has an error for it."""
 
 _BY_ID_SINCE: Final = 6
@@ -57,7 +62,9 @@ def admit(key: ApiKey, request: Any, version: int, costs: list[Cost], take: Call
         (refused if tells and row_wait_ms else allowed).append(row)
     if not refused:
         return Admitted(request, [], wait_ms)
-    return Admitted(replace(request, **{_rows_field(key, version): allowed}), [_refusal(key, row) for row in refused], wait_ms)
+    return Admitted(
+        replace(request, **{_rows_field(key, version): allowed}), [_refusal(key, row) for row in refused], wait_ms
+    )
 
 
 def costs_of(key: ApiKey, request: Any, version: int, image: MetadataImage, default_partitions: int) -> list[Cost]:
@@ -73,7 +80,9 @@ def costs_of(key: ApiKey, request: Any, version: int, image: MetadataImage, defa
 
 def add_refused(key: ApiKey, answer: Any, refused: list[Any]) -> Any:
     """The answer with the rows that were not let in."""
-    field = {ApiKey.CREATE_TOPICS: "topics", ApiKey.CREATE_PARTITIONS: "results", ApiKey.DELETE_TOPICS: "responses"}[key]
+    field = {ApiKey.CREATE_TOPICS: "topics", ApiKey.CREATE_PARTITIONS: "results", ApiKey.DELETE_TOPICS: "responses"}[
+        key
+    ]
     return replace(answer, **{field: [*getattr(answer, field), *refused]}) if refused else answer
 
 

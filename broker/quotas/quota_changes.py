@@ -1,7 +1,7 @@
 """From an AlterClientQuotas request to what is written: which changes are refused, and the plan of the others.
 
-Of each entity all keys change or none, and up to a hundred entities change in one transaction. A plan compares what it was decided on, so
-that of two requests at once none undoes the other.
+Of each entity all keys change or none, and up to a hundred entities change in one transaction. A plan compares what it
+was decided on, so that of two requests at once none undoes the other.
 
 Pure. Source: KIP-546; Kafka's `ClientQuotaControlManager`.
 """
@@ -13,7 +13,15 @@ from typing import Final
 
 import msgspec
 
-from lowtide.broker.quotas.quota_entity import IP, QuotaEntity, check_quota, described, entity_of, entity_text, parse_entity
+from lowtide.broker.quotas.quota_entity import (
+    IP,
+    QuotaEntity,
+    check_quota,
+    described,
+    entity_of,
+    entity_text,
+    parse_entity,
+)
 from lowtide.metadata import keys
 from lowtide.metadata.changes import FENCES, ChangePlan, Step
 from lowtide.metadata.config_image import NOTHING_SET
@@ -71,14 +79,21 @@ def _odd_spellings(image: MetadataImage) -> Mapping[QuotaEntity, Sequence[str]]:
     return found
 
 
-def _changed(image: MetadataImage, entity: QuotaEntity, entry: AlterClientQuotasEntry, odd: Sequence[str]) -> dict[str, str] | Refusal:
+def _changed(
+    image: MetadataImage, entity: QuotaEntity, entry: AlterClientQuotasEntry, odd: Sequence[str]
+) -> dict[str, str] | Refusal:
     """What is set on the entity after the entry's changes."""
-    current = next((image.client_quotas[text].configs for text in (entity_text(entity), *odd) if text in image.client_quotas), {})
+    current = next(
+        (image.client_quotas[text].configs for text in (entity_text(entity), *odd) if text in image.client_quotas), {}
+    )
     values = dict(current)
     seen = set()
     for operation in entry.ops:
         if operation.key in seen:
-            return Refusal(ErrorCode.INVALID_REQUEST, f"Duplicate quota key {operation.key}: nothing is changed for {described(entity)}")
+            return Refusal(
+                ErrorCode.INVALID_REQUEST,
+                f"Duplicate quota key {operation.key}: nothing is changed for {described(entity)}",
+            )
         seen.add(operation.key)
         if operation.remove:
             values.pop(operation.key, None)
@@ -88,11 +103,15 @@ def _changed(image: MetadataImage, entity: QuotaEntity, entry: AlterClientQuotas
             return refusal
         values[operation.key] = repr(operation.value)
     if values and not current and len(image.client_quotas) >= ENTITIES_SET_MAX:
-        return Refusal(ErrorCode.POLICY_VIOLATION, f"Quotas are set on {ENTITIES_SET_MAX} entities, as many as there may be")
+        return Refusal(
+            ErrorCode.POLICY_VIOLATION, f"Quotas are set on {ENTITIES_SET_MAX} entities, as many as there may be"
+        )
     return values
 
 
-def _plan(image: MetadataImage, wanted: Mapping[QuotaEntity, Mapping[str, str]], odd: Mapping[QuotaEntity, Sequence[str]]) -> ChangePlan:
+def _plan(
+    image: MetadataImage, wanted: Mapping[QuotaEntity, Mapping[str, str]], odd: Mapping[QuotaEntity, Sequence[str]]
+) -> ChangePlan:
     """Any broker may make it, controller or not: it compares all that it relies on."""
     writes: list[tuple[Put | Delete, Compare]] = []
     for entity, values in wanted.items():
@@ -104,7 +123,9 @@ def _plan(image: MetadataImage, wanted: Mapping[QuotaEntity, Mapping[str, str]],
         if values == current.configs:
             continue
         key = keys.client_quotas(text)
-        writes.append((Put(key, encode(dict(values))) if values else Delete(key), Compare(key, "modify", "==", current.revision)))
+        writes.append(
+            (Put(key, encode(dict(values))) if values else Delete(key), Compare(key, "modify", "==", current.revision))
+        )
     chunks = [writes[first : first + STEP_ENTITIES] for first in range(0, len(writes), STEP_ENTITIES)]
     steps = [Step(tuple(write for write, _ in chunk), tuple(compare for _, compare in chunk)) for chunk in chunks]
     return ChangePlan(tuple(steps), needs_controller=False)

@@ -38,10 +38,17 @@ QuotaEntity: TypeAlias = tuple[tuple[str, str | None], ...]
 
 
 def entity_of(pairs: Iterable[tuple[str, str | None]]) -> QuotaEntity | Refusal:
-    """The entity of these pairs. Refusals: INVALID_REQUEST for types that do not go together, and for names that cannot be."""
+    """The entity of these pairs.
+
+    Refusals: INVALID_REQUEST for types that do not go together, and for names that cannot be.
+    """
     named: dict[str, str | None] = {}
     for kind, name in pairs:
-        problem = f"Invalid client quota entity, duplicate entity entry {kind}" if kind in named else _name_problem(kind, name)
+        problem = (
+            f"Invalid client quota entity, duplicate entity entry {kind}"
+            if kind in named
+            else _name_problem(kind, name)
+        )
         if problem is not None:
             return _refused(problem)
         named[kind] = normal_name(kind, name)
@@ -61,7 +68,11 @@ def _name_problem(kind: str, name: str | None) -> str | None:
         return f"Empty {kind} not supported"
     if len(name) > NAME_LENGTH_MAX:
         return f"The name of the {kind} has {len(name)} characters, {NAME_LENGTH_MAX} are allowed"
-    return f"{name} is not an IP address: Lowtide resolves no host names here" if kind == IP and normal_address(name) is None else None
+    return (
+        f"{name} is not an IP address: Lowtide resolves no host names here"
+        if kind == IP and normal_address(name) is None
+        else None
+    )
 
 
 def check_quota(entity: QuotaEntity, key: str, value: float) -> Refusal | None:

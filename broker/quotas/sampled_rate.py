@@ -1,7 +1,8 @@
 """A rate over the last seconds, as Kafka's quotas measure it: samples of equal length, and what is older is forgotten.
 
-The rate is what all samples have, divided by the time that they span, which counts as at least all full samples: a client that has just
-begun is not slowed down for its first burst. Pure: time is passed in. Source: Kafka's `SampledStat`, `Rate` and `QuotaUtils`.
+The rate is what all samples have, divided by the time that they span, which counts as at least all full samples: a
+client that has just begun is not slowed down for its first burst. Pure: time is passed in. Source: Kafka's
+`SampledStat`, `Rate` and `QuotaUtils`.
 """
 
 from __future__ import annotations

@@ -119,15 +119,28 @@ class Cleaner:
     def _cleanable(self, log: Log) -> Cleanable | None:
         """What of a log may be compacted now; None where none of it ever is, or not now."""
         key = log.topic_partition
-        if "compact" not in log.config.cleanup_policy or log.offline or log.unsettled or log.swaps.is_taken or len(log.segments) == 1:
+        if (
+            "compact" not in log.config.cleanup_policy
+            or log.offline
+            or log.unsettled
+            or log.swaps.is_taken
+            or len(log.segments) == 1
+        ):
             return None
-        if key in self._running or key in self._resting or key in self.uncleanable or self._log_manager.logs.get(key) is not log:
+        if (
+            key in self._running
+            or key in self._resting
+            or key in self.uncleanable
+            or self._log_manager.logs.get(key) is not log
+        ):
             return None
         limit = self._log_manager.moves.compactable_to(log)
         durable = log.recovery_point if limit is None else max(min(log.recovery_point, limit), log.log_start_offset)
         ends = LogEnds(log.log_start_offset, log.last_stable_offset, durable, log.log_end_offset)
         try:
-            return find_cleanable(log.segments, ends, log.swaps.cleaned_to, log.config, self._times, self._clock.wall_ms())
+            return find_cleanable(
+                log.segments, ends, log.swaps.cleaned_to, log.config, self._times, self._clock.wall_ms()
+            )
         except StorageError as error:
             self._on_unreadable(log, error)
             return None
@@ -169,7 +182,9 @@ class Cleaner:
 
     def _give_up(self, log: Log, reason: str) -> None:
         self.uncleanable[log.topic_partition] = log
-        self._log.error("a log can't be compacted, it is left as it is", partition=str(log.topic_partition), reason=reason)
+        self._log.error(
+            "a log can't be compacted, it is left as it is", partition=str(log.topic_partition), reason=reason
+        )
 
     def _on_cleaned(self, log: Log, report: CleaningReport) -> None:
         key = log.topic_partition
@@ -179,7 +194,9 @@ class Cleaner:
         is_here = self._log_manager.logs.get(key) is log
         records = report.done.records_before - report.done.records_after if report.done is not None else 0
         if is_here and report.segments_before:
-            self._ledger.count_compaction(key, report.segments_before - report.segments_after, report.bytes_removed, records)
+            self._ledger.count_compaction(
+                key, report.segments_before - report.segments_after, report.bytes_removed, records
+            )
         if report.done is not None:
             self._told.pop(key, None)
             self._tell(key, report)

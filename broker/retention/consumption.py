@@ -1,15 +1,16 @@
 """What all groups of the cluster have consumed: every coordinator is asked, for retention by consumption (KIP-68).
 
-A coordinator is a broker that leads partitions of `__consumer_offsets`. A *round* asks each of them once, in their order, for the same
-partitions, and puts the answers together. It is only begun where something could go by it.
+A coordinator is a broker that leads partitions of `__consumer_offsets`. A *round* asks each of them once, in their
+order, for the same partitions, and puts the answers together. It is only begun where something could go by it.
 
 **Why nothing goes that a group may still need.** A round has an outcome only if its answers speak for every partition of
 `__consumer_offsets`, each in the leader epoch that our image shows before and after the round. A coordinator answers for a partition only
-while it leads it, when all its groups are loaded, and when all that it tells is committed (`groups/survey.py`). So every group that
-there was when the round began is in exactly one of the answers, with what it has durably committed, or as one that consumes and has
-committed nothing. Whatever is missing, late or in error leaves the whole round without an outcome, and then nothing goes for being
-consumed: that is what *doubt* means here. Between answer and deletion committed offsets can only rise, for a consumer goes forward. Four
-things happen otherwise; the first three break no promise, the last one is what such elections cost:
+while it leads it, when all its groups are loaded, and when all that it tells is committed (`groups/survey.py`). So
+every group that there was when the round began is in exactly one of the answers, with what it has durably committed, or
+as one that consumes and has committed nothing. Whatever is missing, late or in error leaves the whole round without an
+outcome, and then nothing goes for being consumed: that is what *doubt* means here. Between answer and deletion
+committed offsets can only rise, for a consumer goes forward. Four things happen otherwise; the first three break no
+promise, the last one is what such elections cost:
 
 - A group commits for the first time, or begins to consume, after it was asked about. It finds the log start where it is then, as one does
   that comes after any other deletion: its consumers go by `auto.offset.reset`.
@@ -21,10 +22,11 @@ acknowledged are
   lost, and the group asks again for what it had said it doesn't need.
 
 A coordinator that was deposed and doesn't know it yet can't answer for long: it is fenced as any leader is
-(`broker/lifecycle/fencing.py`), and then answers for no partition. Our own image is young, or we are fenced and delete nothing.
+(`broker/lifecycle/fencing.py`), and then answers for no partition. Our own image is young, or we are fenced and delete
+nothing.
 
-Bounded: a round holds one entry for each partition asked about, sends one request at a time of at most `PARTITIONS_PER_REQUEST`
-partitions, and ends after `ROUND_MS`, with an outcome or without.
+Bounded: a round holds one entry for each partition asked about, sends one request at a time of at most
+`PARTITIONS_PER_REQUEST` partitions, and ends after `ROUND_MS`, with an outcome or without.
 
 Sources: KIP-68 ("whenever encounter commit offset querying exception, we will set the min commit offset to -1").
 """
@@ -84,7 +86,9 @@ class Asked(NamedTuple):
 
 def asked_about(partition: Partition) -> Asked:
     """A partition as it is asked about now; what is known of it otherwise, such as for other groups, is not known of this."""
-    return Asked(partition.topic_partition, partition.topic_id, partition.log.config.lowtide_retention_commitoffset_groups)
+    return Asked(
+        partition.topic_partition, partition.topic_id, partition.log.config.lowtide_retention_commitoffset_groups
+    )
 
 
 Outcome = Mapping[Asked, Consumed]
@@ -111,7 +115,9 @@ class Consumption:
         try:
             async with asyncio.timeout(ROUND_MS / 1000):
                 for broker_id in sorted({leader for leader, _epoch in coordinators.values()}):
-                    expected = {number: epoch for number, (leader, epoch) in coordinators.items() if leader == broker_id}
+                    expected = {
+                        number: epoch for number, (leader, epoch) in coordinators.items() if leader == broker_id
+                    }
                     for batch in batches:
                         doubt = _take(outcome, batch, await self._ask_broker(broker_id, batch), expected)
                         if doubt is not None:
@@ -122,7 +128,9 @@ class Consumption:
             return Doubt("coordinators changed meanwhile")
         return outcome
 
-    async def _ask_broker(self, broker_id: BrokerId, batch: list[ConsumedOffsetsTopic]) -> DescribeConsumedOffsetsResponse | str:
+    async def _ask_broker(
+        self, broker_id: BrokerId, batch: list[ConsumedOffsetsTopic]
+    ) -> DescribeConsumedOffsetsResponse | str:
         if broker_id == self._broker.metadata.broker_id:
             return await survey(self._groups, batch)
         node = self._broker.metadata.image.brokers.get(broker_id)
@@ -131,7 +139,9 @@ class Consumption:
         request = DescribeConsumedOffsetsRequest(topics=batch)
         client = self._peers.client_of(node, PURPOSE)
         try:
-            answer: DescribeConsumedOffsetsResponse = await client.request(ApiKey.DESCRIBE_CONSUMED_OFFSETS, _VERSION, request, REQUEST_MS)
+            answer: DescribeConsumedOffsetsResponse = await client.request(
+                ApiKey.DESCRIBE_CONSUMED_OFFSETS, _VERSION, request, REQUEST_MS
+            )
         except PeerError as error:
             return str(error)
         return answer
@@ -164,7 +174,10 @@ def _take(
     answer: DescribeConsumedOffsetsResponse | str,
     expected: Mapping[int, LeaderEpoch],
 ) -> str | None:
-    """Put an answer to the others; returns what is doubtful about it. `expected` are the partitions that it must speak for."""
+    """Put an answer to the others; returns what is doubtful about it.
+
+    `expected` are the partitions that it must speak for.
+    """
     if isinstance(answer, str):
         return answer
     if answer.error_code != ErrorCode.NONE:
@@ -172,7 +185,11 @@ def _take(
     answered = {row.partition_index: row.leader_epoch for row in answer.coordinators}
     if any(answered.get(number) != epoch for number, epoch in expected.items()):
         return f"it doesn't answer for all that it leads of {GROUP_TOPIC}"
-    rows = {TopicPartition(topic.name, row.partition_index): _consumed(row) for topic in answer.topics for row in topic.partitions}
+    rows = {
+        TopicPartition(topic.name, row.partition_index): _consumed(row)
+        for topic in answer.topics
+        for row in topic.partitions
+    }
     for topic in batch:
         for number in topic.partitions:
             key = TopicPartition(topic.name, number)
@@ -187,5 +204,7 @@ def _take(
 
 
 def _consumed(row: ConsumedPartition) -> Consumed:
-    release = None if row.releasing_group_id is None else Release(row.releasing_offset, row.releasing_group_id, row.committer)
+    release = (
+        None if row.releasing_group_id is None else Release(row.releasing_offset, row.releasing_group_id, row.committer)
+    )
     return Consumed(row.consumed_offset, row.group_id, release)

@@ -1,16 +1,20 @@
 """Every deletion explains itself: what went from each topic, and why, in counters and in lines of the log.
 
-Each rise of a log start has a reason: a client's request, a rule of retention, or, on a follower, that its leader's log start has risen.
-Retention says beforehand what it deletes and why; when the rise is durable that is what counts, and the rest was a request.
+Each rise of a log start has a reason: a client's request, a rule of retention, or, on a follower, that its leader's log
+start has risen. Retention says beforehand what it deletes and why; when the rise is durable that is what counts, and
+the rest was a request.
 
-A count's offsets are those that became unreadable, its bytes those of segments that left the log, which may be later: a delete into the
-middle of a segment lets no segment go. One line is written for each topic and reason of a pass of the loop in which segments went, however
-many partitions that concerns. Where only records went, as with trimming record by record, that is logged at once too, and what follows
+A count's offsets are those that became unreadable, its bytes those of segments that left the log, which may be later: a
+delete into the middle of a segment lets no segment go. One line is written for each topic and reason of a pass of the
+loop in which segments went, however many partitions that concerns. Where only records went, as with trimming record by
+record, that is logged at once too, and what follows
 `QUIET_S` after the last line.
 
-What goes for being consumed is a line of the audit log, too, of each partition: with the group whose commit let it go, and who committed.
+What goes for being consumed is a line of the audit log, too, of each partition: with the group whose commit let it go,
+and who committed.
 
-Guards: counters are kept of topics that exist, so their number is bounded. A few lines are written in one turn of the loop.
+Guards: counters are kept of topics that exist, so their number is bounded. A few lines are written in one turn of the
+loop.
 """
 
 from __future__ import annotations
@@ -63,7 +67,11 @@ class DeletionLedger:
     """What was deleted, and why, for log lines and counters. Used from the event loop only."""
 
     def __init__(
-        self, partitions: Mapping[tuple[str, int], Partition], loop: asyncio.AbstractEventLoop, log: Any, audit: AuditLog = NO_AUDIT
+        self,
+        partitions: Mapping[tuple[str, int], Partition],
+        loop: asyncio.AbstractEventLoop,
+        log: Any,
+        audit: AuditLog = NO_AUDIT,
     ) -> None:
         self._counts: dict[str, dict[Reason, DeletedCount]] = {}
         self._gone = total_counts([])
@@ -97,14 +105,18 @@ class DeletionLedger:
 
     def forget_all_but(self, topics: Container[str]) -> None:
         """Forget topics that are gone."""
-        self._gone = total_counts([self._gone, *(counts for topic, counts in self._counts.items() if topic not in topics)])
+        self._gone = total_counts(
+            [self._gone, *(counts for topic, counts in self._counts.items() if topic not in topics)]
+        )
         self._counts = {topic: counts for topic, counts in self._counts.items() if topic in topics}
         self._expected = {key: expected for key, expected in self._expected.items() if key in self._partitions}
         self._quiet_until = {key: until for key, until in self._quiet_until.items() if key[0] in topics}
 
     def on_not_erased(self, log: Log, reason: str) -> None:
         """A log is damaged where its deleted records are to be erased."""
-        self._log.error("a log can't be erased, its deleted records stay", partition=str(log.topic_partition), reason=reason)
+        self._log.error(
+            "a log can't be erased, its deleted records stay", partition=str(log.topic_partition), reason=reason
+        )
 
     def on_prefix_deleted(self, log: Log, before: Offset, removed: Sequence[RemovedSegment]) -> None:
         """A log start has risen from `before`, and these segments left the log; perhaps only one of the two."""
@@ -130,10 +142,19 @@ class DeletionLedger:
         if key in self._expected and after >= self._expected[key].deletions[-1].end_offset:
             del self._expected[key]
 
-    def add(self, key: TopicPartition, reason: Reason, removed: Sequence[RemovedSegment], offsets: int, log_start_offset: Offset) -> None:
+    def add(
+        self,
+        key: TopicPartition,
+        reason: Reason,
+        removed: Sequence[RemovedSegment],
+        offsets: int,
+        log_start_offset: Offset,
+    ) -> None:
         """Count what went from a partition."""
         size_bytes = sum(segment.size for segment in removed)
-        _add(self._counts.setdefault(key.topic, {}).setdefault(reason, DeletedCount()), len(removed), size_bytes, offsets)
+        _add(
+            self._counts.setdefault(key.topic, {}).setdefault(reason, DeletedCount()), len(removed), size_bytes, offsets
+        )
         name = key.topic, reason
         is_new = name not in self._untold
         untold = self._untold.setdefault(name, _Untold(key, log_start_offset, set(), DeletedCount()))
@@ -149,7 +170,12 @@ class DeletionLedger:
 
     def count_compaction(self, key: TopicPartition, segments: int, size_bytes: int, records: int) -> None:
         """Count what compaction has made superfluous in a partition: segments and bytes less, and records that are gone."""
-        _add(self._counts.setdefault(key.topic, {}).setdefault(Reason.COMPACTION, DeletedCount()), segments, size_bytes, records)
+        _add(
+            self._counts.setdefault(key.topic, {}).setdefault(Reason.COMPACTION, DeletedCount()),
+            segments,
+            size_bytes,
+            records,
+        )
 
     def _audit_consumed(self, key: TopicPartition, start: Offset, end: Offset, release: Release | None) -> None:
         partition = self._partitions.get(key)

@@ -54,10 +54,15 @@ class Explanations:
     def find(self, context: RequestContext, wanted: dict[str, dict[int, None]]) -> dict[TopicPartition, Found]:
         """The partitions that a client asks for, by topic and number.
 
-        Errors, each of one partition: TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR.
+        Errors, each of one partition: TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER,
+        KAFKA_STORAGE_ERROR.
         """
         allowed = allowed_topics(self._broker.authorizer, context, Operation.DESCRIBE, wanted)
-        return {TopicPartition(name, number): self._find(name, number, allowed) for name, numbers in wanted.items() for number in numbers}
+        return {
+            TopicPartition(name, number): self._find(name, number, allowed)
+            for name, numbers in wanted.items()
+            for number in numbers
+        }
 
     def _find(self, topic: str, number: int, allowed: frozenset[str]) -> Found:
         if topic not in allowed:
@@ -75,7 +80,8 @@ class Explanations:
     async def ask(self, client: Client, found: Iterable[Found]) -> Outcome | Doubt | ErrorCode:
         """What the groups have consumed of those partitions where that matters.
 
-        Errors: THROTTLING_QUOTA_EXCEEDED where too many requests wait, of all clients or of this one; REQUEST_TIMED_OUT when it has gone.
+        Errors: THROTTLING_QUOTA_EXCEEDED where too many requests wait, of all clients or of this one; REQUEST_TIMED_OUT
+        when it has gone.
         """
         partitions = [each for each in found if isinstance(each, Partition)]
         asked = [asked_about(each) for each in partitions if each.log.config.retention_commitoffset_ms >= 0]
@@ -96,7 +102,10 @@ class Explanations:
         return consumed
 
     def row(self, partition: Partition, outcome: Outcome | Doubt, context: RequestContext) -> RetainedPartition:
-        """What keeps the oldest segment of a partition. Its error code is KAFKA_STORAGE_ERROR where that can't be read."""
+        """What keeps the oldest segment of a partition.
+
+        Its error code is KAFKA_STORAGE_ERROR where that can't be read.
+        """
         log, consumed = partition.log, self.consumed(partition, outcome, context)
         offsets = offsets_of(partition, consumed.offset if consumed.is_known else None)
         try:
@@ -105,7 +114,11 @@ class Explanations:
             self._broker.replicas.on_read_failed(partition, error)
             return refused(partition.topic_partition, ErrorCode.KAFKA_STORAGE_ERROR)
         asks, doubt = self.retention.asks_groups, outcome.reason if isinstance(outcome, Doubt) else None
-        rules = [_rule(row, consumed, doubt, kept.end_offset) for row in kept.outlooks if asks or row.reason is not Reason.CONSUMED]
+        rules = [
+            _rule(row, consumed, doubt, kept.end_offset)
+            for row in kept.outlooks
+            if asks or row.reason is not Reason.CONSUMED
+        ]
         unfreed = self._broker.replicas.log_manager.directories.unfreed(log.parent_directory, log)
         return _partition_row(partition, kept, rules, unfreed)
 
@@ -129,7 +142,9 @@ def _rule(outlook: Outlook, consumed: Consumed, doubt: str | None, end_offset: O
     return rule
 
 
-def _partition_row(partition: Partition, kept: Kept, rules: list[RetentionRule], unfreed: Unfreed | None) -> RetainedPartition:
+def _partition_row(
+    partition: Partition, kept: Kept, rules: list[RetentionRule], unfreed: Unfreed | None
+) -> RetainedPartition:
     log = partition.log
     return RetainedPartition(
         partition_index=partition.topic_partition.partition,

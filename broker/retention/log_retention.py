@@ -32,7 +32,14 @@ from lowtide.replication.partition import Partition
 from lowtide.storage.directory.log_starts import LogStartIncrement
 from lowtide.storage.errors import DamagedSegmentError, StorageError
 from lowtide.storage.log.log import Log
-from lowtide.storage.log.retention_plan import Reason, RetentionOffsets, RetentionPlan, SegmentTimes, may_go_as_consumed, plan_retention
+from lowtide.storage.log.retention_plan import (
+    Reason,
+    RetentionOffsets,
+    RetentionPlan,
+    SegmentTimes,
+    may_go_as_consumed,
+    plan_retention,
+)
 from lowtide.storage.log.segment import Segment
 
 PARTITIONS_PER_STEP: Final = 16
@@ -52,7 +59,11 @@ class Retention:
     """The retention passes of a broker. `start` once, then `stop`."""
 
     def __init__(
-        self, broker: BrokerContext, times: SegmentTimes[Segment], loop: asyncio.AbstractEventLoop, consumption: Consumption
+        self,
+        broker: BrokerContext,
+        times: SegmentTimes[Segment],
+        loop: asyncio.AbstractEventLoop,
+        consumption: Consumption,
     ) -> None:
         self.times = times
         self.consumption = consumption
@@ -139,7 +150,9 @@ class Retention:
             ):
                 continue
             try:
-                if may_go_as_consumed(log.segments, offsets_of(partition), log.config, self.times, self._clock.wall_ms()):
+                if may_go_as_consumed(
+                    log.segments, offsets_of(partition), log.config, self.times, self._clock.wall_ms()
+                ):
                     asked.append(asked_about(partition))
             except StorageError:
                 continue  # It will be logged when the partition's turn comes.

@@ -1,7 +1,7 @@
 """Delegation tokens (KIP-48): their HMACs, and who may do what with them.
 
-A token's HMAC is that of its id, with a secret that all brokers have (`delegation.token.secret.key`); as base64 it is the password of a
-login by SCRAM. It is kept nowhere: brokers compute it, and the metadata have what checks it.
+A token's HMAC is that of its id, with a secret that all brokers have (`delegation.token.secret.key`); as base64 it is
+the password of a login by SCRAM. It is kept nowhere: brokers compute it, and the metadata have what checks it.
 
 Pure. Sources: Kafka's `DelegationTokenManager`, `DelegationTokenControlManager`, `TokenInformation`.
 """
@@ -55,11 +55,15 @@ def password_of(token_hmac: bytes) -> str:
     return base64.b64encode(token_hmac).decode()
 
 
-def credentials_of(token_hmac: bytes, salts: Collection[tuple[ScramMechanism, bytes]]) -> dict[ScramMechanism, ScramCredential]:
+def credentials_of(
+    token_hmac: bytes, salts: Collection[tuple[ScramMechanism, bytes]]
+) -> dict[ScramMechanism, ScramCredential]:
     """What checks that password, by mechanism. Takes milliseconds."""
     password = password_of(token_hmac)
     return {
-        mechanism: credential_of(mechanism, salted_password(mechanism, password, salt, ITERATIONS_MIN), salt, ITERATIONS_MIN)
+        mechanism: credential_of(
+            mechanism, salted_password(mechanism, password, salt, ITERATIONS_MIN), salt, ITERATIONS_MIN
+        )
         for mechanism, salt in salts
     }
 
@@ -75,8 +79,13 @@ def concerns(token: TokenRecord, principal: str) -> bool:
     return principal in (token.owner, token.requester) or principal in token.renewers
 
 
-def is_shown(token: TokenRecord, asker: KafkaPrincipal, owners: Collection[str] | None, may_see: Callable[[TokenRecord], bool]) -> bool:
-    """Whether a token is described. `owners`: only tokens that concern one of these; None is all. `may_see`: by a right of the asker."""
+def is_shown(
+    token: TokenRecord, asker: KafkaPrincipal, owners: Collection[str] | None, may_see: Callable[[TokenRecord], bool]
+) -> bool:
+    """Whether a token is described.
+
+    `owners`: only tokens that concern one of these; None is all. `may_see`: by a right of the asker.
+    """
     if owners is not None and not any(concerns(token, owner) for owner in owners):
         return False
     return concerns(token, str(asker)) or may_see(token)

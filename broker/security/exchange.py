@@ -1,7 +1,7 @@
 """What a SASL mechanism is for the login of a connection: tokens in, tokens or an outcome out.
 
-A refusal has a reason for the broker's own log; the client gets one text for all of them, so that it learns neither which users there are
-nor how near it was.
+A refusal has a reason for the broker's own log; the client gets one text for all of them, so that it learns neither
+which users there are nor how near it was.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ class Accepted(msgspec.Struct, frozen=True, gc=False):
 
 
 class Refused(msgspec.Struct, frozen=True, gc=False):
-    """The client is not let in. `reason` is for the log and holds no secret; `user` is who it claimed to be, empty if that isn't known."""
+    """The client is not let in.
+
+    `reason` is for the log and holds no secret; `user` is who it claimed to be, empty if that isn't known.
+    """
 
     reason: str
     user: str = ""
@@ -53,7 +56,10 @@ def same_user(authorization_id: str, user: str) -> bool:
 
 
 def unescaped(name: bytes) -> str | None:
-    """A name without its escapes, `=2C` for a comma and `=3D` for an equals sign; None if it can't be. Source: RFC 5801."""
+    """A name without its escapes, `=2C` for a comma and `=3D` for an equals sign; None if it can't be.
+
+    Source: RFC 5801.
+    """
     pieces: Any = re.split(rb"(=2C|=3D)", name)
     if any(b"=" in piece for piece in pieces[::2]):
         return None

@@ -1,8 +1,8 @@
 """What the claims of a JSON Web Token must say so that it is a login. Its signature was verified before.
 
 `exp` and `iat` are needed, and `exp`, `nbf` must fit the time now within the skew. An issuer and audiences are compared where they are
-configured; a token that names audiences is refused where none is configured, for it may be meant for another service. Claims have the types
-of RFC 7519: a list where a text belongs, or a number in a text, is refused.
+configured; a token that names audiences is refused where none is configured, for it may be meant for another service.
+Claims have the types of RFC 7519: a list where a text belongs, or a number in a text, is refused.
 
 Pure: time is passed in. Sources: Kafka's `BrokerJwtValidator`, the rules of jose4j below it, CVE-2026-33557 (types).
 """

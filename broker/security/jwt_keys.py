@@ -93,12 +93,16 @@ class TokenKeys:
         header: Any = signed.headers()
         algorithm, key_id = header.get("alg"), header.get("kid")
         if not isinstance(algorithm, str) or algorithm not in KEY_TYPES:
-            return Refused(f"its algorithm is {repr(algorithm)[:_SHOWN_CHARACTERS]}, allowed are {', '.join(KEY_TYPES)}")
+            return Refused(
+                f"its algorithm is {repr(algorithm)[:_SHOWN_CHARACTERS]}, allowed are {', '.join(KEY_TYPES)}"
+            )
         if "crit" in header or "b64" in header:
             return Refused("it has a header that must be understood")
         if not isinstance(key_id, str | None):
             return Refused("the id of its key is no text")
-        fitting = [key for key in self._keys if key.key_type == KEY_TYPES[algorithm] and key.get("alg") in (None, algorithm)]
+        fitting = [
+            key for key in self._keys if key.key_type == KEY_TYPES[algorithm] and key.get("alg") in (None, algorithm)
+        ]
         found = fitting if key_id is None else [key for key in fitting if key.kid == key_id]
         if key_id is None:
             return found[0] if len(found) == 1 else Refused("it doesn't name the key that it is signed with")
@@ -127,7 +131,12 @@ def _key(member: Any) -> Key | None:
         return None
     needed = _PUBLIC_MEMBERS.get(str(member.get("kty")))
     operations = member.get("key_ops", ["verify"])
-    if needed is None or member.get("use", "sig") != "sig" or not isinstance(operations, list) or "verify" not in operations:
+    if (
+        needed is None
+        or member.get("use", "sig") != "sig"
+        or not isinstance(operations, list)
+        or "verify" not in operations
+    ):
         return None
     public = {name: member[name] for name in ("kty", "kid", "alg", *needed) if name in member}
     if not all(isinstance(value, str) for value in public.values()) or not _has_fitting_length(public):
@@ -141,6 +150,9 @@ def _key(member: Any) -> Key | None:
 
 
 def _has_fitting_length(public: Mapping[str, str]) -> bool:
-    """Whether an RSA key is neither too short nor too long, by the number of base64's digits. Other keys have one length each."""
+    """Whether an RSA key is neither too short nor too long, by the number of base64's digits.
+
+    Other keys have one length each.
+    """
     digits = len(public["n"].rstrip("=")) if public["kty"] == "RSA" and "n" in public else _RSA_DIGITS.start
     return digits in _RSA_DIGITS

@@ -1,7 +1,7 @@
 """The login of one connection of a SASL listener: which mechanism, which principal, and until when it holds.
 
-Decides what is answered to each request before the login, and to a login again; the connection decodes, sends and closes. Nothing else that
-a client sends before it is logged in leads anywhere.
+Decides what is answered to each request before the login, and to a login again; the connection decodes, sends and
+closes. Nothing else that a client sends before it is logged in leads anywhere.
 
 Guards: one text for every wrong credential; the mechanism and the principal of a connection never change.
 Sources: Kafka's `SaslServerAuthenticator`, KIP-368.
@@ -55,10 +55,21 @@ class Reply(msgspec.Struct, frozen=True):
 class Login:
     """The login of one connection. Times are those of a monotonic clock.
 
-    The mechanisms may change at any time: each handshake chooses among those of its moment, and what it began ends by what held then.
+    The mechanisms may change at any time: each handshake chooses among those of its moment, and what it began ends by
+    what held then.
     """
 
-    __slots__ = ("_began_ms", "_exchange", "_lifetime_ms", "_mechanisms", "expires_ms", "mechanism", "principal", "shown_by", "state")
+    __slots__ = (
+        "_began_ms",
+        "_exchange",
+        "_lifetime_ms",
+        "_mechanisms",
+        "expires_ms",
+        "mechanism",
+        "principal",
+        "shown_by",
+        "state",
+    )
 
     def __init__(self, mechanisms: Mechanisms) -> None:
         self._mechanisms = mechanisms
@@ -92,7 +103,9 @@ class Login:
             return self.fail("SaslHandshake comes a second time", answer)
         mechanism = self._mechanisms.get(wanted)
         if mechanism is None:
-            answer = SaslHandshakeResponse(error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=list(self._mechanisms))
+            answer = SaslHandshakeResponse(
+                error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=list(self._mechanisms)
+            )
             return self.fail(f"the mechanism {_shown(wanted)} is not enabled", answer)
         self._go(LoginEvent.HANDSHAKE if version >= 1 else LoginEvent.OLD_HANDSHAKE)
         self.mechanism, self._began_ms = wanted, now_ms
@@ -111,7 +124,9 @@ class Login:
             return Reply(outcome.token if is_bare else _answer(outcome.token))
         self._exchange = None
         if not isinstance(outcome, Accepted):
-            return self._refuse(f"{self.mechanism} of user {_shown(outcome.user)}: {outcome.reason}", is_again=is_again, is_bare=is_bare)
+            return self._refuse(
+                f"{self.mechanism} of user {_shown(outcome.user)}: {outcome.reason}", is_again=is_again, is_bare=is_bare
+            )
         principal = KafkaPrincipal(USER_TYPE, outcome.user)
         if is_again and principal != self.principal:
             return self._refuse(f"{self.principal} wants to become another principal", is_again=True, is_bare=False)
@@ -143,7 +158,9 @@ def _shorter(one_ms: int, other_ms: int) -> int:
 
 
 def _answer(token: bytes, lifetime_ms: int = 0) -> SaslAuthenticateResponse:
-    return SaslAuthenticateResponse(error_code=ErrorCode.NONE, error_message=None, auth_bytes=token, session_lifetime_ms=lifetime_ms)
+    return SaslAuthenticateResponse(
+        error_code=ErrorCode.NONE, error_message=None, auth_bytes=token, session_lifetime_ms=lifetime_ms
+    )
 
 
 def _shown(text: str) -> str:

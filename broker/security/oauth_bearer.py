@@ -2,11 +2,13 @@
 
     n,a=authorization id,  ^A  auth=Bearer <token>  ^A  name=value  ^A  ^A
 
-A token that doesn't hold is answered by a challenge in JSON; the client answers it with any token, and is refused. What can't be read is
-refused at once. Extensions (`name=value`) have to be well-formed and change nothing, as with Kafka's own handler.
+A token that doesn't hold is answered by a challenge in JSON; the client answers it with any token, and is refused. What
+can't be read is refused at once. Extensions (`name=value`) have to be well-formed and change nothing, as with Kafka's
+own handler.
 
-Guards: a client gets one try (Kafka looks at another token after the challenge). The reason why a token doesn't hold is for the log alone.
-Sources: Kafka's `OAuthBearerSaslServer`, `OAuthBearerClientInitialResponse`, KIP-255, KIP-342 (extensions).
+Guards: a client gets one try (Kafka looks at another token after the challenge). The reason why a token doesn't hold is
+for the log alone. Sources: Kafka's `OAuthBearerSaslServer`, `OAuthBearerClientInitialResponse`, KIP-255, KIP-342
+(extensions).
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ CHALLENGE: Final = b'{"status":"invalid_token"}'
 """Kafka's, which names neither a scope nor where to ask for a token."""
 
 _VALUE: Final = rb"[\x21-\x7e \t\r\n]+"
-_FIRST: Final = re.compile(rb"n,(?:a=((?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+))?,\x01((?:[A-Za-z]+=%b\x01)*)\x01" % _VALUE)
+_FIRST: Final = re.compile(
+    rb"n,(?:a=((?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+))?,\x01((?:[A-Za-z]+=%b\x01)*)\x01" % _VALUE
+)
 _BEARER: Final = re.compile(rb"bearer +([-_.A-Za-z0-9]+)", re.IGNORECASE)
 _AUTH: Final = b"auth"
 

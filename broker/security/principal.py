@@ -39,7 +39,10 @@ class ShownBy(Enum):
 
     @property
     def may_ask_for_tokens(self) -> bool:
-        """Whether tokens are created, changed and shown: a token leads to no other one. Source: Kafka's `allowTokenRequests`."""
+        """Whether tokens are created, changed and shown: a token leads to no other one.
+
+        Source: Kafka's `allowTokenRequests`.
+        """
         return self in (ShownBy.CERTIFICATE, ShownBy.LOGIN)
 
 

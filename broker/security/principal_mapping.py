@@ -2,7 +2,8 @@
 
     RULE:^CN=(.*?),.*$/$1/L , RULE:^.*$/other/ , DEFAULT
 
-Rules are tried in their order; the first whose pattern matches the whole name gives the principal's name, in which `$1` stands for a group.
+Rules are tried in their order; the first whose pattern matches the whole name gives the principal's name, in which `$1`
+stands for a group.
 `L` and `U` turn it into small or capital letters, DEFAULT is the name as it is. Patterns are those of re2, so that no name makes one slow.
 Source: Kafka's `SslPrincipalMapper`.
 """
@@ -48,7 +49,9 @@ def parse_rules(text: str) -> tuple[Rule, ...]:
     while position < len(text):
         match = _SPLIT.match(text, position)
         if match is None:
-            message = f"allowed is a list of DEFAULT and RULE:pattern/replacement/[LU], and {text[position:]!r} is neither"
+            message = (
+                f"allowed is a list of DEFAULT and RULE:pattern/replacement/[LU], and {text[position:]!r} is neither"
+            )
             raise MappingError(message)
         rules.append(Rule() if match[1] else _rule(match[2], match[3], match[4]))
         position = match.end()

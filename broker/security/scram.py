@@ -4,13 +4,13 @@
     CHALLENGED ── PROOF ──> ENDED
     BEGINS, CHALLENGED ── UNREADABLE ──> ENDED
 
-Guards: an unknown user gets a challenge like a known one, which is always the same for that name, and fails at the proof: the exchange
-doesn't show which users there are (Kafka fails at the first token). Unknown users get each form of challenge as often as users have it.
-The channel binding of the proof must be that of the first token (Kafka doesn't compare it). Names and passwords are raw UTF-8, as in Kafka.
-The extension `tokenauth=true` says that the name is the id of a delegation token (KIP-48): the client is the token's owner then, until the
-token ends, and an id that isn't known, or has ended, is challenged like a known one. Other extensions are passed over, but a mandatory one
-is refused.
-Sources: Kafka's `ScramSaslServer`, `ScramMessages`, `ScramExtensions`.
+Guards: an unknown user gets a challenge like a known one, which is always the same for that name, and fails at the
+proof: the exchange doesn't show which users there are (Kafka fails at the first token). Unknown users get each form of
+challenge as often as users have it. The channel binding of the proof must be that of the first token (Kafka doesn't
+compare it). Names and passwords are raw UTF-8, as in Kafka. The extension `tokenauth=true` says that the name is the id
+of a delegation token (KIP-48): the client is the token's owner then, until the token ends, and an id that isn't known,
+or has ended, is challenged like a known one. Other extensions are passed over, but a mandatory one is refused. Sources:
+Kafka's `ScramSaslServer`, `ScramMessages`, `ScramExtensions`.
 """
 
 from __future__ import annotations
@@ -121,7 +121,9 @@ class TokenCredentials(ScramCredentials, Protocol):
 class ScramExchange:
     """One login by SCRAM. `nonce` is printable, without commas, and never used twice."""
 
-    def __init__(self, mechanism: ScramMechanism, credentials: ScramCredentials, tokens: TokenCredentials, nonce: str) -> None:
+    def __init__(
+        self, mechanism: ScramMechanism, credentials: ScramCredentials, tokens: TokenCredentials, nonce: str
+    ) -> None:
         self.state = ScramState.BEGINS
         self._mechanism = mechanism
         self._credentials = credentials
@@ -163,7 +165,9 @@ class ScramExchange:
         credentials = self._tokens if self._by_token else self._credentials
         found = credentials.of(self._mechanism, user)
         self._known = found is not None
-        mock = mock_credential(self._mechanism, credentials, user)  # Made for each user, so that the time shows nothing.
+        mock = mock_credential(
+            self._mechanism, credentials, user
+        )  # Made for each user, so that the time shows nothing.
         self._credential = found or mock
         self._client_nonce = client_nonce
         salt, iterations = base64.b64encode(self._credential.salt), self._credential.iterations
@@ -215,10 +219,15 @@ def mock_credential(mechanism: ScramMechanism, credentials: ScramCredentials, us
 
 
 def _form_of(forms: Mapping[ChallengeForm, int], seed: bytes) -> ChallengeForm:
-    """Draws a form by the seed, each as often as users have it. When users come and go, few names get another one (weighted rendezvous)."""
+    """Draws a form by the seed, each as often as users have it.
+
+    When users come and go, few names get another one (weighted rendezvous).
+    """
     if not forms:
         return _DEFAULT_FORM
-    frequent = forms if len(forms) <= _FORMS_MAX else heapq.nsmallest(_FORMS_MAX, forms, key=lambda form: (-forms[form], form))
+    frequent = (
+        forms if len(forms) <= _FORMS_MAX else heapq.nsmallest(_FORMS_MAX, forms, key=lambda form: (-forms[form], form))
+    )
 
     def score(form: ChallengeForm) -> float:
         drawn = int.from_bytes(hmac.digest(seed, repr(tuple(form)).encode(), "sha256")[:_DRAW_BYTES], "big")

@@ -1,11 +1,12 @@
 """Clients that push their metrics (KIP-714): what each is to push and when it may, and the series that it has pushed.
 
-A client asks for its subscription first; the id that it is given stands for what it is to push, so that a push after a change of
-subscriptions is refused with UNKNOWN_SUBSCRIPTION_ID, and the client asks again. Requests that come before their time are refused with
-THROTTLING_QUOTA_EXCEEDED.
+A client asks for its subscription first; the id that it is given stands for what it is to push, so that a push after a
+change of subscriptions is refused with UNKNOWN_SUBSCRIPTION_ID, and the client asks again. Requests that come before
+their time are refused with THROTTLING_QUOTA_EXCEEDED.
 
-Bounds: `CLIENTS_MAX` clients, of which the one that was silent longest gives way; `SERIES_PER_CLIENT_MAX` series of each, and `SERIES_MAX`
-of all. A client that has been silent for `SILENT_INTERVALS` of its intervals is forgotten. Pure: time is passed in.
+Bounds: `CLIENTS_MAX` clients, of which the one that was silent longest gives way; `SERIES_PER_CLIENT_MAX` series of
+each, and `SERIES_MAX` of all. A client that has been silent for `SILENT_INTERVALS` of its intervals is forgotten. Pure:
+time is passed in.
 
 Source: Kafka's `ClientMetricsManager`, `ClientMetricsInstance`.
 """
@@ -150,7 +151,9 @@ class ClientInstances:
         client.last_error = ErrorCode.NONE
         return client.wanted
 
-    def check_push(self, instance_id: bytes, facts: Mapping[str, str], push: Push, now_ms: int) -> ClientInstance | ErrorCode:
+    def check_push(
+        self, instance_id: bytes, facts: Mapping[str, str], push: Push, now_ms: int
+    ) -> ClientInstance | ErrorCode:
         """The client whose metrics are to be read, or why they are not taken.
 
         Errors: INVALID_REQUEST after its end, THROTTLING_QUOTA_EXCEEDED before its time, UNKNOWN_SUBSCRIPTION_ID,
@@ -209,7 +212,10 @@ class ClientInstances:
             self._drop(instance_id)
 
     def forget_silent(self, now_ms: int) -> None:
-        """Forget all that are silent, for those who look at what they pushed. A client that asks looks at the oldest alone."""
+        """Forget all that are silent, for those who look at what they pushed.
+
+        A client that asks looks at the oldest alone.
+        """
         for instance_id in [each for each, client in self._clients.items() if client.is_silent(now_ms)]:
             self._drop(instance_id)
 

@@ -1,16 +1,19 @@
 """One connection as its client sees it, without its socket: requests in, bytes out; bytes in, answers out.
 
-Guards: answers come in the order of the requests, each with its correlation id. Anything else breaks the connection (`broken` says why),
-for what follows can't be assigned to a request. The requests that wait, and the size of an answer, are bounded.
+Guards: answers come in the order of the requests, each with its correlation id. Anything else breaks the connection
+(`broken` says why), for what follows can't be assigned to a request. The requests that wait, and the size of an answer,
+are bounded.
 
 Bytes are received into one buffer, which grows to the largest answer and is used again:
 
     get_buffer() ──> a socket fills some of it ──> receive(count) ──> [(waiter, answer), ...]
 
-Fields of an answer are copied out of the buffer, except the records of a Fetch, which are views **valid until the next `get_buffer`**; a
-Fetch therefore has its connection to itself. With `keeps_records` answers are decoded from a copy instead, and nothing ends.
+Fields of an answer are copied out of the buffer, except the records of a Fetch, which are views **valid until the next
+`get_buffer`**; a Fetch therefore has its connection to itself. With `keeps_records` answers are decoded from a copy
+instead, and nothing ends.
 
-It does not send, wait, or close a socket, and knows no clock: moments (`_ms`, monotonic) are passed in and returned as deadlines.
+It does not send, wait, or close a socket, and knows no clock: moments (`_ms`, monotonic) are passed in and returned as
+deadlines.
 """
 
 from __future__ import annotations
@@ -57,9 +60,14 @@ class _Waiting(NamedTuple, Generic[W]):
 
 
 class ClientConnection(Generic[W]):
-    """Frames of one connection, in both directions. A `waiter` is what a shell wants back together with the answer, such as a future."""
+    """Frames of one connection, in both directions.
 
-    def __init__(self, client_id: str, *, now_ms: int = 0, frame_bytes_max: int = FRAME_BYTES_MAX, keeps_records: bool = False) -> None:
+    A `waiter` is what a shell wants back together with the answer, such as a future.
+    """
+
+    def __init__(
+        self, client_id: str, *, now_ms: int = 0, frame_bytes_max: int = FRAME_BYTES_MAX, keeps_records: bool = False
+    ) -> None:
         self.closed = False
         self.reason = ""
         """Why it is closed."""
@@ -122,7 +130,10 @@ class ClientConnection(Generic[W]):
         return None
 
     def close(self, reason: str) -> list[W]:
-        """It is closed, for this reason. Returns the waiters of requests that the broker may have received; empty at a second call."""
+        """It is closed, for this reason.
+
+        Returns the waiters of requests that the broker may have received; empty at a second call.
+        """
         if self.closed:
             return []
         self.closed, self.reason = True, reason
@@ -176,7 +187,9 @@ class ClientConnection(Generic[W]):
         buffer, position = self._buffer, self._position
         try:
             while (rest := filled - position) >= FRAME_SIZE_BYTES:
-                needed = FRAME_SIZE_BYTES + check_frame_size(_SIZE.unpack_from(buffer, position)[0], self._frame_bytes_max)
+                needed = FRAME_SIZE_BYTES + check_frame_size(
+                    _SIZE.unpack_from(buffer, position)[0], self._frame_bytes_max
+                )
                 if needed > rest:
                     break
                 answers.append(self._answer(position + FRAME_SIZE_BYTES, position + needed))

@@ -102,7 +102,10 @@ class Opening:
 
     def begin(self) -> Step:
         """The first request."""
-        return Ask(ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION), FIRST_TRIED)
+        return Ask(
+            ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION),
+            FIRST_TRIED,
+        )
 
     def on_answer(self, answer: Any) -> Step:
         """What follows from the answer to the last request."""
@@ -160,7 +163,9 @@ class Opening:
     def _no_mechanism(self, answer: Any) -> Step:
         assert self._sasl is not None
         has = ", ".join(answer.mechanisms) or "none"
-        return Refused(Refusal.AUTHENTICATION, f"the broker doesn't have the SASL mechanism {self._sasl.mechanism}; it has {has}")
+        return Refused(
+            Refusal.AUTHENTICATION, f"the broker doesn't have the SASL mechanism {self._sasl.mechanism}; it has {has}"
+        )
 
     def _no_sasl(self, _answer: Any) -> Step:
         return Refused(Refusal.AUTHENTICATION, _NO_SASL)
@@ -175,7 +180,11 @@ class Opening:
 
     TABLE: ClassVar[Mapping[State, Mapping[Event, Callable[[Opening, Any], Step]]]] = {
         State.ASKING_VERSIONS: dict.fromkeys(Event, _versions_refused)
-        | {Event.ACCEPTED: _take_versions, Event.UNSUPPORTED_VERSION: _ask_old_versions, Event.ILLEGAL_STATE: _sasl_is_missing},
+        | {
+            Event.ACCEPTED: _take_versions,
+            Event.UNSUPPORTED_VERSION: _ask_old_versions,
+            Event.ILLEGAL_STATE: _sasl_is_missing,
+        },
         State.ASKING_OLD_VERSIONS: dict.fromkeys(Event, _versions_refused)
         | {Event.ACCEPTED: _take_versions, Event.ILLEGAL_STATE: _sasl_is_missing},
         State.CHOOSING_MECHANISM: dict.fromkeys(Event, _handshake_refused)

@@ -1,4 +1,7 @@
-"""How an attempt to talk to a broker ends without success, as a value. It imports next to nothing: commands need it before they connect."""
+"""How an attempt to talk to a broker ends without success, as a value.
+
+It imports next to nothing: commands need it before they connect.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ class Refusal(Enum):
 
 
 class Refused(NamedTuple):
-    """The end of an attempt, as a value: shells raise their own errors. `code` is the broker's error code, for `Refusal.ANSWER`."""
+    """The end of an attempt, as a value: shells raise their own errors.
+
+    `code` is the broker's error code, for `Refusal.ANSWER`.
+    """
 
     kind: Refusal
     reason: str

@@ -1,7 +1,7 @@
 """When to try again: decisions over error codes, attempts and moments. Nothing here waits, draws or reads a clock.
 
-What is random is passed in as `share`, drawn evenly from -1 to 1, so that clients that failed together don't return together.
-Sources: Kafka's ExponentialBackoff, ClusterConnectionStates.
+What is random is passed in as `share`, drawn evenly from -1 to 1, so that clients that failed together don't return
+together. Sources: Kafka's ExponentialBackoff, ClusterConnectionStates.
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ class Reachability:
         return now_ms < self._silent_until_ms
 
 
-def rest_after(code: int | None, *, failures: int, now_ms: int, deadline_ms: int, backoff: Backoff, share: float) -> int | None:
+def rest_after(
+    code: int | None, *, failures: int, now_ms: int, deadline_ms: int, backoff: Backoff, share: float
+) -> int | None:
     """How long to rest after the failure of number `failures` (from 1) before another attempt; None: none follows.
 
     `code` is the broker's error code, or None for an answer that didn't come. No attempt follows a code that is final, and none begins at

@@ -1,13 +1,14 @@
-"""SASL as a client speaks it: PLAIN (RFC 4616), SCRAM-SHA-256 and -512 (RFC 5802, 7677), OAUTHBEARER (RFC 7628). Tokens in, tokens out.
+"""SASL as a client speaks it: PLAIN (RFC 4616), SCRAM-SHA-256 and -512 (RFC 5802, 7677), OAUTHBEARER (RFC 7628).
 
-    PLAIN_BEGINS ── start ──> PASSWORD_SENT ── any answer ──> DONE
-    OAUTH_BEGINS ── start ──> BEARER_SENT ── an empty answer ──> DONE
-    BEARER_SENT ── a challenge, which says why ──> BEARER_REFUSED ── anything ──> SaslError
-    SCRAM_BEGINS ── start ──> FIRST_SENT ── a challenge that continues our nonce ──> PROOF_SENT ── the broker's own proof ──> DONE
+Tokens in, tokens out.
+    PLAIN_BEGINS ── start ──> PASSWORD_SENT ── any answer ──> DONE OAUTH_BEGINS ── start ──> BEARER_SENT ── an empty
+    answer ──> DONE BEARER_SENT ── a challenge, which says why ──> BEARER_REFUSED ── anything ──> SaslError SCRAM_BEGINS
+    ── start ──> FIRST_SENT ── a challenge that continues our nonce ──> PROOF_SENT ── the broker's own proof ──> DONE
     FIRST_SENT, PROOF_SENT ── anything else ──> SaslError
 
-Neither names nor passwords are normalized (SASLprep), as in Kafka. PLAIN sends the password as it is: without TLS anything on the way
-reads it, and so does OAUTHBEARER with the token of its issuer. SCRAM also proves that the broker has the password.
+Neither names nor passwords are normalized (SASLprep), as in Kafka. PLAIN sends the password as it is: without TLS
+anything on the way reads it, and so does OAUTHBEARER with the token of its issuer. SCRAM also proves that the broker
+has the password.
 """
 
 from __future__ import annotations
@@ -108,7 +109,10 @@ class SaslExchange:
         """The proof that a broker gives which has the password."""
 
     def step(self, received: bytes | None) -> bytes | None:
-        """The token to send after this one (None: at the beginning), or None when the exchange is done. Errors: SaslError."""
+        """The token to send after this one (None: at the beginning), or None when the exchange is done.
+
+        Errors: SaslError.
+        """
         event, attributes = (Event.START, {}) if received is None else _classified(received)
         handle = self.TABLE[self.state].get(event)
         assert handle is not None, f"{event} at {self.state}"
@@ -223,10 +227,13 @@ def _challenge(attributes: Attributes, nonce: str) -> tuple[bytes, bytes, int]:
     salt = _base64(attributes.get(b"s", b""))
     if not combined.startswith(nonce.encode()) or len(combined) == len(nonce) or not salt:
         raise SaslError("the broker's SCRAM message doesn't continue ours")
-    if not digits.isdigit() or len(digits) > len(str(ITERATIONS_MAX)) or not ITERATIONS_MIN <= int(digits) <= ITERATIONS_MAX:
-        message = (
-            f"the broker asks for {digits.decode(errors='replace')[:20]} SCRAM iterations: {ITERATIONS_MIN} to {ITERATIONS_MAX} are allowed"
-        )
+    if (
+        not digits.isdigit()
+        or len(digits) > len(str(ITERATIONS_MAX))
+        or not ITERATIONS_MIN <= int(digits) <= ITERATIONS_MAX
+    ):
+        asked = digits.decode(errors="replace")[:20]
+        message = f"the broker asks for {asked} SCRAM iterations: {ITERATIONS_MIN} to {ITERATIONS_MAX} are allowed"
         raise SaslError(message)
     return combined, salt, int(digits)
 

@@ -66,7 +66,9 @@ class ApiVersions:
 
     __slots__ = ("_ranges", "features", "features_epoch")
 
-    def __init__(self, ranges: Mapping[int, tuple[int, int]], features: Iterable[Feature] = (), features_epoch: int = -1) -> None:
+    def __init__(
+        self, ranges: Mapping[int, tuple[int, int]], features: Iterable[Feature] = (), features_epoch: int = -1
+    ) -> None:
         self._ranges = dict(ranges)
         self.features = tuple(features)
         self.features_epoch = features_epoch

@@ -72,5 +72,9 @@ class AddPartitionsToTxnResponse(ApiMessage, kw_only=True):
 
     throttle_time_ms: Int32 = 0
     error_code: Annotated[Int16, Versions("4+")] = 0
-    results_by_transaction: Annotated[list[AddPartitionsToTxnResult], Versions("4+")] = msgspec.field(default_factory=list)
-    results_by_topic_v3_and_below: Annotated[list[AddPartitionsToTxnTopicResult], Versions("0-3")] = msgspec.field(default_factory=list)
+    results_by_transaction: Annotated[list[AddPartitionsToTxnResult], Versions("4+")] = msgspec.field(
+        default_factory=list
+    )
+    results_by_topic_v3_and_below: Annotated[list[AddPartitionsToTxnTopicResult], Versions("0-3")] = msgspec.field(
+        default_factory=list
+    )

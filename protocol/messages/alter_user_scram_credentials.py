@@ -1,6 +1,7 @@
 """AlterUserScramCredentials (key 51): SCRAM credentials of users set and deleted (KIP-554).
 
-The client salts and hashes: a password is in no request. Field by field this is Kafka's AlterUserScramCredentialsRequest/Response.
+The client salts and hashes: a password is in no request. Field by field this is Kafka's
+AlterUserScramCredentialsRequest/Response.
 """
 
 from __future__ import annotations

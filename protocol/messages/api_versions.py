@@ -1,7 +1,8 @@
 """ApiVersions (key 18): which APIs this broker speaks, and in which versions.
 
-A client sends it first, perhaps in a version that the broker doesn't know: then the answer is version 0 with UNSUPPORTED_VERSION. The
-response header is never flexible, whatever the version (KIP-511). Field by field this is Kafka's ApiVersionsRequest/Response.
+A client sends it first, perhaps in a version that the broker doesn't know: then the answer is version 0 with
+UNSUPPORTED_VERSION. The response header is never flexible, whatever the version (KIP-511). Field by field this is
+Kafka's ApiVersionsRequest/Response.
 """
 
 from __future__ import annotations

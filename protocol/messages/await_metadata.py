@@ -1,7 +1,7 @@
 """AwaitMetadata (key 32003): whether a broker acts on the metadata of a revision. Lowtide's own, between brokers.
 
-A change of access rules is answered when the other brokers decide by it, a delete when brokers know that replicas of theirs were removed.
-Why no request of Kafka's would do is in docs/adr/0008-requests-of-our-own.md.
+A change of access rules is answered when the other brokers decide by it, a delete when brokers know that replicas of
+theirs were removed. Why no request of Kafka's would do is in docs/adr/0008-requests-of-our-own.md.
 """
 
 from __future__ import annotations

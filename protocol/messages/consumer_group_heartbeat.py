@@ -1,6 +1,7 @@
 """ConsumerGroupHeartbeat (key 68): a member of a group that the broker assigns joins, shows what it has, and leaves.
 
-Field by field this is Kafka's ConsumerGroupHeartbeatRequest/Response. What hasn't changed since the last heartbeat may be null.
+Field by field this is Kafka's ConsumerGroupHeartbeatRequest/Response. What hasn't changed since the last heartbeat may
+be null.
 """
 
 from __future__ import annotations

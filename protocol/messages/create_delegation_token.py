@@ -18,7 +18,10 @@ class CreatableRenewer(Message, kw_only=True):
 
 
 class CreateDelegationTokenRequest(ApiMessage, kw_only=True):
-    """Without an owner the token is for the client itself. `max_lifetime_ms`: -1 stands for the broker's own maximum."""
+    """Without an owner the token is for the client itself.
+
+    `max_lifetime_ms`: -1 stands for the broker's own maximum.
+    """
 
     VERSIONS: ClassVar = Versions("1-3")
     FLEXIBLE: ClassVar = Versions("2+")

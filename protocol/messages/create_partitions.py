@@ -1,7 +1,8 @@
 """CreatePartitions (key 37): give topics more partitions.
 
 `count` is how many partitions the topic has afterwards, not how many are added. Null assignments leave the replicas of the new partitions
-to the broker; else there is one row for each new partition, in order. Field by field this is Kafka's CreatePartitionsRequest/Response.
+to the broker; else there is one row for each new partition, in order. Field by field this is Kafka's
+CreatePartitionsRequest/Response.
 """
 
 from __future__ import annotations

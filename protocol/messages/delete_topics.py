@@ -1,7 +1,7 @@
 """DeleteTopics (key 20): delete topics by name, from version 6 also by id.
 
-Up to version 5 the names are in `topic_names`; from version 6 in `topics`, each with a name or, with a null name, an id (KIP-516).
-Field by field this is Kafka's DeleteTopicsRequest/Response.
+Up to version 5 the names are in `topic_names`; from version 6 in `topics`, each with a name or, with a null name, an id
+(KIP-516). Field by field this is Kafka's DeleteTopicsRequest/Response.
 """
 
 from __future__ import annotations

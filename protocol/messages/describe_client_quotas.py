@@ -1,7 +1,7 @@
 """DescribeClientQuotas (key 48): the quotas that are set, of the entities that a filter matches (KIP-546).
 
-An entity is a user, a client id, both, or an address: pairs of type and name, where a null name is the default of that type.
-Field by field this is Kafka's DescribeClientQuotasRequest/Response.
+An entity is a user, a client id, both, or an address: pairs of type and name, where a null name is the default of that
+type. Field by field this is Kafka's DescribeClientQuotasRequest/Response.
 """
 
 from __future__ import annotations

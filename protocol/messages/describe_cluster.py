@@ -1,7 +1,7 @@
 """DescribeCluster (key 60): the cluster's id, its brokers and its controller, without topics (KIP-700).
 
-From version 1 the client says whether it means brokers or controllers (KIP-919), from version 2 whether it wants to see fenced brokers
-(KIP-1073). Field by field this is Kafka's DescribeClusterRequest/Response.
+From version 1 the client says whether it means brokers or controllers (KIP-919), from version 2 whether it wants to see
+fenced brokers (KIP-1073). Field by field this is Kafka's DescribeClusterRequest/Response.
 """
 
 from __future__ import annotations

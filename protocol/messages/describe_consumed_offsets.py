@@ -1,10 +1,12 @@
-"""DescribeConsumedOffsets (key 32001): what all groups of a coordinator have consumed of partitions. Lowtide's own, between brokers.
+"""DescribeConsumedOffsets (key 32001): what all groups of a coordinator have consumed of partitions.
 
-The leader of a partition asks it of every coordinator before it deletes what has been consumed (KIP-68). An answer says which partitions
-of `__consumer_offsets` it speaks for, and in which leader epoch, so that the caller sees when a coordinator is missing. Why no
-request of Kafka's would do is in docs/adr/0008-requests-of-our-own.md.
+Lowtide's own, between brokers. The leader of a partition asks it of every coordinator before it deletes what has been
+consumed (KIP-68). An answer says which partitions of `__consumer_offsets` it speaks for, and in which leader epoch, so
+that the caller sees when a coordinator is missing. Why no request of Kafka's would do is in
+docs/adr/0008-requests-of-our-own.md.
 
-Version 0 knew nothing of who may delete, so it is not served: until all brokers have version 1, nothing goes for being consumed.
+Version 0 knew nothing of who may delete, so it is not served: until all brokers have version 1, nothing goes for being
+consumed.
 """
 
 from __future__ import annotations

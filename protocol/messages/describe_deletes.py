@@ -1,7 +1,7 @@
-"""DescribeDeletes (key 32004): the deletes of records that wait at a broker now, and those that ended last. Lowtide's own.
+"""DescribeDeletes (key 32004): the deletes of records that wait at a broker now, and those that ended last.
 
-The broker that led the partition answers: it has the request. No request of Kafka's names a delete that waits, or which follower it
-waits for; docs/adr/0008-requests-of-our-own.md.
+Lowtide's own. The broker that led the partition answers: it has the request. No request of Kafka's names a delete that
+waits, or which follower it waits for; docs/adr/0008-requests-of-our-own.md.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ class DescribeDeletesRequest(ApiMessage, kw_only=True):
 
 
 class AwaitedFollower(Message, kw_only=True):
-    """A follower that must have the delete and has not reported it. `log_start_offset` is what it has reported, -1: nothing."""
+    """A follower that must have the delete and has not reported it.
+
+    `log_start_offset` is what it has reported, -1: nothing.
+    """
 
     broker_id: Int32
     log_start_offset: Int64

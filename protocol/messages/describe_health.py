@@ -1,7 +1,7 @@
 """DescribeHealth (key 32007): how a broker's event loop and its disks are. Lowtide's own.
 
-DescribeLogDirs has the sizes of replicas and of volumes; this has what was deleted and takes room still, and how long requests wait for
-the loop; docs/adr/0008-requests-of-our-own.md.
+DescribeLogDirs has the sizes of replicas and of volumes; this has what was deleted and takes room still, and how long
+requests wait for the loop; docs/adr/0008-requests-of-our-own.md.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""DescribeHistory (key 32006): log start, end and size of partitions over the last hour, as a broker has seen them. Lowtide's own.
+"""DescribeHistory (key 32006): log start, end and size of partitions over the last hour, as a broker has seen them.
 
+Lowtide's own.
 Kept in memory, so it begins with the broker's start; docs/adr/0008-requests-of-our-own.md.
 """
 

@@ -42,7 +42,10 @@ class DescribeQuorumRequest(ApiMessage, kw_only=True):
 
 
 class QuorumReplica(Message, kw_only=True):
-    """How far a replica is. Times are in milliseconds of the leader's wall clock, and of the leader itself the time of the answer."""
+    """How far a replica is.
+
+    Times are in milliseconds of the leader's wall clock, and of the leader itself the time of the answer.
+    """
 
     replica_id: Int32
     replica_directory_id: Annotated[Uuid, Versions("2+")] = ZERO_TOPIC_ID

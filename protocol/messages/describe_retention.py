@@ -1,7 +1,7 @@
 """DescribeRetention (key 32002): what keeps the oldest segment of partitions, and when it will go. Lowtide's own.
 
-The leader of a partition answers for it: with the rules that it deletes by. What `lowtide topics explain` shows. Why it isn't put together
-from requests of Kafka's is in docs/adr/0008-requests-of-our-own.md.
+The leader of a partition answers for it: with the rules that it deletes by. What `lowtide topics explain` shows. Why it
+isn't put together from requests of Kafka's is in docs/adr/0008-requests-of-our-own.md.
 """
 
 from __future__ import annotations
@@ -82,7 +82,10 @@ class RetainedTopic(Message, kw_only=True):
 
 
 class DescribeRetentionResponse(ApiMessage, kw_only=True):
-    """What was asked for. `checked_at_ms` is the broker's clock, `next_check_at_ms` when it will look again; -1 if it doesn't know."""
+    """What was asked for.
+
+    `checked_at_ms` is the broker's clock, `next_check_at_ms` when it will look again; -1 if it doesn't know.
+    """
 
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")

@@ -1,7 +1,7 @@
-"""DescribeSegments (key 32005): the segments of partitions, where each replica stands, and the boundaries of retention. Lowtide's own.
+"""DescribeSegments (key 32005): the segments of partitions, where each replica stands, and the boundaries of retention.
 
-The leader of a partition answers, with the rules that it deletes by. No request of Kafka's says where segments begin and end, or where a
-follower's log starts; docs/adr/0008-requests-of-our-own.md.
+Lowtide's own. The leader of a partition answers, with the rules that it deletes by. No request of Kafka's says where
+segments begin and end, or where a follower's log starts; docs/adr/0008-requests-of-our-own.md.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ class RetentionBoundary(Message, kw_only=True):
     """A rule that is on, and how far it alone would delete now: segments below `offset` (exclusive) go by it.
 
     `limit` is what it goes by: of `time` and `min-timestamp` the timestamp below which records are old enough, of `size` the bytes that
-    stay, of `consumed` the offset that all groups have consumed (-1 where that is not known), with the group that is there.
+    stay, of `consumed` the offset that all groups have consumed (-1 where that is not known), with the group that is
+    there.
     """
 
     reason: String
@@ -97,7 +98,10 @@ class SegmentsOfTopic(Message, kw_only=True):
 
 
 class DescribeSegmentsResponse(ApiMessage, kw_only=True):
-    """What was asked for. `checked_at_ms` is the broker's clock, `next_check_at_ms` when retention looks again; -1 if that is unknown."""
+    """What was asked for.
+
+    `checked_at_ms` is the broker's clock, `next_check_at_ms` when retention looks again; -1 if that is unknown.
+    """
 
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")

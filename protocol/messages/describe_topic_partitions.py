@@ -1,8 +1,8 @@
 """DescribeTopicPartitions (key 75): topics and their partitions, a page at a time (KIP-966).
 
-No topics in the request asks for all. Topics come in the order of their names; where a page ends, the answer's cursor names the first
-partition that it has no room for, and the next request brings that cursor. Field by field this is Kafka's
-DescribeTopicPartitionsRequest/Response.
+No topics in the request asks for all. Topics come in the order of their names; where a page ends, the answer's cursor
+names the first partition that it has no room for, and the next request brings that cursor. Field by field this is
+Kafka's DescribeTopicPartitionsRequest/Response.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """ElectLeaders (key 43): have partitions elect their leaders now (KIP-183, KIP-460).
 
-Version 0 knows preferred elections only. Null topics ask for all partitions. Field by field this is Kafka's ElectLeadersRequest/Response.
+Version 0 knows preferred elections only. Null topics ask for all partitions. Field by field this is Kafka's
+ElectLeadersRequest/Response.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """EraseRecords (key 32008): has no file of a replica hold what was deleted of a partition. Lowtide's own.
 
-It goes to each broker that has a replica, not to leaders alone: each one erases its own files. It deletes nothing: what it erases lies
-below the log start, which DeleteRecords has raised. docs/erasure.md; docs/adr/0008-requests-of-our-own.md.
+It goes to each broker that has a replica, not to leaders alone: each one erases its own files. It deletes nothing: what
+it erases lies below the log start, which DeleteRecords has raised. docs/erasure.md;
+docs/adr/0008-requests-of-our-own.md.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ class EraseRecordsTopic(Message, kw_only=True):
 
 
 class EraseRecordsRequest(ApiMessage, kw_only=True):
-    """At most a thousand partitions; none asks whether the broker knows the request. A row waits for `timeout_ms` at most."""
+    """At most a thousand partitions; none asks whether the broker knows the request.
+
+    A row waits for `timeout_ms` at most.
+    """
 
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")
@@ -40,7 +44,10 @@ class EraseRecordsRequest(ApiMessage, kw_only=True):
 
 
 class ErasedPartition(Message, kw_only=True):
-    """Without an error no file of the replica has a record below the offset, and the disk knows. The message says more of an error."""
+    """Without an error no file of the replica has a record below the offset, and the disk knows.
+
+    The message says more of an error.
+    """
 
     partition_index: Int32
     log_start_offset: Int64 = UNKNOWN_OFFSET

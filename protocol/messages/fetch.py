@@ -1,7 +1,8 @@
 """Fetch (key 1): read record batches, as a consumer or as a follower.
 
 `session_id` and `session_epoch` are KIP-227's incremental fetches; `forgotten_topics_data` leaves a session. From version 13 a topic
-goes by its id. `records` may end within a batch: a reader drops the cut one. Field by field this is Kafka's FetchRequest/Response.
+goes by its id. `records` may end within a batch: a reader drops the cut one. Field by field this is Kafka's
+FetchRequest/Response.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """FindCoordinator (key 10): which broker coordinates a group, or the transactions of an id.
 
-Version 4 asks for many keys at once (KIP-699), which share one type: 0 for groups, 1 for transactional ids, 2 for share groups (KIP-932).
-Field by field this is Kafka's FindCoordinatorRequest/Response.
+Version 4 asks for many keys at once (KIP-699), which share one type: 0 for groups, 1 for transactional ids, 2 for share
+groups (KIP-932). Field by field this is Kafka's FindCoordinatorRequest/Response.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """InitProducerId (key 22): a producer id and epoch for an idempotent or transactional producer (KIP-98, KIP-360).
 
-Field by field this is Kafka's InitProducerIdRequest/Response up to version 5; version 6 (KIP-939) is unstable there and absent here.
+Field by field this is Kafka's InitProducerIdRequest/Response up to version 5; version 6 (KIP-939) is unstable there and
+absent here.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 
 class InitProducerIdRequest(ApiMessage, kw_only=True):
-    """Null as the transactional id asks for idempotence only. The producer's present id and epoch are -1 when it has none."""
+    """Null as the transactional id asks for idempotence only.
+
+    The producer's present id and epoch are -1 when it has none.
+    """
 
     VERSIONS: ClassVar = Versions("0-5")
     FLEXIBLE: ClassVar = Versions("2+")

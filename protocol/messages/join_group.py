@@ -1,7 +1,8 @@
 """JoinGroup (key 11): a member of a classic group joins a rebalance, and receives its outcome.
 
-An empty member id asks for one; from version 4 on the answer to that is MEMBER_ID_REQUIRED with the id to come back with (KIP-394). What
-the protocols' metadata mean only the members know. Field by field this is Kafka's JoinGroupRequest/Response.
+An empty member id asks for one; from version 4 on the answer to that is MEMBER_ID_REQUIRED with the id to come back
+with (KIP-394). What the protocols' metadata mean only the members know. Field by field this is Kafka's
+JoinGroupRequest/Response.
 """
 
 from __future__ import annotations

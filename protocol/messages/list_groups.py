@@ -1,6 +1,7 @@
 """ListGroups (key 16): the groups that this broker coordinates.
 
-Empty filters let everything through (KIP-518 states, KIP-848 types). Field by field this is Kafka's ListGroupsRequest/Response.
+Empty filters let everything through (KIP-518 states, KIP-848 types). Field by field this is Kafka's
+ListGroupsRequest/Response.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """ListOffsets (key 2): the offset at a timestamp, or at one of the special places.
 
-Special timestamps: -1 latest, -2 earliest, -3 the record with the largest timestamp (v7, KIP-734), -4 earliest local (v8, KIP-405),
+Special timestamps: -1 latest, -2 earliest, -3 the record with the largest timestamp (v7, KIP-734), -4 earliest local
+(v8, KIP-405),
 -5 latest tiered (v9, KIP-1005). Field by field this is Kafka's ListOffsetsRequest/Response.
 """
 

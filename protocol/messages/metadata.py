@@ -1,8 +1,8 @@
 """Metadata (key 3): brokers, topics, partitions and their leaders.
 
-A null list of topics asks for all, an empty one for none; in version 0 an empty list asks for all, and null doesn't exist.
-From version 10 a topic may be asked for by its id (its name is then null, from version 12). Field by field this is Kafka's
-MetadataRequest/Response.
+A null list of topics asks for all, an empty one for none; in version 0 an empty list asks for all, and null doesn't
+exist. From version 10 a topic may be asked for by its id (its name is then null, from version 12). Field by field this
+is Kafka's MetadataRequest/Response.
 """
 
 from __future__ import annotations

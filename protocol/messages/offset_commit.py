@@ -1,7 +1,7 @@
 """OffsetCommit (key 8): a group's progress is kept.
 
-Generation -1 with an empty member id is a commit from outside of the group. Version 10 names topics by their ids. Field by field this is
-Kafka's OffsetCommitRequest/Response.
+Generation -1 with an empty member id is a commit from outside of the group. Version 10 names topics by their ids. Field
+by field this is Kafka's OffsetCommitRequest/Response.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """OffsetFetch (key 9): the committed offsets of groups.
 
-Null topics ask for all that the group has committed. Version 8 asks for many groups at once (KIP-709), version 10 names topics by ids.
-Field by field this is Kafka's OffsetFetchRequest/Response.
+Null topics ask for all that the group has committed. Version 8 asks for many groups at once (KIP-709), version 10 names
+topics by ids. Field by field this is Kafka's OffsetFetchRequest/Response.
 """
 
 from __future__ import annotations
@@ -35,17 +35,24 @@ class OffsetFetchRequestGroup(Message, kw_only=True):
     group_id: Annotated[String, Versions("8+")] = ""
     member_id: Annotated[String | None, Versions("9+"), Nullable("9+")] = None
     member_epoch: Annotated[Int32, Versions("9+")] = -1
-    topics: Annotated[list[OffsetFetchRequestTopics] | None, Versions("8+"), Nullable("8+")] = msgspec.field(default_factory=list)
+    topics: Annotated[list[OffsetFetchRequestTopics] | None, Versions("8+"), Nullable("8+")] = msgspec.field(
+        default_factory=list
+    )
 
 
 class OffsetFetchRequest(ApiMessage, kw_only=True):
-    """Which offsets of a group, or of many from version 8 on. With `require_stable` none that a transaction may still change (KIP-447)."""
+    """Which offsets of a group, or of many from version 8 on.
+
+    With `require_stable` none that a transaction may still change (KIP-447).
+    """
 
     VERSIONS: ClassVar = Versions("1-10")
     FLEXIBLE: ClassVar = Versions("6+")
 
     group_id: Annotated[String, Versions("0-7")] = ""
-    topics: Annotated[list[OffsetFetchRequestTopic] | None, Versions("0-7"), Nullable("2-7")] = msgspec.field(default_factory=list)
+    topics: Annotated[list[OffsetFetchRequestTopic] | None, Versions("0-7"), Nullable("2-7")] = msgspec.field(
+        default_factory=list
+    )
     groups: Annotated[list[OffsetFetchRequestGroup], Versions("8+")] = msgspec.field(default_factory=list)
     require_stable: Annotated[Bool, Versions("7+")] = False
 

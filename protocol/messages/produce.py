@@ -1,7 +1,7 @@
 """Produce (key 0): append record batches.
 
-From version 13 a topic goes by its id instead of its name. `acks` is 0 (no answer at all), 1 (the leader's log) or -1 (all in-sync
-replicas). Field by field this is Kafka's ProduceRequest/Response.
+From version 13 a topic goes by its id instead of its name. `acks` is 0 (no answer at all), 1 (the leader's log) or -1
+(all in-sync replicas). Field by field this is Kafka's ProduceRequest/Response.
 """
 
 from __future__ import annotations
@@ -10,7 +10,20 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
-from lowtide.protocol.schema import NO_ROWS, ApiMessage, Int16, Int32, Int64, Message, Nullable, Records, String, Tagged, Uuid, Versions
+from lowtide.protocol.schema import (
+    NO_ROWS,
+    ApiMessage,
+    Int16,
+    Int32,
+    Int64,
+    Message,
+    Nullable,
+    Records,
+    String,
+    Tagged,
+    Uuid,
+    Versions,
+)
 from lowtide.protocol.types import ZERO_TOPIC_ID
 
 
@@ -56,7 +69,10 @@ class LeaderIdAndEpoch(Message, kw_only=True):
 
 
 class PartitionProduceResponse(Message, kw_only=True):
-    """What became of one partition's batches: the offset of the first record, or an error. `log_append_time_ms` is -1 for CreateTime."""
+    """What became of one partition's batches: the offset of the first record, or an error.
+
+    `log_append_time_ms` is -1 for CreateTime.
+    """
 
     index: Int32
     error_code: Int16

@@ -13,7 +13,10 @@ from lowtide.protocol.schema import ApiMessage, Int8, Int16, Int32, Int64, Messa
 
 
 class ShareStateBatch(Message, kw_only=True):
-    """The state of a range of records; both offsets are inclusive. `delivery_state` is 0 available, 2 acknowledged, 4 archived."""
+    """The state of a range of records; both offsets are inclusive.
+
+    `delivery_state` is 0 available, 2 acknowledged, 4 archived.
+    """
 
     first_offset: Int64
     last_offset: Int64

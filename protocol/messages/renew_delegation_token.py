@@ -11,7 +11,10 @@ from lowtide.protocol.schema import ApiMessage, Bytes, Int16, Int32, Int64, Vers
 
 
 class RenewDelegationTokenRequest(ApiMessage, kw_only=True):
-    """The token by its HMAC. `renew_period_ms`: how long it shall last from now on; -1 stands for the broker's own period."""
+    """The token by its HMAC.
+
+    `renew_period_ms`: how long it shall last from now on; -1 stands for the broker's own period.
+    """
 
     VERSIONS: ClassVar = Versions("1-2")
     FLEXIBLE: ClassVar = Versions("2+")

@@ -22,7 +22,8 @@ INITIAL_EPOCH: Final = 0
 class ShareAcknowledgementBatch(Message, kw_only=True):
     """What became of records; both offsets are inclusive.
 
-    One acknowledge type stands for all offsets, or there is one for each: 0 gap, 1 accept, 2 release, 3 reject, 4 renew (KIP-1222).
+    One acknowledge type stands for all offsets, or there is one for each: 0 gap, 1 accept, 2 release, 3 reject, 4 renew
+    (KIP-1222).
     """
 
     first_offset: Int64

@@ -10,8 +10,24 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
-from lowtide.protocol.messages.share_acknowledge import ShareAcknowledgementBatch, ShareLeaderIdAndEpoch, ShareNodeEndpoint
-from lowtide.protocol.schema import ApiMessage, Bool, Int8, Int16, Int32, Int64, Message, Records, String, Uuid, Versions
+from lowtide.protocol.messages.share_acknowledge import (
+    ShareAcknowledgementBatch,
+    ShareLeaderIdAndEpoch,
+    ShareNodeEndpoint,
+)
+from lowtide.protocol.schema import (
+    ApiMessage,
+    Bool,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    Message,
+    Records,
+    String,
+    Uuid,
+    Versions,
+)
 
 
 class ShareFetchPartition(Message, kw_only=True):

@@ -1,7 +1,7 @@
 """TxnOffsetCommit (key 28): a group's progress, which counts when a transaction is committed (KIP-98, KIP-447).
 
-Field by field this is Kafka's TxnOffsetCommitRequest/Response. From version 3 on members say which generation they are of; version 6 names
-topics by their ids.
+Field by field this is Kafka's TxnOffsetCommitRequest/Response. From version 3 on members say which generation they are
+of; version 6 names topics by their ids.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """UpdateFeatures (key 57): raise, lower or switch off features of the cluster (KIP-584).
 
-Version 1 has kinds of downgrades and can only check, version 2 answers without rows (KIP-778). Field by field this is Kafka's
-UpdateFeaturesRequest/Response.
+Version 1 has kinds of downgrades and can only check, version 2 answers without rows (KIP-778). Field by field this is
+Kafka's UpdateFeaturesRequest/Response.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ class UpdatableFeatureResult(Message, kw_only=True):
 
 
 class UpdateFeaturesResponse(ApiMessage, kw_only=True):
-    """The answer. An error is for the request as a whole; without one there is a row for each feature, up to version 1."""
+    """The answer.
+
+    An error is for the request as a whole; without one there is a row for each feature, up to version 1.
+    """
 
     VERSIONS: ClassVar = Versions("0-2")
     FLEXIBLE: ClassVar = Versions("0+")

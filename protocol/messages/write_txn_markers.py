@@ -18,7 +18,10 @@ class WritableTxnMarkerTopic(Message, kw_only=True):
 
 
 class WritableTxnMarker(Message, kw_only=True):
-    """The end of one transaction; `transaction_result` is true for a commit. From `transaction_version` 2 on each has its own epoch."""
+    """The end of one transaction; `transaction_result` is true for a commit.
+
+    From `transaction_version` 2 on each has its own epoch.
+    """
 
     producer_id: Int64
     producer_epoch: Int16

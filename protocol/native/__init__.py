@@ -1,11 +1,14 @@
 """The compiled form of the walk over record batches, and of small requests, if it was built: `compiled`, or None.
 
-A hundred lines of Python are run for a record otherwise; here it is a few dozen instructions. The C sources lie beside this file:
+A hundred lines of Python are run for a record otherwise; here it is a few dozen instructions. The C sources lie beside
+this file:
 `records.h`, `head.h` and `produce.h` say what is there, `module.c` is what Python sees. `hatch_build.py` compiles them when Lowtide is
-installed, where there is a compiler, and puts the module into the environment. `LOWTIDE_PURE=1`, then or now, does without.
+installed, where there is a compiler, and puts the module into the environment. `LOWTIDE_PURE=1`, then or now, does
+without.
 
-Guards: nothing depends on it. Each function answers None for whatever isn't exactly as Kafka's clients write it, and its caller then lets
-the plain form decide: errors are found, and named, in Python. Tests hold the two forms against each other.
+Guards: nothing depends on it. Each function answers None for whatever isn't exactly as Kafka's clients write it, and
+its caller then lets the plain form decide: errors are found, and named, in Python. Tests hold the two forms against
+each other.
 """
 
 from __future__ import annotations
@@ -58,7 +61,9 @@ ProduceRun = tuple[int, tuple[int, ...], int, int, str | bytes, int, int, int, i
 records, the size of the largest batch and of all, of each batch where it begins, its checksum, and fields, as of a `SmallProduce`, and the
 timeout in ms."""
 
-ProduceGroup = tuple[int, tuple[int, ...], int, tuple[int, ...], str | bytes, int, int, int, int, int, _BatchesTogether, int]
+ProduceGroup = tuple[
+    int, tuple[int, ...], int, tuple[int, ...], str | bytes, int, int, int, int, int, _BatchesTogether, int
+]
 """The same of requests that have come on several connections: instead of an end it has their places among all that were read, from 0 on."""
 
 
@@ -79,7 +84,9 @@ AddedOffsets = tuple[str, int, int, str, bytes]
 EndOfTransaction = tuple[str, int, int, bool, bytes]
 """Transactional id, producer id and epoch, whether it commits, and the frame that answers where there is no error."""
 
-TransactionalCommit = tuple[str, int, int, str, int, str, str | None, int, str | bytes, int, tuple[CommittedRow, ...], bytes]
+TransactionalCommit = tuple[
+    str, int, int, str, int, str, str | None, int, str | bytes, int, tuple[CommittedRow, ...], bytes
+]
 """Transactional id, producer id and epoch, and then the fields of a `SmallCommit`."""
 
 SmallHeartbeat = tuple[str, int, str, str | None, bytes]
@@ -187,29 +194,49 @@ class CompiledWalk(CompiledSyncs, CompiledProduce, Protocol):
     def walk_records(self, records: Buffer, count: int, /) -> tuple[int, int, int, bool, bool] | None:
         """The fields of `storage.log.record_walk.RecordWalk`."""
 
-    def find_record(self, records: Buffer, count: int, timestamp_delta: int, offset_delta: int, /) -> tuple[int, int] | tuple[()] | None:
+    def find_record(
+        self, records: Buffer, count: int, timestamp_delta: int, offset_delta: int, /
+    ) -> tuple[int, int] | tuple[()] | None:
         """Offset and timestamp delta of the first of the records with at least these deltas; an empty tuple if there is none."""
 
     def append_records(
-        self, batch: BatchRecords, row_count: int, columns: Sequence[bytearray], header_count: int, headers: Sequence[bytearray] | None, /
+        self,
+        batch: BatchRecords,
+        row_count: int,
+        columns: Sequence[bytearray],
+        header_count: int,
+        headers: Sequence[bytearray] | None,
+        /,
     ) -> tuple[int, int, int, int, int, int] | None:
         """Appends to columns with `row_count` rows, and `header_count` headers.
 
         `columns` are those of offsets and timestamps, and the three buffers of keys and of values; `headers` are validity and offsets of
-        the lists, and the three buffers of names and of contents.
-        Returns the rows that were added, nulls among keys and values, headers, rows without headers, and nulls among contents.
+        the lists, and the three buffers of names and of contents. Returns the rows that were added, nulls among keys
+        and values, headers, rows without headers, and nulls among contents.
         """
 
     def append_rows(
         self, out: bytearray, rows: RowBuffers, run: tuple[Buffer | None, int, int, int, int], /
     ) -> tuple[int, int, int] | None:
-        """Appends records to `out`; `run` is selected rows, first, count, size, and timestamp. Returns the fields of `WrittenRows`."""
+        """Appends records to `out`; `run` is selected rows, first, count, size, and timestamp.
+
+        Returns the fields of `WrittenRows`.
+        """
 
     def hash_key(self, secret: bytes, key: Buffer, /) -> tuple[int, int]:
         """Two hashes of a key, of 64 and of 24 bits, which only those know who know the secret's 16 bytes."""
 
     def note_keys(  # noqa: PLR0913  the compiled function's
-        self, table: array[int], secret: bytes, records: Buffer, count: int, shift: int, first_delta: int, room: int, number: int, /
+        self,
+        table: array[int],
+        secret: bytes,
+        records: Buffer,
+        count: int,
+        shift: int,
+        first_delta: int,
+        room: int,
+        number: int,
+        /,
     ) -> tuple[int, int, int] | None:
         """Notes the keys of a batch's records from `number` on in a table of `storage.compaction.offset_map` with room for `room` more.
 
@@ -221,7 +248,10 @@ class CompiledWalk(CompiledSyncs, CompiledProduce, Protocol):
         """Puts the keys of a table into one with more places, which is empty."""
 
     def plain_records(self, head: bytes, records: Sequence[tuple[bytes | None, bytes | None]], /) -> bytes | None:
-        """`head`, and behind it keys and values as the records of a batch, all of its first timestamp. Only of a list."""
+        """`head`, and behind it keys and values as the records of a batch, all of its first timestamp.
+
+        Only of a list.
+        """
 
     def read_head(self, buffer: Buffer, start: int, stop: int, is_flexible: bool, /) -> tuple[str | None, int] | None:  # noqa: FBT001
         """The client id of the request in `buffer[start:stop]`, and where its body begins, as `protocol.headers.read_client_id`."""
@@ -286,7 +316,13 @@ class CompiledWalk(CompiledSyncs, CompiledProduce, Protocol):
         """The SyncGroup request in `buffer[start:stop]`, header included: with what its version must have."""
 
     def sync_answer(
-        self, version: int, correlation_id: int, protocol_type: str | None, protocol_name: str | None, assignment: bytes, /
+        self,
+        version: int,
+        correlation_id: int,
+        protocol_type: str | None,
+        protocol_name: str | None,
+        assignment: bytes,
+        /,
     ) -> bytes | None:
         """The frame that answers a member with its assignment."""
 
@@ -310,16 +346,17 @@ class CompiledWalk(CompiledSyncs, CompiledProduce, Protocol):
         """What compaction leaves of a batch's records.
 
         `timestamp_shift` is added to their timestamp deltas if a tombstone stays; None: never.
-        Returns how many stay, whether a tombstone is among them, their largest timestamp delta (as it was), and their bytes; None for those
-        if they are what they were.
+        Returns how many stay, whether a tombstone is among them, their largest timestamp delta (as it was), and their
+        bytes; None for those if they are what they were.
         """
 
 
 def _found() -> tuple[CompiledWalk | None, str | None]:
     """The module, or why there is none that may be used.
 
-    A module that was built with the headers of a later Python isn't used. The stable interface promises that a later version runs
-    what an earlier one built, and not the opposite: headers of 3.12 left out references that 3.11 counts (ADR 9).
+    A module that was built with the headers of a later Python isn't used. The stable interface promises that a later
+    version runs what an earlier one built, and not the opposite: headers of 3.12 left out references that 3.11 counts
+    (ADR 9).
     """
     try:
         module = cast("CompiledWalk", importlib.import_module(MODULE))

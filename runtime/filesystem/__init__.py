@@ -1,5 +1,6 @@
-"""Files behind a port: `FileSystem` and `File`, and the real disk. The simulated one is `filesystem.memory`, which a broker never imports.
+"""Files behind a port: `FileSystem` and `File`, and the real disk.
 
+The simulated one is `filesystem.memory`, which a broker never imports.
 Everything else of Lowtide reaches files only through these names.
 """
 

@@ -10,8 +10,9 @@ Three kinds are no fault of the disk. They have a remedy that is not a new disk:
 
 Everything else is `BROKEN`: the log directory goes offline.
 
-A failed `sync` is the exception: what it left behind is unknown whatever its errno (`port`), so the committer that met it stops, also for
-ENOSPC, which thin volumes and NFS report there. Errors of *opening* a folder for its sync are classified like all others.
+A failed `sync` is the exception: what it left behind is unknown whatever its errno (`port`), so the committer that met
+it stops, also for ENOSPC, which thin volumes and NFS report there. Errors of *opening* a folder for its sync are
+classified like all others.
 
 Sources: open(2), write(2), rename(2), fsync(2).
 """

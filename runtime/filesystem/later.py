@@ -23,10 +23,11 @@ class Syncable(Protocol):
 
 
 class FileToSync:
-    """The file at `path`. One that is gone when its turn comes needs no sync: what was removed with it isn't asked for any more.
+    """The file at `path`.
 
-    A sync reports a failed write-back of the pages that were written through other descriptors, too, if none has reported it yet
-    (fsync(2), Linux 4.13 and later).
+    One that is gone when its turn comes needs no sync: what was removed with it isn't asked for any more. A sync
+    reports a failed write-back of the pages that were written through other descriptors, too, if none has reported it
+    yet (fsync(2), Linux 4.13 and later).
     """
 
     __slots__ = ("_filesystem", "path")

@@ -1,16 +1,19 @@
 """The simulated disk: a file system in memory that knows what a power cut would leave.
 
-Every file and every folder exists twice: as the process sees it, and as the platter holds it, with the list of changes between the
-two. `sync` and `sync_directory` empty those lists; `power_cut` lets chance decide over them:
+Every file and every folder exists twice: as the process sees it, and as the platter holds it, with the list of changes
+between the two. `sync` and `sync_directory` empty those lists; `power_cut` lets chance decide over them:
 
 * each unsynced change of a file is kept, lost, or torn: some of its 512-byte sectors arrive, the file may have grown over the others,
-  and they are zeros; of a torn hole some sectors are zeros. Changes are decided one by one, so a later one may survive an earlier one.
+  and they are zeros; of a torn hole some sectors are zeros. Changes are decided one by one, so a later one may survive
+  an earlier one.
 * of each folder's unsynced changes (create, rename, remove) a prefix survives; folders are independent of each other.
 
-That is harsher than ext4 in its usual mode, on purpose: code that survives it relies on nothing but what the port promises.
-Not modelled: renames between folders, hard links, permissions, space held by removed files that are still open.
+That is harsher than ext4 in its usual mode, on purpose: code that survives it relies on nothing but what the port
+promises. Not modelled: renames between folders, hard links, permissions, space held by removed files that are still
+open.
 
-Sources: "All File Systems Are Not Created Equal" (Pillai and others, OSDI 2014) for what file systems reorder; fsync(2).
+Sources: "All File Systems Are Not Created Equal" (Pillai and others, OSDI 2014) for what file systems reorder;
+fsync(2).
 """
 
 from __future__ import annotations
@@ -23,8 +26,23 @@ from typing import Final
 
 from lowtide.runtime.filesystem.nodes import FileNode, Folder, FolderChange
 from lowtide.runtime.filesystem.planned_faults import NEED_ROOM, Operation, PlannedFaults
-from lowtide.runtime.filesystem.port import DEFAULT_FILE_MODE, TEMPORARY_SUFFIX, AlreadyLockedError, Buffer, CannotPunchError
-from lowtide.runtime.filesystem.tree import check_replacing, file_at, files_below, find, folder_at, parent_of, path_error, path_parts
+from lowtide.runtime.filesystem.port import (
+    DEFAULT_FILE_MODE,
+    TEMPORARY_SUFFIX,
+    AlreadyLockedError,
+    Buffer,
+    CannotPunchError,
+)
+from lowtide.runtime.filesystem.tree import (
+    check_replacing,
+    file_at,
+    files_below,
+    find,
+    folder_at,
+    parent_of,
+    path_error,
+    path_parts,
+)
 from lowtide.runtime.random import Random
 
 FREE_BYTES_UNLIMITED: Final = 1 << 40
@@ -32,7 +50,10 @@ FREE_BYTES_UNLIMITED: Final = 1 << 40
 
 
 class SimulatedCrashError(BaseException):
-    """The process dies here. No `except Exception` may stop it; the simulation catches it and calls crash_process or power_cut."""
+    """The process dies here.
+
+    No `except Exception` may stop it; the simulation catches it and calls crash_process or power_cut.
+    """
 
 
 class MemoryFile:
@@ -137,7 +158,8 @@ class MemoryFile:
         try:
             node = self._check("sync")
         except OSError as error:
-            # The kernel tells a failed write-back once and then takes the pages for clean: what had not arrived by now never will.
+            # The kernel tells a failed write-back once and then takes the pages for clean: what had not arrived by now
+            # never will.
             if error.errno != errno.EBADF:
                 self._node.settle(self._disk.random)
             raise
@@ -169,7 +191,8 @@ class MemoryFileSystem:
     `fault_counts` counts the faults that had an effect, by kind: a simulation that never lost a write has tested nothing.
     `lacks_room` is asked before each operation that may need room (`NEED_ROOM`), with the path: True lets it fail with ENOSPC.
     `operation_count` counts what may change the disk; before number `crash_at` (None: never) takes effect, `on_crash` is called and
-    the operation raises SimulatedCrashError, as does every later one: nothing more changes until crash_process or power_cut.
+    the operation raises SimulatedCrashError, as does every later one: nothing more changes until crash_process or
+    power_cut.
     """
 
     def __init__(self, random: Random | None = None, now_ms: Callable[[], int] | None = None) -> None:
@@ -196,7 +219,8 @@ class MemoryFileSystem:
     def fail_next(self, operation: Operation, error_number: int, count: int = 1, path_contains: str = "") -> None:
         """Let the next `count` operations on paths that contain `path_contains` fail with the errno.
 
-        A failing write may have written some of its bytes, and a failing sync has settled by chance what is durable, for good.
+        A failing write may have written some of its bytes, and a failing sync has settled by chance what is durable,
+        for good.
         """
         self._planned.add(operation, error_number, count, path_contains)
 
@@ -220,7 +244,10 @@ class MemoryFileSystem:
         self._root.power_cut(random or self.random, self.fault_counts)
 
     def contents(self, path: str) -> dict[str, bytes]:
-        """For checkers: a folder's files with what is in them. No operation of the disk: no fault strikes, and none is counted."""
+        """For checkers: a folder's files with what is in them.
+
+        No operation of the disk: no fault strikes, and none is counted.
+        """
         files = folder_at(self._root, path).entries.items()
         return {name: node.read(node.size, 0) for name, node in files if isinstance(node, FileNode)}
 
@@ -234,7 +261,11 @@ class MemoryFileSystem:
 
     def begin(self, operation: Operation, path: str) -> None:
         """Count an operation that is about to happen, and let the fault that waits for it happen instead."""
-        if operation in {"open", "sync_directory"} and self.open_files_max is not None and self.open_files_count >= self.open_files_max:
+        if (
+            operation in {"open", "sync_directory"}
+            and self.open_files_max is not None
+            and self.open_files_count >= self.open_files_max
+        ):
             self.fault_counts["no_descriptor"] += 1
             raise path_error(errno.EMFILE, path)
         if operation not in {"read", "open"}:
@@ -259,11 +290,17 @@ class MemoryFileSystem:
 
     def is_cold_read(self) -> bool:
         """Throw the dice whether a read that must not wait would have to."""
-        return self.random is not None and self.cold_read_probability > 0 and self.random.random() < self.cold_read_probability
+        return (
+            self.random is not None
+            and self.cold_read_probability > 0
+            and self.random.random() < self.cold_read_probability
+        )
 
     # The port
 
-    def open(self, path: str, *, write: bool = False, create: bool = False, mode: int = DEFAULT_FILE_MODE) -> MemoryFile:
+    def open(
+        self, path: str, *, write: bool = False, create: bool = False, mode: int = DEFAULT_FILE_MODE
+    ) -> MemoryFile:
         assert write or not create, path
         self.begin("open", path)
         folder, name = parent_of(self._root, path)
@@ -340,7 +377,9 @@ class MemoryFileSystem:
             folder = node
 
     def rename(self, source: str, target: str) -> None:
-        assert path_parts(source)[:-1] == path_parts(target)[:-1], f"a rename between folders is not modelled: {source} to {target}"
+        assert path_parts(source)[:-1] == path_parts(target)[:-1], (
+            f"a rename between folders is not modelled: {source} to {target}"
+        )
         self.begin("rename", source)
         folder, source_name = parent_of(self._root, source)
         target_name = path_parts(target)[-1]

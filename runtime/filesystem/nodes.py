@@ -1,6 +1,7 @@
 """Files and folders of the simulated disk, each with what is durable of it and the changes since.
 
-The invariant of both: durable state plus all pending changes, in order, is the visible state. Only `power_cut` and `settle` decide.
+The invariant of both: durable state plus all pending changes, in order, is the visible state. Only `power_cut` and
+`settle` decide.
 """
 
 from __future__ import annotations
@@ -90,14 +91,17 @@ class FileNode:
         self._pending.clear()
 
     def settle(self, random: Random | None, counts: Counter[str] | None = None) -> None:
-        """Let chance decide what of the pending changes becomes durable; the rest never will. The visible content stays.
+        """Let chance decide what of the pending changes becomes durable; the rest never will.
 
+        The visible content stays.
         Without randomness nothing does.
         """
         for position, data in self._pending:
             fate = random.choice(("kept", "lost", "torn")) if random is not None else "lost"
             if counts is not None and fate != "kept":
-                counts["lost_truncate" if data is None else f"{fate}_punch" if isinstance(data, int) else f"{fate}_write"] += 1
+                counts[
+                    "lost_truncate" if data is None else f"{fate}_punch" if isinstance(data, int) else f"{fate}_write"
+                ] += 1
             if data is None:
                 if fate == "kept":
                     _truncate(self._durable, position)
@@ -121,7 +125,10 @@ class FileNode:
 
 
 class Folder:
-    """A folder's names. A folder or file that is not reachable by durable names is lost with all in it, synced or not."""
+    """A folder's names.
+
+    A folder or file that is not reachable by durable names is lost with all in it, synced or not.
+    """
 
     __slots__ = ("_durable", "_pending", "entries")
 
@@ -197,7 +204,11 @@ def _write_torn(content: bytearray, data: bytes, position: int, random: Random) 
     edges = [position, *range((position // SECTOR_BYTES + 1) * SECTOR_BYTES, end, SECTOR_BYTES), end]
     sectors = list(itertools.pairwise(edges))
     a_prefix = random.getrandbits(1)
-    arrived = sectors[: random.randrange(len(sectors))] if a_prefix else [sector for sector in sectors if random.getrandbits(1)]
+    arrived = (
+        sectors[: random.randrange(len(sectors))]
+        if a_prefix
+        else [sector for sector in sectors if random.getrandbits(1)]
+    )
     for start, stop in arrived:
         _write(content, data[start - position : stop - position], start)
     if len(content) < end and random.getrandbits(1):

@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import Final, Literal, TypeAlias
 
 Operation: TypeAlias = Literal[
-    "open", "read", "write", "truncate", "sync", "rename", "unlink", "sync_directory", "create", "make_directory", "punch"
+    "open",
+    "read",
+    "write",
+    "truncate",
+    "sync",
+    "rename",
+    "unlink",
+    "sync_directory",
+    "create",
+    "make_directory",
+    "punch",
 ]
 
 NEED_ROOM: Final[frozenset[Operation]] = frozenset({"create", "write", "rename", "make_directory"})

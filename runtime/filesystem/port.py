@@ -7,7 +7,8 @@ The rules of durability that callers rely on, and that the simulated disk enforc
   `File.sync` of a new file does not make its name durable, even where some file systems happen to do so.
 * After a failed `sync` nothing is known of what was written since the last good one, and trying again proves nothing.
 
-All methods block, and raise `OSError` with the path in it. Paths are absolute or relative to the working directory, with slashes.
+All methods block, and raise `OSError` with the path in it. Paths are absolute or relative to the working directory,
+with slashes.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class Lock(Protocol):
 class File(Protocol):
     """An open file. Positions and sizes are in bytes.
 
-    A file stays readable through this object after it was unlinked or renamed, and until the last reference to the object is gone.
+    A file stays readable through this object after it was unlinked or renamed, and until the last reference to the
+    object is gone.
     `path` is the name under which it was opened.
     """
 
@@ -68,10 +70,12 @@ class File(Protocol):
     def preadv(self, buffers: Sequence[bytearray | memoryview], position: int, *, nowait: bool = False) -> int:
         """Fill `buffers` in order from `position` and return the number of bytes read.
 
-        The number is smaller than the buffers' sum at the end of the file, and with `nowait` also where the cached pages end.
+        The number is smaller than the buffers' sum at the end of the file, and with `nowait` also where the cached
+        pages end.
 
         Raises:
-            BlockingIOError: with `nowait`, when not even the first byte is in memory. Where the kernel or the file system cannot
+            BlockingIOError: with `nowait`, when not even the first byte is in memory. Where the kernel or the file
+            system cannot
                 tell, the call reads, and may block.
         """
         ...
@@ -95,8 +99,8 @@ class File(Protocol):
     def punch(self, position: int, size: int) -> None:
         """Make the bytes zeros and give the space back that they took; the file's length stays.
 
-        Only whole blocks give space back; the rest of the range is zeros all the same. Until a sync a power cut may undo it in parts: each
-        block has its bytes or zeros.
+        Only whole blocks give space back; the rest of the range is zeros all the same. Until a sync a power cut may
+        undo it in parts: each block has its bytes or zeros.
 
         Raises:
             CannotPunchError: the file system makes no holes; nothing has changed.
@@ -108,7 +112,10 @@ class File(Protocol):
         ...
 
     def sync(self) -> None:
-        """Make everything written to the file so far durable, by any writer; slow. For committers, start and stop only."""
+        """Make everything written to the file so far durable, by any writer; slow.
+
+        For committers, start and stop only.
+        """
         ...
 
     def close(self) -> None:

@@ -1,9 +1,10 @@
 """The machine's own file system: the only module that calls `os` for files.
 
-A descriptor closes when nothing uses it any more, by CPython's reference counting. `close` and a call that is running in another
-thread can therefore never meet on a descriptor number that the kernel has meanwhile given to another file.
+A descriptor closes when nothing uses it any more, by CPython's reference counting. `close` and a call that is running
+in another thread can therefore never meet on a descriptor number that the kernel has meanwhile given to another file.
 
-Sources: pwritev(2), preadv2(2) for RWF_NOWAIT, fdatasync(2), flock(2), fcntl(2); "PostgreSQL's fsync() surprise" (lwn.net/Articles/752063).
+Sources: pwritev(2), preadv2(2) for RWF_NOWAIT, fdatasync(2), flock(2), fcntl(2); "PostgreSQL's fsync() surprise"
+(lwn.net/Articles/752063).
 """
 
 from __future__ import annotations
@@ -125,11 +126,15 @@ class OsFile:
 
     @property
     def descriptor(self) -> OpenDescriptor | None:
-        """What keeps the file open for as long as it is referred to; None when the file is closed. For a sync by another thread."""
+        """What keeps the file open for as long as it is referred to; None when the file is closed.
+
+        For a sync by another thread.
+        """
         return self._descriptor
 
     def _opened(self) -> OpenDescriptor:
-        # Callers keep what is returned in a local variable for as long as they use its number: that is what keeps it open.
+        # Callers keep what is returned in a local variable for as long as they use its number: that is what keeps it
+        # open.
         descriptor = self._descriptor
         if descriptor is None:
             raise OSError(errno.EBADF, "the file is closed", self._path)
@@ -176,7 +181,9 @@ class OsFile:
         descriptor = self._descriptor or self._opened()
         wanted = sum(map(len, parts))
         try:
-            written = os.pwritev(descriptor.number, parts if len(parts) <= PARTS_PER_WRITE_MAX else parts[:PARTS_PER_WRITE_MAX], position)
+            written = os.pwritev(
+                descriptor.number, parts if len(parts) <= PARTS_PER_WRITE_MAX else parts[:PARTS_PER_WRITE_MAX], position
+            )
             while written < wanted:
                 more = os.pwritev(descriptor.number, _after(parts, written)[:PARTS_PER_WRITE_MAX], position + written)
                 if more == 0:
@@ -245,7 +252,10 @@ def _after(parts: Sequence[Buffer], done: int) -> list[memoryview]:
 
 
 def _keep_out_others(path: str) -> None:
-    """Takes the rights of other users from a file or folder. What belongs to another user, or has no rights to take, stays as it is."""
+    """Takes the rights of other users from a file or folder.
+
+    What belongs to another user, or has no rights to take, stays as it is.
+    """
     mode = stat.S_IMODE(os.stat(path).st_mode)
     if mode & OTHERS:
         with contextlib.suppress(PermissionError):
@@ -296,7 +306,10 @@ class OsFileSystem:
         self.sync_directory(os.path.dirname(path) or ".")
 
     def _write_whole(self, path: str, data: bytes, mode: int) -> OsFile:
-        """Make the file hold `data`. `mode` counts from the first byte, also where the file stood there with a wider one."""
+        """Make the file hold `data`.
+
+        `mode` counts from the first byte, also where the file stood there with a wider one.
+        """
         file = OsFile(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode))
         if mode != DEFAULT_FILE_MODE:
             os.chmod(path, mode)
@@ -361,8 +374,8 @@ class OsFileSystem:
     def lock(self, path: str) -> _OsLock:
         descriptor = OpenDescriptor(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, DEFAULT_FILE_MODE))
         try:
-            # flock keeps out a second broker of this process, which fcntl's locks, being the process's, would let in. They in turn are
-            # what Apache Kafka takes (java.nio FileLock), and the two kinds do not see each other.
+            # flock keeps out a second broker of this process, which fcntl's locks, being the process's, would let in.
+            # They in turn are what Apache Kafka takes (java.nio FileLock), and the two kinds do not see each other.
             fcntl.flock(descriptor.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
             fcntl.lockf(descriptor.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

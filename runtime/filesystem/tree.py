@@ -51,7 +51,10 @@ def file_at(root: Folder, path: str) -> FileNode:
 
 
 def parent_of(root: Folder, path: str) -> tuple[Folder, str]:
-    """The folder that holds, or would hold, the last name of the path, and that name. Errors: OSError with ENOENT or ENOTDIR."""
+    """The folder that holds, or would hold, the last name of the path, and that name.
+
+    Errors: OSError with ENOENT or ENOTDIR.
+    """
     *above, name = path_parts(path)
     node: Node | None = root
     for part in above:
@@ -64,7 +67,10 @@ def parent_of(root: Folder, path: str) -> tuple[Folder, str]:
 
 
 def check_replacing(node: Node, replaced: Node | None, target: str) -> None:
-    """Whether `node` may take the name `target`, which `replaced` has. Errors: OSError with ENOTEMPTY, EISDIR or ENOTDIR."""
+    """Whether `node` may take the name `target`, which `replaced` has.
+
+    Errors: OSError with ENOTEMPTY, EISDIR or ENOTDIR.
+    """
     if isinstance(replaced, Folder) and (replaced.entries or isinstance(node, FileNode)):
         raise path_error(errno.ENOTEMPTY if isinstance(node, Folder) else errno.EISDIR, target)
     if isinstance(node, Folder) and isinstance(replaced, FileNode):

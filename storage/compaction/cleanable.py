@@ -126,7 +126,11 @@ def group_segments(segments: Sequence[SegmentT], end_offset: Offset, segment_byt
         if segment.base_offset >= end_offset:
             break
         last_offset = segments[number + 1].base_offset - 1
-        fits = groups and size + segment.size <= segment_bytes and last_offset - groups[-1][0].base_offset <= RELATIVE_OFFSET_MAX
+        fits = (
+            groups
+            and size + segment.size <= segment_bytes
+            and last_offset - groups[-1][0].base_offset <= RELATIVE_OFFSET_MAX
+        )
         if fits and len(groups[-1]) < GROUP_SEGMENTS_MAX:
             groups[-1].append(segment)
             size += segment.size

@@ -18,7 +18,10 @@ from lowtide.storage.log.open_transactions import CompletedTransaction
 
 
 class CleanedTransactions:
-    """Which transactions of a log that is compacted are decided. Every batch from some offset on is shown to it, in order."""
+    """Which transactions of a log that is compacted are decided.
+
+    Every batch from some offset on is shown to it, in order.
+    """
 
     def __init__(self, aborted: Iterable[CompletedTransaction]) -> None:
         """`aborted` are those with a batch or a marker from that offset on; each once."""
@@ -38,7 +41,10 @@ class CleanedTransactions:
         return header.producer_id in self._aborted
 
     def on_marker(self, header: BatchHeader, control: ControlRecord | None) -> bool:
-        """A control batch, and what it says: None for an empty one, or one that ends no transaction. Returns whether nothing needs it."""
+        """A control batch, and what it says: None for an empty one, or one that ends no transaction.
+
+        Returns whether nothing needs it.
+        """
         self._begin_up_to(header.last_offset)
         if control is None:
             return not header.record_count

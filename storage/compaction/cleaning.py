@@ -123,7 +123,10 @@ _decode_order: Final = msgspec.msgpack.Decoder(CleaningOrder).decode
 
 
 def clean_log(filesystem: FileSystem, order: bytes) -> Iterator[Step]:
-    """Carries out an encoded `CleaningOrder`, a step at a time; the messages of the steps are encoded `Outcome`s. Closed, it tidies up."""
+    """Carries out an encoded `CleaningOrder`, a step at a time; the messages of the steps are encoded `Outcome`s.
+
+    Closed, it tidies up.
+    """
     cleaning = _Cleaning(filesystem, _decode_order(order))
     try:
         yield from cleaning.steps()
@@ -141,7 +144,9 @@ class _Cleaning:
         self.order = order
         self._filesystem = filesystem
         self._offsets = OffsetMap(order.map_bytes)
-        self._rules = CompactionRules(order.now_ms, order.delete_retention_ms, order.last_records, order.decompressed_bytes_max)
+        self._rules = CompactionRules(
+            order.now_ms, order.delete_retention_ms, order.last_records, order.decompressed_bytes_max
+        )
         self._before = CleanedSize()
         self._after = CleanedSize()
         self._gone: BatchHeader | None = None
@@ -159,7 +164,9 @@ class _Cleaning:
         while groups:
             yield from self._clean_next(groups, transactions)
         before, after = self._before, self._after
-        done = CleaningDone(end_offset, len(self._offsets), before.size_bytes, after.size_bytes, before.records, after.records)
+        done = CleaningDone(
+            end_offset, len(self._offsets), before.size_bytes, after.size_bytes, before.records, after.records
+        )
         yield Step(0, _encode_outcome(done))
 
     def _aborted_transactions(self) -> list[CompletedTransaction]:
@@ -200,9 +207,14 @@ class _Cleaning:
         offsets.latest_offset = max(offsets.latest_offset, order.first_uncleanable_offset - 1)
 
     def _clean_next(self, groups: deque[list[SegmentPlace]], transactions: CleanedTransactions) -> Iterator[Step]:
-        """What is left of the first group becomes a segment. Where nothing is, others join it: an empty one is as young as its file."""
+        """What is left of the first group becomes a segment.
+
+        Where nothing is, others join it: an empty one is as young as its file.
+        """
         taken = groups.popleft()
-        cleaned = CleanedSegment(self._filesystem, self.order.directory, taken[0].base_offset, self.order.index_interval_bytes)
+        cleaned = CleanedSegment(
+            self._filesystem, self.order.directory, taken[0].base_offset, self.order.index_interval_bytes
+        )
         is_done = False
         try:
             yield from self._write(cleaned, taken, transactions)
@@ -218,7 +230,9 @@ class _Cleaning:
             if not is_done:
                 cleaned.abandon()
         self._after.add(cleaned.total)
-        yield Step(0, _encode_outcome(GroupCleaned([segment.base_offset for segment in taken], cleaned.size, bool(retained))))
+        yield Step(
+            0, _encode_outcome(GroupCleaned([segment.base_offset for segment in taken], cleaned.size, bool(retained)))
+        )
 
     def _keep_end(self, cleaned: CleanedSegment) -> None:
         """The last batch of the result stays, if only as an empty one: it joins the next segment, and a gap tells of a loss."""
@@ -230,9 +244,14 @@ class _Cleaning:
     def _may_join(self, taken: list[SegmentPlace], groups: deque[list[SegmentPlace]]) -> bool:
         """Whether the first of these groups may become part of the result of `taken`, of which nothing is left."""
         end_offset = groups[1][0].base_offset if len(groups) > 1 else self.order.first_uncleanable_offset
-        return len(taken) + len(groups[0]) <= GROUP_SEGMENTS_MAX and end_offset - taken[0].base_offset <= RELATIVE_OFFSET_MAX
+        return (
+            len(taken) + len(groups[0]) <= GROUP_SEGMENTS_MAX
+            and end_offset - taken[0].base_offset <= RELATIVE_OFFSET_MAX
+        )
 
-    def _write(self, cleaned: CleanedSegment, group: list[SegmentPlace], transactions: CleanedTransactions) -> Iterator[Step]:
+    def _write(
+        self, cleaned: CleanedSegment, group: list[SegmentPlace], transactions: CleanedTransactions
+    ) -> Iterator[Step]:
         for segment in group:
             for chunk in self._chunks(segment):
                 written = cleaned.size
@@ -257,7 +276,9 @@ class _Cleaning:
         if left is not None:
             cleaned.append(header if left is batch else read_batch_header(left), left)
 
-    def _discards(self, transactions: CleanedTransactions, header: BatchHeader, batch: bytes, segment: SegmentPlace) -> bool:
+    def _discards(
+        self, transactions: CleanedTransactions, header: BatchHeader, batch: bytes, segment: SegmentPlace
+    ) -> bool:
         """Whether a batch's transaction was aborted; of a marker, whether nothing needs it."""
         if not header.is_control:
             return transactions.on_batch(header)
@@ -282,7 +303,10 @@ class _Cleaning:
 
 
 def _split(file: File, segment: SegmentPlace, position: int) -> list[tuple[BatchHeader, bytes]]:
-    """The whole batches of a chunk from byte `position`, where one begins, on: at least one. Errors: DamagedSegmentError, OSError."""
+    """The whole batches of a chunk from byte `position`, where one begins, on: at least one.
+
+    Errors: DamagedSegmentError, OSError.
+    """
     chunk = file.pread(min(_CHUNK_BYTES, segment.size - position), position)
     size = int.from_bytes(chunk[8:LOG_OVERHEAD], "big") + LOG_OVERHEAD
     if len(chunk) < size <= segment.size - position:
@@ -317,4 +341,12 @@ class _naming(contextlib.AbstractContextManager[None]):  # noqa: N801 - used lik
             raise DamagedSegmentError(self._path, f"the batch at offset {self._header.base_offset}: {error}") from error
 
 
-__all__ = ["CleaningDone", "CleaningFailed", "CleaningOrder", "GroupCleaned", "clean_log", "decode_outcome", "encode_order"]
+__all__ = [
+    "CleaningDone",
+    "CleaningFailed",
+    "CleaningOrder",
+    "GroupCleaned",
+    "clean_log",
+    "decode_outcome",
+    "encode_order",
+]

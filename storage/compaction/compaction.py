@@ -1,7 +1,7 @@
-"""Compaction of a log, decided batch by batch: the last record of each key stays, what is older goes. No files, no clock.
+"""Compaction of a log, decided batch by batch: the last record of each key stays, what is older goes.
 
-First the dirty part of the log is read into an `OffsetMap`, which knows the last offset of each key; then all batches up to where the map
-reaches are written again by `compact_batch`. Guards:
+No files, no clock. First the dirty part of the log is read into an `OffsetMap`, which knows the last offset of each
+key; then all batches up to where the map reaches are written again by `compact_batch`. Guards:
 
 - offsets never shift: a batch keeps its first and last offset, and a record its own, whatever is left of it;
 - a record goes only if a later one of its key is in the map, it is a tombstone whose time is over, or its transaction was aborted;
@@ -10,9 +10,10 @@ reaches are written again by `compact_batch`. Guards:
 - the last batch of each new segment stays, as an empty one at least: it says how far the offsets go;
 - epoch, producer, sequence, timestamp type, codec and flags of a batch are kept, and what isn't changed is copied byte for byte.
 
-A tombstone, a record without value, stays for `delete.retention.ms` after the first compaction that meets it. That moment is kept in the
-batch: bit 6 of the attributes says that the base timestamp is when its tombstones may go (KIP-534). The marker of a transaction of which no
-batch is left (`CleanedTransactions`) goes the same way. Records without a key go.
+A tombstone, a record without value, stays for `delete.retention.ms` after the first compaction that meets it. That
+moment is kept in the batch: bit 6 of the attributes says that the base timestamp is when its tombstones may go
+(KIP-534). The marker of a transaction of which no batch is left (`CleanedTransactions`) goes the same way. Records
+without a key go.
 
 Source: Kafka's Cleaner and MemoryRecords.filterTo.
 """
@@ -26,10 +27,30 @@ import msgspec
 
 from lowtide.protocol.batch_building import append_varint, assemble_batch
 from lowtide.protocol.compression import Compression, compress, decompress
-from lowtide.protocol.records import COMPRESSION_BITS, DELETE_HORIZON_BIT, RECORD_BATCH_OVERHEAD, TIMESTAMP_TYPE_BIT, BatchHeader
-from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP, Offset, ProducerEpoch, ProducerId
+from lowtide.protocol.records import (
+    COMPRESSION_BITS,
+    DELETE_HORIZON_BIT,
+    RECORD_BATCH_OVERHEAD,
+    TIMESTAMP_TYPE_BIT,
+    BatchHeader,
+)
+from lowtide.protocol.types import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+)
 from lowtide.storage.compaction.offset_map import OffsetMap, Retained
-from lowtide.storage.compaction.record_keys import RecordKeys, after_timestamp, attributes_of, find_keys, timestamp_delta
+from lowtide.storage.compaction.record_keys import (
+    RecordKeys,
+    after_timestamp,
+    attributes_of,
+    find_keys,
+    timestamp_delta,
+)
 
 Buffer = bytes | bytearray | memoryview
 
@@ -61,10 +82,17 @@ def _records(header: BatchHeader, batch: Buffer, limit: int) -> Buffer:
 
 
 def note_batch(
-    offsets: OffsetMap, header: BatchHeader, batch: Buffer, first_dirty_offset: Offset, *, aborted: bool, decompressed_bytes_max: int
+    offsets: OffsetMap,
+    header: BatchHeader,
+    batch: Buffer,
+    first_dirty_offset: Offset,
+    *,
+    aborted: bool,
+    decompressed_bytes_max: int,
 ) -> bool:
-    """Read a batch of the dirty part into the map; `aborted` says that its transaction was. Returns False when the map is full.
+    """Read a batch of the dirty part into the map; `aborted` says that its transaction was.
 
+    Returns False when the map is full.
     The part then ends with the last record that was taken in. Errors: ProtocolError.
     """
     if not header.is_control and not aborted and header.record_count:
@@ -77,7 +105,13 @@ def note_batch(
 
 
 def compact_batch(
-    offsets: OffsetMap, header: BatchHeader, batch: Buffer, rules: CompactionRules, *, discarded: bool, is_last: bool = False
+    offsets: OffsetMap,
+    header: BatchHeader,
+    batch: Buffer,
+    rules: CompactionRules,
+    *,
+    discarded: bool,
+    is_last: bool = False,
 ) -> Buffer | None:
     """What is left of a batch: itself, the same with fewer records, an empty one, or nothing. Errors: ProtocolError.
 
@@ -107,7 +141,9 @@ def compact_batch(
     return _changed(header, retained, new_horizon_ms if retained.has_tombstones else None)
 
 
-def _retained(offsets: OffsetMap, header: BatchHeader, records: bytes, *, drops_tombstones: bool, new_horizon_ms: int | None) -> Retained:
+def _retained(
+    offsets: OffsetMap, header: BatchHeader, records: bytes, *, drops_tombstones: bool, new_horizon_ms: int | None
+) -> Retained:
     """The plain form of `OffsetMap.retain`."""
     found = find_keys(records, 0, len(records), header.record_count)
     kept = _kept(offsets, header, found, drops_tombstones=drops_tombstones)
@@ -117,7 +153,9 @@ def _retained(offsets: OffsetMap, header: BatchHeader, records: bytes, *, drops_
     starts = [0, *found.ends]
     newest = max(timestamp_delta(records, starts[number]) for number in kept)
     if has_tombstones and new_horizon_ms is not None:
-        return Retained(len(kept), has_tombstones, newest, _shifted(records, found, kept, header.base_timestamp - new_horizon_ms))
+        return Retained(
+            len(kept), has_tombstones, newest, _shifted(records, found, kept, header.base_timestamp - new_horizon_ms)
+        )
     whole = len(kept) == header.record_count
     return Retained(len(kept), has_tombstones, newest, None if whole else _copied(records, found, kept))
 
@@ -144,7 +182,9 @@ def _kept(offsets: OffsetMap, header: BatchHeader, found: RecordKeys, *, drops_t
     return [number for number in numbers if number not in gone] if gone else numbers
 
 
-def _compact_marker(header: BatchHeader, batch: Buffer, rules: CompactionRules, *, unneeded: bool, stays: bool) -> Buffer | None:
+def _compact_marker(
+    header: BatchHeader, batch: Buffer, rules: CompactionRules, *, unneeded: bool, stays: bool
+) -> Buffer | None:
     horizon_ms = _horizon_ms(header)
     if not header.record_count or (unneeded and horizon_ms is not None and horizon_ms <= rules.now_ms):
         return _empty(header) if stays else None
@@ -156,10 +196,14 @@ def _compact_marker(header: BatchHeader, batch: Buffer, rules: CompactionRules, 
     every = range(header.record_count)
     newest = max(timestamp_delta(records, start) for start in [0, *found.ends[:-1]])
     shifted = _shifted(records, found, every, header.base_timestamp - new_horizon_ms)
-    return _changed(header, Retained(len(every), has_tombstones=False, max_timestamp_delta=newest, records=shifted), new_horizon_ms)
+    return _changed(
+        header, Retained(len(every), has_tombstones=False, max_timestamp_delta=newest, records=shifted), new_horizon_ms
+    )
 
 
-def without_deleted(header: BatchHeader, batch: Buffer, log_start_offset: Offset, *, decompressed_bytes_max: int) -> Buffer:
+def without_deleted(
+    header: BatchHeader, batch: Buffer, log_start_offset: Offset, *, decompressed_bytes_max: int
+) -> Buffer:
     """What is left of a batch without the records below the log start: itself if there are none, or else the rest of it.
 
     Offsets, sequence numbers, timestamps, codec and flags are kept as compaction keeps them; of a batch of which no record is left its
@@ -198,7 +242,9 @@ def place_of(header: BatchHeader) -> bytes:
 def _empty(header: BatchHeader) -> bytes:
     """A batch without records that says what it said of its producer, as Kafka writes it: no codec, no horizon, no base timestamp."""
     kept = header.attributes & ~(COMPRESSION_BITS | DELETE_HORIZON_BIT)
-    return assemble_batch(msgspec.structs.replace(header, attributes=kept, base_timestamp=NO_TIMESTAMP, record_count=0), b"")
+    return assemble_batch(
+        msgspec.structs.replace(header, attributes=kept, base_timestamp=NO_TIMESTAMP, record_count=0), b""
+    )
 
 
 def _copied(records: bytes, found: RecordKeys, kept: list[int] | range) -> bytes:
@@ -229,7 +275,10 @@ def _shifted(records: bytes, found: RecordKeys, kept: list[int] | range, shift: 
 
 
 def _changed(header: BatchHeader, retained: Retained, new_horizon_ms: int | None) -> bytes:
-    """The batch with what is left of its records. A new horizon becomes the base timestamp, to which the records' own then relate."""
+    """The batch with what is left of its records.
+
+    A new horizon becomes the base timestamp, to which the records' own then relate.
+    """
     assert retained.records is not None
     newest = header.base_timestamp + retained.max_timestamp_delta
     changed = msgspec.structs.replace(

@@ -1,12 +1,15 @@
 """Writes the segment at the log start again without its deleted records: for a worker, in bounded steps.
 
-The batch that straddles the log start is written without them, as compaction writes it; what follows it is copied byte for byte. The files
-have the suffix `.cleaned` and are on the disk when the last step is done; whether they take the place of the segment is decided by the
-log's owner (`segment_swap.py`), which knows what has happened to the log meanwhile.
+The batch that straddles the log start is written without them, as compaction writes it; what follows it is copied byte
+for byte. The files have the suffix `.cleaned` and are on the disk when the last step is done; whether they take the
+place of the segment is decided by the log's owner (`segment_swap.py`), which knows what has happened to the log
+meanwhile.
 
-Guards: the file that is read is never written; a batch of which the checksum is wrong is an error, and isn't written again.
+Guards: the file that is read is never written; a batch of which the checksum is wrong is an error, and isn't written
+again.
 
-Where the largest timestamp was that of a record that is gone, the headers of all others are looked at: rules of retention go by it.
+Where the largest timestamp was that of a record that is gone, the headers of all others are looked at: rules of
+retention go by it.
 """
 
 from __future__ import annotations
@@ -119,7 +122,9 @@ class SegmentErasure:
         self._write(left)
         if self._times is not None and self._times.last_entry[1] <= last_offset:
             self._times = TimeIndex(order.base_offset)
-            segment = SegmentFile(self._filesystem, self._path(LOG_SUFFIX), order.base_offset, order.size - self._next + self.size)
+            segment = SegmentFile(
+                self._filesystem, self._path(LOG_SUFFIX), order.base_offset, order.size - self._next + self.size
+            )
             self._headers = segment.batches(0)
         return Progress.GOES_ON
 
@@ -130,7 +135,9 @@ class SegmentErasure:
             batch = self._read(header.size_bytes)
             if header.size_bytes < RECORD_BATCH_OVERHEAD or not check_crc(batch, 0, header):
                 raise DamagedSegmentError(self._stem + LOG_SUFFIX, f"no sound record batch begins at byte {self._next}")
-            left = without_deleted(header, batch, self.order.log_start_offset, decompressed_bytes_max=MAXIMUM_DECOMPRESSED_BYTES)
+            left = without_deleted(
+                header, batch, self.order.log_start_offset, decompressed_bytes_max=MAXIMUM_DECOMPRESSED_BYTES
+            )
         except ProtocolError as error:
             raise DamagedSegmentError(self._stem + LOG_SUFFIX, f"the batch at byte {self._next}: {error}") from error
         return header, left
@@ -172,11 +179,18 @@ class SegmentErasure:
     def _read_indexes(self) -> None:
         order = self.order
         with contextlib.suppress(FileNotFoundError):
-            self._offsets = OffsetIndex.decode(self._filesystem.read_bytes(self._stem + INDEX_SUFFIX), order.base_offset, order.size)
-            self._times = TimeIndex.decode(self._filesystem.read_bytes(self._stem + TIME_INDEX_SUFFIX), order.base_offset)
+            self._offsets = OffsetIndex.decode(
+                self._filesystem.read_bytes(self._stem + INDEX_SUFFIX), order.base_offset, order.size
+            )
+            self._times = TimeIndex.decode(
+                self._filesystem.read_bytes(self._stem + TIME_INDEX_SUFFIX), order.base_offset
+            )
 
     def _indexes(self) -> dict[str, bytes]:
-        """Those of the old segment, without what is gone. Empty ones, which are built again when needed, where these can't be used."""
+        """Those of the old segment, without what is gone.
+
+        Empty ones, which are built again when needed, where these can't be used.
+        """
         order, offsets, times = self.order, self._offsets, self._times
         if offsets is None or times is None:
             return {INDEX_SUFFIX: b"", TIME_INDEX_SUFFIX: b""}

@@ -1,14 +1,14 @@
 """The last offset of each key of a part of a log, in bounded memory.
 
-A table with open addressing: 64 bits of a key's hash stand for it, and 24 bits of its CRC beside the offset. Two keys are
-taken for one only if both agree: for a million keys that happens once in 10^14 compactions. It begins small and doubles; `ENTRY_BYTES` is
-what a key takes at the worst moment, while a table is copied into one of twice its size.
+A table with open addressing: 64 bits of a key's hash stand for it, and 24 bits of its CRC beside the offset. Two keys
+are taken for one only if both agree: for a million keys that happens once in 10^14 compactions. It begins small and
+doubles; `ENTRY_BYTES` is what a key takes at the worst moment, while a table is copied into one of twice its size.
 
-The hash is the interpreter's own (SipHash, with a secret of the process), or in the compiled form another one with a secret made of it: who
-chooses keys can't choose some that collide.
+The hash is the interpreter's own (SipHash, with a secret of the process), or in the compiled form another one with a
+secret made of it: who chooses keys can't choose some that collide.
 
-It decides nothing. Its two walks over a batch's keys are what compaction costs, so both have a compiled form (`protocol/native/`). Source:
-Kafka's SkimpyOffsetMap.
+It decides nothing. Its two walks over a batch's keys are what compaction costs, so both have a compiled form
+(`protocol/native/`). Source: Kafka's SkimpyOffsetMap.
 """
 
 from __future__ import annotations
@@ -51,7 +51,17 @@ class Retained(NamedTuple):
 class OffsetMap:
     """The last offset of each key. `len` is the number of keys."""
 
-    __slots__ = ("_compiled", "_count", "_entries_max", "_grow_at", "_mask", "_origin", "_secret", "_table", "latest_offset")
+    __slots__ = (
+        "_compiled",
+        "_count",
+        "_entries_max",
+        "_grow_at",
+        "_mask",
+        "_origin",
+        "_secret",
+        "_table",
+        "latest_offset",
+    )
 
     def __init__(self, memory_bytes: int) -> None:
         """Errors: ValueError for memory that doesn't hold a single key."""
@@ -112,7 +122,14 @@ class OffsetMap:
         shift, number, last = base_offset - self._origin, 0, -1
         while self._compiled is not None:
             noted = self._compiled.note_keys(
-                self._table, self._secret, records, count, shift, first_offset - base_offset, self._grow_at - self._count, number
+                self._table,
+                self._secret,
+                records,
+                count,
+                shift,
+                first_offset - base_offset,
+                self._grow_at - self._count,
+                number,
             )
             if noted is None:
                 break
@@ -190,11 +207,14 @@ class OffsetMap:
     ) -> Retained | None:
         """What is left of the `count` uncompressed records of a batch; None where the plain form has to decide.
 
-        Those go of which a later one is known, and those without a key; `drops_tombstones` says that tombstones do. If one stays,
+        Those go of which a later one is known, and those without a key; `drops_tombstones` says that tombstones do. If
+        one stays,
         `timestamp_shift`, unless it is None, is added to the timestamp deltas, in milliseconds.
         """
         if self._compiled is None:
             return None
         shift, latest = base_offset - self._origin, self.latest_offset - base_offset
-        left = self._compiled.retain(self._table, self._secret, records, count, shift, latest, drops_tombstones, timestamp_shift)
+        left = self._compiled.retain(
+            self._table, self._secret, records, count, shift, latest, drops_tombstones, timestamp_shift
+        )
         return None if left is None else Retained(*left)

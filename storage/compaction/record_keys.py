@@ -32,7 +32,10 @@ class RecordKeys(NamedTuple):
 
 
 def find_keys(records: bytes, start: int, end: int, count: int) -> RecordKeys:  # noqa: PLR0912 - a call for each field costs twice as much
-    """The keys of the `count` records of a batch, uncompressed, that fill `records` from `start` to `end`. Errors: ProtocolError."""
+    """The keys of the `count` records of a batch, uncompressed, that fill `records` from `start` to `end`.
+
+    Errors: ProtocolError.
+    """
     found = RecordKeys([], [], [], [], [])
     add_key, add_delta, add_end = found.keys.append, found.deltas.append, found.ends.append
     position, one_byte = start, _ONE_BYTE

@@ -1,8 +1,8 @@
 """The compactions of the logs of one directory, and the file that says how far each log is compacted.
 
 `cleaner-offset-checkpoint` is Kafka's, in its format. It is written after a compaction is done, and where a truncation has lowered what it
-says; until there has been a compaction there is none. An entry that is out of date costs a compaction done again, or old records that stay
-until the next one of their key: never a record.
+says; until there has been a compaction there is none. An entry that is out of date costs a compaction done again, or
+old records that stay until the next one of their key: never a record.
 
 Source: Kafka's LogCleanerManager.
 """
@@ -49,10 +49,14 @@ class DirectoryCleanings:
         """What the file said of partitions that aren't loaded."""
         self._has_file = False
         self._stalled: list[Callable[[], None]] = []
-        self._checkpoint = OffsetCheckpoint(ports.filesystem, ports.committer, self._path, self._offsets, self._values, on_failure)
+        self._checkpoint = OffsetCheckpoint(
+            ports.filesystem, ports.committer, self._path, self._offsets, self._values, on_failure
+        )
 
     def _offsets(self) -> dict[TopicPartition, Offset]:
-        return self._read | {key: log.swaps.cleaned_to for key, log in self._logs.items() if log.swaps.cleaned_to is not None}
+        return self._read | {
+            key: log.swaps.cleaned_to for key, log in self._logs.items() if log.swaps.cleaned_to is not None
+        }
 
     def _values(self) -> list[Offset]:
         return list(self._offsets().values())
@@ -75,9 +79,18 @@ class DirectoryCleanings:
         self._read.pop(key, None)
 
     def begin(
-        self, log: Log, cleanable: Cleanable, limits: CleaningLimits, worker: HeavyWorker, now_ms: int, on_cleaned: OnCleaned
+        self,
+        log: Log,
+        cleanable: Cleanable,
+        limits: CleaningLimits,
+        worker: HeavyWorker,
+        now_ms: int,
+        on_cleaned: OnCleaned,
     ) -> LogCleaning:
-        """Has a log compacted; `on_cleaned` is called then. `now_ms` is wall-clock time. Errors: StorageError; then it isn't begun."""
+        """Has a log compacted; `on_cleaned` is called then.
+
+        `now_ms` is wall-clock time. Errors: StorageError; then it isn't begun.
+        """
         place = CleaningPlace(
             clock=self._ports.clock,
             committer=self._ports.committer,

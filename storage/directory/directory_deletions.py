@@ -65,31 +65,40 @@ class DirectoryDeletions:
         readers: Readers | None = None,
         names: Mapping[TopicPartition, str] | None = None,
     ) -> None:
-        """Lets the folders of partitions go that are out of sight already. `forgotten` are the log starts that go with them.
+        """Lets the folders of partitions go that are out of sight already.
 
+        `forgotten` are the log starts that go with them.
         `sizes` has the bytes of each, 0 where they are not known; `names` the folders that aren't called as their partitions.
 
-        With `readers`, the open files through which their records may still be read, these give their room back as soon as the names are
-        free and the readers gone; without, when the delay is over.
+        With `readers`, the open files through which their records may still be read, these give their room back as soon
+        as the names are free and the readers gone; without, when the delay is over.
 
-        Without a delay they are set aside: under another name they stay for good. `on_done` then gets an error, and the names stay in
-        use, where there was no room for another name.
+        Without a delay they are set aside: under another name they stay for good. `on_done` then gets an error, and the
+        names stay in use, where there was no room for another name.
         """
         keys = list(sizes)
         name = stray_folder_name if delay_ms is None else deleted_folder_name
         called = names or {}
-        renames = [(f"{self._path}/{called.get(key) or key}", f"{self._path}/{name(key, self._ports.random)}") for key in keys]
+        renames = [
+            (f"{self._path}/{called.get(key) or key}", f"{self._path}/{name(key, self._ports.random)}") for key in keys
+        ]
         self.leaving.update(keys)
         leaving = Leaving(
-            keys=keys, forgotten=forgotten, renames=renames, sizes=list(sizes.values()), delay_ms=delay_ms, on_done=on_done, readers=readers
+            keys=keys,
+            forgotten=forgotten,
+            renames=renames,
+            sizes=list(sizes.values()),
+            delay_ms=delay_ms,
+            on_done=on_done,
+            readers=readers,
         )
         self._removal.rename_folders(renames, partial(self._on_renamed, leaving), are_kept=delay_ms is None)
 
     def rename_now(self, keys: Mapping[TopicPartition, bool]) -> list[str]:
         """Renames folders of other topics that were found among the partitions. Start code: it syncs.
 
-        True stands for a topic that was deleted; other folders are set aside. Returns the names of those that are to be removed.
-        Errors: OSError.
+        True stands for a topic that was deleted; other folders are set aside. Returns the names of those that are to be
+        removed. Errors: OSError.
         """
         names = []
         for key, is_deleted in keys.items():

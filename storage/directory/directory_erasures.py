@@ -1,12 +1,14 @@
 """Erases deleted records in one log directory: afterwards no file of a log has a record that lies below its start.
 
-Of two kinds: logs of topics that say so (`lowtide.delete.erase`), about a second after their start has risen, and requests, which are
-answered when the files have nothing of what they name and that can't be undone by a power cut. What it takes is decided, and the first
-segment written again, in `log_erasure.py`; holes are made by `directory_holes.py`; removed segments are unlinked at once.
+Of two kinds: logs of topics that say so (`lowtide.delete.erase`), about a second after their start has risen, and
+requests, which are answered when the files have nothing of what they name and that can't be undone by a power cut. What
+it takes is decided, and the first segment written again, in `log_erasure.py`; holes are made by `directory_holes.py`;
+removed segments are unlinked at once.
 
-Guards: a request is answered without an error only when no file of the log's folder has a record below its offset, and the disk knows. So
-none is answered while a segment of the log is written again, or compacted: until that ends there are files that aren't the log's. A log
-start that rises meanwhile doesn't make older requests wait for longer. What lacks room or a descriptor is repeated.
+Guards: a request is answered without an error only when no file of the log's folder has a record below its offset, and
+the disk knows. So none is answered while a segment of the log is written again, or compacted: until that ends there are
+files that aren't the log's. A log start that rises meanwhile doesn't make older requests wait for longer. What lacks
+room or a descriptor is repeated.
 """
 
 from __future__ import annotations
@@ -188,7 +190,10 @@ class DirectoryErasures:
         if not self.wanted and not self._requests:
             return
         now_ms = self._ports.clock.monotonic_ms()
-        due = [*self._requests, *(log for log in self.wanted if log not in self._requests and self._is_due(log, now_ms))]
+        due = [
+            *self._requests,
+            *(log for log in self.wanted if log not in self._requests and self._is_due(log, now_ms)),
+        ]
         first = self._turn % len(due) if len(due) > LOGS_PER_ROUND else 0
         self._turn = first + LOGS_PER_ROUND
         looked_at = list(islice((*due[first:], *due[:first]), LOGS_PER_ROUND))
@@ -240,7 +245,9 @@ class DirectoryErasures:
             self._next[log] = None
         else:
             self._begun_ms[log] = now_ms
-            erasure = LogErasure(log, self._ports, self._is_here, self._remove_replaced, lambda error: self._on_end(log, error))
+            erasure = LogErasure(
+                log, self._ports, self._is_here, self._remove_replaced, lambda error: self._on_end(log, error)
+            )
             erasure.begin()
             self._running[log] = erasure
 
@@ -289,7 +296,9 @@ class DirectoryErasures:
         waiting = [each for each in self._requests.get(log, ()) if not each.is_syncing]
         for request in waiting:
             if request.offset > log.log_start_offset:
-                self._answer(log, request, EraseFailedError(f"a truncation has lowered the log start to {log.log_start_offset}"))
+                self._answer(
+                    log, request, EraseFailedError(f"a truncation has lowered the log start to {log.log_start_offset}")
+                )
         done = [each for each in waiting if each.offset <= gone_offset]
         if not done or lets_go(log) or self._removal.remove_now(log.directory, max(each.offset for each in done)):
             return

@@ -140,7 +140,8 @@ class DirectoryHoles:
     def hurry_behind_answers(self) -> None:
         """As `hurry`, once the answers that were given in this pass of the loop and the next are sent.
 
-        With the search for the start and the notes before it, the answer to a delete of two megabytes takes 0.3 ms longer.
+        With the search for the start and the notes before it, the answer to a delete of two megabytes takes 0.3 ms
+        longer.
         """
         if self.hurried and self._is_active and not self._is_hurrying:
             self._is_hurrying = True
@@ -208,8 +209,13 @@ class DirectoryHoles:
         if begun and self._frees():
             self._note(begun, barriers)
 
-    def _begin_some(self, logs: list[Log], now_ms: int, begun: list[tuple[PendingHole, Log]], barriers: list[Barrier]) -> bool:
-        """Adds the holes to `begun`, and what is to be as durable as their notes to `barriers`. Returns False where the disk fails."""
+    def _begin_some(
+        self, logs: list[Log], now_ms: int, begun: list[tuple[PendingHole, Log]], barriers: list[Barrier]
+    ) -> bool:
+        """Adds the holes to `begun`, and what is to be as durable as their notes to `barriers`.
+
+        Returns False where the disk fails.
+        """
         for log in logs:
             try:
                 pending = self._begin(log, now_ms, barriers)
@@ -268,7 +274,10 @@ class DirectoryHoles:
         return pending
 
     def _snapshot(self, log: Log) -> list[Barrier]:
-        """The state of the log's producers outlives the batches that say it. Without room it doesn't: what makes room can't wait for it."""
+        """The state of the log's producers outlives the batches that say it.
+
+        Without room it doesn't: what makes room can't wait for it.
+        """
         if not log.producer_state.producers:
             return []
         try:
@@ -278,7 +287,10 @@ class DirectoryHoles:
                 self._on_failure(error)
             return []
         return [
-            Barrier(files=tuple(FileToSync(self._ports.filesystem, path) for path in paths), directories=(log.directory,) if paths else ())
+            Barrier(
+                files=tuple(FileToSync(self._ports.filesystem, path) for path in paths),
+                directories=(log.directory,) if paths else (),
+            )
         ]
 
     def _note(self, begun: list[tuple[PendingHole, Log]], barriers: list[Barrier]) -> None:

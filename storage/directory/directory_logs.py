@@ -1,10 +1,11 @@
 """The logs of one log directory, from its opening to its stop.
 
-Guards: a log start is visible only when the journal has it durably; the marker of a clean stop is the last thing that a stop writes. A
-failed write or sync takes the whole directory offline, at once and for good.
+Guards: a log start is visible only when the journal has it durably; the marker of a clean stop is the last thing that a
+stop writes. A failed write or sync takes the whole directory offline, at once and for good.
 
-Built in stages, each over the one before: whether the directory works (`directory_state`) and what is in it (`directory_partitions`); with
-the journal, all that works on its logs (`directory_parts`); over these, loading and creating logs (`log_loading`).
+Built in stages, each over the one before: whether the directory works (`directory_state`) and what is in it
+(`directory_partitions`); with the journal, all that works on its logs (`directory_parts`); over these, loading and
+creating logs (`log_loading`).
 
 Source: Kafka's LogManager.
 """
@@ -74,8 +75,9 @@ class DirectoryLogs:
         self.state.open(identity, self._ports.random)
 
     def prepare(self) -> None:
-        """Looks at what is there, and reads the journal; no log is touched, and a clean stop stays one. Start code: it may sync.
+        """Looks at what is there, and reads the journal; no log is touched, and a clean stop stays one.
 
+        Start code: it may sync.
         Errors: StorageError with file and remedy.
         """
         filesystem, path = self._ports.filesystem, self.path
@@ -93,7 +95,9 @@ class DirectoryLogs:
             )
         except OSError as error:
             raise storage_error(path, error) from error
-        parts = self._parts = build_parts(self.state, self.partitions, journal, self._ports, self._settings, self._listeners)
+        parts = self._parts = build_parts(
+            self.state, self.partitions, journal, self._ports, self._settings, self._listeners
+        )
         self._loading = LogLoading(self.state, self.partitions, parts, self._ports, self._settings, is_ours=is_ours)
 
     @property
@@ -110,12 +114,16 @@ class DirectoryLogs:
         """A folder that was found stays as it is, and isn't served before the next start."""
         self._hidden[topic_partition] = self._listing.partitions.pop(topic_partition)
 
-    def load(self, configs: Mapping[str, LogConfig], starts: Mapping[TopicPartition, Offset] = MappingProxyType({})) -> None:
-        """Loads every log, with its topic's configuration, or the default one; unclean ones are recovered. Start code: it syncs.
+    def load(
+        self, configs: Mapping[str, LogConfig], starts: Mapping[TopicPartition, Offset] = MappingProxyType({})
+    ) -> None:
+        """Loads every log, with its topic's configuration, or the default one; unclean ones are recovered.
 
+        Start code: it syncs.
         What is in `starts` begins at or above that offset, whatever the journal of this directory has.
 
-        It may take long. Errors: StorageError for what concerns the directory as a whole. What is wrong with one partition is in
+        It may take long. Errors: StorageError for what concerns the directory as a whole. What is wrong with one
+        partition is in
         `partitions.damaged`.
         """
         listing, parts = self._listing, self.parts
@@ -124,7 +132,9 @@ class DirectoryLogs:
             leftovers = parts.deletions.rename_now(self._leftovers)
             self.loading.load_all(listing, configs, starts)
             futures = {key: future.topic_id for key, future in listing.futures.items()}
-            parts.deletions.finish_interrupted([*listing.deleted, *leftovers], futures | self._hidden | listing.partitions)
+            parts.deletions.finish_interrupted(
+                [*listing.deleted, *leftovers], futures | self._hidden | listing.partitions
+            )
         except OSError as error:
             raise storage_error(self.path, error) from error
         parts.upkeep.begin(self._ports.clock.monotonic_ms())
@@ -180,14 +190,22 @@ class DirectoryLogs:
         """Makes a log, or loads one whose topic id its folder didn't tell. See `LogLoading.create`."""
         return self.loading.create(topic_partition, topic_id, config)
 
-    def delete(self, partitions: Iterable[TopicPartition], on_done: OnDurable, *, set_aside: bool = False, at_once: bool = False) -> None:
+    def delete(
+        self,
+        partitions: Iterable[TopicPartition],
+        on_done: OnDurable,
+        *,
+        set_aside: bool = False,
+        at_once: bool = False,
+    ) -> None:
         """Lets partitions go: out of sight at once, their folders renamed, their log starts forgotten durably, then `on_done`.
 
         Only then may their names be used again. The files go later, or `at_once`; with `set_aside` they stay, and so do the log starts.
         """
         keys = [key for key in partitions if key in self.partitions]
         if not self.is_online:
-            # Out of sight, and left on the disk: the next start that can use the directory finds folders that the metadata lack.
+            # Out of sight, and left on the disk: the next start that can use the directory finds folders that the
+            # metadata lack.
             for key in keys:
                 self._out_of_sight(key)
             offline = offline_error(self.path, self.state.offline_reason)
@@ -205,7 +223,9 @@ class DirectoryLogs:
                 frees, readers = frees and log.frees_at_once, (*readers, *log.readers())
                 log.forget_removed_segments()
                 forgotten.append((log.topic_id, key.partition))
-                delay_ms = 0 if at_once or log.config.lowtide_delete_erase else max(delay_ms, log.config.file_delete_delay_ms)
+                delay_ms = (
+                    0 if at_once or log.config.lowtide_delete_erase else max(delay_ms, log.config.file_delete_delay_ms)
+                )
         self.partitions.forget_names()
         self.parts.deletions.begin(
             sizes,
@@ -270,7 +290,9 @@ class DirectoryLogs:
             parts.journal.finish()
             # What was not loaded is as it was found.
             if self.state.directory.stopped_cleanly or not (here.unidentified or here.damaged):
-                self._ports.filesystem.replace_file(f"{self.path}/{CLEAN_SHUTDOWN_MARKER}", encode_clean_shutdown(broker_epoch))
+                self._ports.filesystem.replace_file(
+                    f"{self.path}/{CLEAN_SHUTDOWN_MARKER}", encode_clean_shutdown(broker_epoch)
+                )
         except OSError as error:
             raise storage_error(self.path, error) from error
 

@@ -1,12 +1,14 @@
 """Taking all log directories of a broker at its start, and saying which of them, and which partitions, can't be served.
 
-Guards: a start that is refused has changed no log and no mark of a clean stop; a partition is in one directory only; a partition that may
-be in a directory that doesn't work is known to be offline, and isn't created again, empty, in another one.
+Guards: a start that is refused has changed no log and no mark of a clean stop; a partition is in one directory only; a
+partition that may be in a directory that doesn't work is known to be offline, and isn't created again, empty, in
+another one.
 
-A directory that fails (cannot be created, read or written; a damaged journal) goes offline if another one is left, as in Kafka; so does one
-that was in use and is empty now, for its volume may not be mounted. What is wrong with the broker's idea of its directories refuses the
-start, whatever else works: a directory of another broker, one in use, a copy, one partition in two of them; and so does a
-failure of the directory without which the broker can't be (`required`).
+A directory that fails (cannot be created, read or written; a damaged journal) goes offline if another one is left, as
+in Kafka; so does one that was in use and is empty now, for its volume may not be mounted. What is wrong with the
+broker's idea of its directories refuses the start, whatever else works: a directory of another broker, one in use, a
+copy, one partition in two of them; and so does a failure of the directory without which the broker can't be
+(`required`).
 
 Source: Kafka's LogManager and MetaPropertiesEnsemble; KIP-112.
 """
@@ -71,9 +73,10 @@ class Opened(msgspec.Struct, kw_only=True):
 
 
 def open_directories(filesystem: FileSystem, directories: Mapping[str, DirectoryLogs], request: OpenRequest) -> Opened:
-    """Opens, prepares and loads all directories; those that fail are offline afterwards. Start code: it syncs, and may take long.
+    """Opens, prepares and loads all directories; those that fail are offline afterwards.
 
-    Errors: RefusedDirectoryError, as described above; StorageError, the first one, when no directory is left, or the required one fails.
+    Start code: it syncs, and may take long. Errors: RefusedDirectoryError, as described above; StorageError, the first
+    one, when no directory is left, or the required one fails.
     """
     opening = _Opening(filesystem, directories, request)
     for path, directory in directories.items():
@@ -131,7 +134,9 @@ class _Opening:
 
     def is_missing(self, path: str) -> bool:
         """Whether there is nothing in a directory that was in use, by what the others say: the mount point of a volume, or a new disk."""
-        if self._filesystem.absolute_path(path) not in self._known_paths or self._filesystem.exists(f"{path}/{META_PROPERTIES}"):
+        if self._filesystem.absolute_path(path) not in self._known_paths or self._filesystem.exists(
+            f"{path}/{META_PROPERTIES}"
+        ):
             return False
         if not self._filesystem.exists(path):
             return True
@@ -237,7 +242,11 @@ class _Opening:
         own = self._directories[path].state.directory_id
         if own is not None:
             return own
-        known = {place: identity for each in self._directories for identity, place in read_known(self._filesystem, each).items()}
+        known = {
+            place: identity
+            for each in self._directories
+            for identity, place in read_known(self._filesystem, each).items()
+        }
         return known.get(self._filesystem.absolute_path(path))
 
     def _leave_moved(self, key: TopicPartition, place: OfflinePartition) -> None:

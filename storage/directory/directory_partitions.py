@@ -78,7 +78,10 @@ class DirectoryPartitions:
         self._topic_names[log.topic_id] = log.topic_partition.topic
 
     def take_out(self, key: TopicPartition) -> Log | None:
-        """Forgets a partition, whatever its state. Returns its log, if it was loaded. The name of its topic stays: see `forget_names`."""
+        """Forgets a partition, whatever its state.
+
+        Returns its log, if it was loaded. The name of its topic stays: see `forget_names`.
+        """
         self.unidentified.discard(key)
         self.damaged.pop(key, None)
         self.futures.pop(key, None)

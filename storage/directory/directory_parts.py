@@ -72,7 +72,9 @@ def build_parts(
     logs, filesystem = partitions.logs, ports.filesystem
 
     def checkpoint(name: str, offsets: CheckpointedOffsets) -> OffsetCheckpoint:
-        return OffsetCheckpoint(filesystem, ports.committer, f"{state.path}/{name}", offsets.by_partition, offsets.values, state.fail)
+        return OffsetCheckpoint(
+            filesystem, ports.committer, f"{state.path}/{name}", offsets.by_partition, offsets.values, state.fail
+        )
 
     def on_flushed(log: Log) -> None:
         for listener in () if log.is_future else listeners.flushed:
@@ -89,9 +91,13 @@ def build_parts(
         for listener in () if log.is_future else listeners.prefix_deleted:
             listener(log, log.log_start_offset, removed)
 
-    erasure_hooks = ErasureHooks(is_served=state.is_active, on_removed=on_removed, not_erased=listeners.not_erased, on_failure=state.fail)
+    erasure_hooks = ErasureHooks(
+        is_served=state.is_active, on_removed=on_removed, not_erased=listeners.not_erased, on_failure=state.fail
+    )
     erasures = DirectoryErasures(ports, logs, removal, holes, erasure_hooks)
-    log_starts = DirectoryLogStarts(journal, logs, ports.clock, removal, listeners.prefix_deleted, (holes, erasures.wanted))
+    log_starts = DirectoryLogStarts(
+        journal, logs, ports.clock, removal, listeners.prefix_deleted, (holes, erasures.wanted)
+    )
     cleanings = DirectoryCleanings(state.path, ports, logs, removal, state.fail, state.is_active)
     truncations = LogTruncations(ports, logs, removal, recovery_points, journal, state.fail)
     upkeep_parts = UpkeepParts(

@@ -13,8 +13,23 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from lowtide.protocol.records import CURRENT_MAGIC, LOG_OVERHEAD, RECORD_BATCH_OVERHEAD, SMALLEST_BATCH_LENGTH, check_crc, read_batch_header
-from lowtide.protocol.types import NO_LEADER_EPOCH, ZERO_TOPIC_ID, LeaderEpoch, Offset, TopicId, TopicPartition, topic_id_text
+from lowtide.protocol.records import (
+    CURRENT_MAGIC,
+    LOG_OVERHEAD,
+    RECORD_BATCH_OVERHEAD,
+    SMALLEST_BATCH_LENGTH,
+    check_crc,
+    read_batch_header,
+)
+from lowtide.protocol.types import (
+    NO_LEADER_EPOCH,
+    ZERO_TOPIC_ID,
+    LeaderEpoch,
+    Offset,
+    TopicId,
+    TopicPartition,
+    topic_id_text,
+)
 from lowtide.runtime.filesystem import AlreadyLockedError, FileSystem
 from lowtide.storage.checkpoint import (
     CLEAN_SHUTDOWN_MARKER,
@@ -36,8 +51,9 @@ _OFFSET_DIGITS: Final = 20
 
 
 class SurveyedReplica(msgspec.Struct, frozen=True):
-    """One log. `log_end_offset` is exclusive; `leader_epoch` is the latest that it knows, -1 for none. The topic id is in text form.
+    """One log.
 
+    `log_end_offset` is exclusive; `leader_epoch` is the latest that it knows, -1 for none. The topic id is in text form.
     `high_watermark` is the last one that was noted: what is below it was committed, also where the log has lost it since.
     """
 
@@ -51,7 +67,10 @@ class SurveyedReplica(msgspec.Struct, frozen=True):
 
 
 class SurveyedDirectory(msgspec.Struct, frozen=True):
-    """A log directory. `registration`: see `LogDirectory.registration`; `may_lack_records`: see there too, as seen on this machine."""
+    """A log directory.
+
+    `registration`: see `LogDirectory.registration`; `may_lack_records`: see there too, as seen on this machine.
+    """
 
     path: str
     cluster_id: str
@@ -109,7 +128,12 @@ def _survey(filesystem: FileSystem, path: str) -> SurveyedDirectory:
     ]
     registration = int(text) if text.isdigit() else None
     return SurveyedDirectory(
-        path, properties.cluster_id, properties.node_id, registration, tuple(replicas), may_lack_records(filesystem, path)
+        path,
+        properties.cluster_id,
+        properties.node_id,
+        registration,
+        tuple(replicas),
+        may_lack_records(filesystem, path),
     )
 
 
@@ -131,7 +155,9 @@ def _log_starts(filesystem: FileSystem, path: str) -> dict[tuple[TopicId, int], 
         raise StorageError(journal, f"{error}; `lowtide repair-log-start` repairs it") from error
 
 
-def _replica(filesystem: FileSystem, folder: str, key: TopicPartition, topic_id: TopicId, known: _Known) -> SurveyedReplica:
+def _replica(
+    filesystem: FileSystem, folder: str, key: TopicPartition, topic_id: TopicId, known: _Known
+) -> SurveyedReplica:
     start = known.starts.get((topic_id, key.partition), 0)
     bases = sorted(int(name[:_OFFSET_DIGITS]) for name in filesystem.listdir(folder) if _is_segment(name))
     end, epoch = _end_of_log(filesystem, folder, bases, None if known.is_clean else known.recovery_points.get(key, 0))
@@ -141,13 +167,18 @@ def _replica(filesystem: FileSystem, folder: str, key: TopicPartition, topic_id:
         entries = decode_epochs(filesystem.read_bytes(checkpoint), checkpoint)
         epoch = max([epoch, *(each for each, first in entries if first <= end)])
     high_watermark = known.high_watermarks.get(key, 0)
-    return SurveyedReplica(key.topic, key.partition, topic_id_text(topic_id), start, max(start, end), epoch, high_watermark)
+    return SurveyedReplica(
+        key.topic, key.partition, topic_id_text(topic_id), start, max(start, end), epoch, high_watermark
+    )
 
 
-def _end_of_log(filesystem: FileSystem, folder: str, bases: Sequence[Offset], recovery_point: Offset | None) -> tuple[Offset, LeaderEpoch]:
-    """Where a log ends, and its latest leader epoch. Without a recovery point the log was stopped cleanly, and its last batches count.
+def _end_of_log(
+    filesystem: FileSystem, folder: str, bases: Sequence[Offset], recovery_point: Offset | None
+) -> tuple[Offset, LeaderEpoch]:
+    """Where a log ends, and its latest leader epoch.
 
-    Else what lies above the recovery point ends at the first damage, as recovery has it, or gap: records behind one are not used.
+    Without a recovery point the log was stopped cleanly, and its last batches count. Else what lies above the recovery
+    point ends at the first damage, as recovery has it, or gap: records behind one are not used.
     """
     first = len(bases) - 1
     while first > 0 and (recovery_point is None or bases[first] > recovery_point):
@@ -166,7 +197,9 @@ def _end_of_log(filesystem: FileSystem, folder: str, bases: Sequence[Offset], re
 
 
 def _is_segment(name: str) -> bool:
-    return name.endswith(LOG_SUFFIX) and len(name) == _OFFSET_DIGITS + len(LOG_SUFFIX) and name[:_OFFSET_DIGITS].isdigit()
+    return (
+        name.endswith(LOG_SUFFIX) and len(name) == _OFFSET_DIGITS + len(LOG_SUFFIX) and name[:_OFFSET_DIGITS].isdigit()
+    )
 
 
 def _end_of(filesystem: FileSystem, folder: str, base: Offset) -> tuple[Offset, LeaderEpoch, bool]:
@@ -177,7 +210,9 @@ def _end_of(filesystem: FileSystem, folder: str, base: Offset) -> tuple[Offset, 
         header = read_batch_header(file.pread(RECORD_BATCH_OVERHEAD, position))
         if header.magic != CURRENT_MAGIC or header.batch_length < SMALLEST_BATCH_LENGTH or header.base_offset < end:
             break
-        if header.batch_length + LOG_OVERHEAD > size - position or not check_crc(file.pread(header.size_bytes, position), 0, header):
+        if header.batch_length + LOG_OVERHEAD > size - position or not check_crc(
+            file.pread(header.size_bytes, position), 0, header
+        ):
             break
         end, epoch = header.last_offset + 1, max(epoch, header.partition_leader_epoch)
         position += header.size_bytes

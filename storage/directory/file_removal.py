@@ -1,12 +1,14 @@
 """Files on their way out: renamed at once, removed after `file.delete.delay.ms`, both by a worker.
 
-Renaming three thousand files takes 72 ms, so none of it is done in the event loop. What a crash interrupts is finished at the next start,
-which removes `.deleted` files and `-delete` folders.
+Renaming three thousand files takes 72 ms, so none of it is done in the event loop. What a crash interrupts is finished
+at the next start, which removes `.deleted` files and `-delete` folders.
 
-A file's removal takes milliseconds where the disk is busy, and others wait for the same worker: large batches that are checked, folders
-that are renamed. So what is due is removed a few files at a time, and of many segments the logs first, which have all the room.
+A file's removal takes milliseconds where the disk is busy, and others wait for the same worker: large batches that are
+checked, folders that are renamed. So what is due is removed a few files at a time, and of many segments the logs first,
+which have all the room.
 
-The room of what was deleted doesn't wait for the names: as soon as a file is renamed and no reader holds it open, it is emptied.
+The room of what was deleted doesn't wait for the names: as soon as a file is renamed and no reader holds it open, it is
+emptied.
 
 Source: Kafka's LocalLog.deleteSegmentFiles and LogManager.deleteLogs.
 """
@@ -75,7 +77,9 @@ class _Held(msgspec.Struct, frozen=True):
 class FileRemoval:
     """What is to be removed from one log directory. Used from the event loop only."""
 
-    def __init__(self, filesystem: FileSystem, worker: Worker, on_failure: Callable[[OSError], None], *, frees: bool = True) -> None:
+    def __init__(
+        self, filesystem: FileSystem, worker: Worker, on_failure: Callable[[OSError], None], *, frees: bool = True
+    ) -> None:
         """Unless it `frees` what was deleted, the room of files goes with their names."""
         self._frees = frees
         self._filesystem = filesystem
@@ -120,7 +124,9 @@ class FileRemoval:
 
             def marked(outcome: object) -> None:
                 if isinstance(outcome, OSError) and is_passing(outcome):
-                    self._at(max(due_ms, self._now_ms + RETRY_MS), [_piece(_mark_and_unlink, self._filesystem, removed)])
+                    self._at(
+                        max(due_ms, self._now_ms + RETRY_MS), [_piece(_mark_and_unlink, self._filesystem, removed)]
+                    )
                 else:
                     self._after(partial(self._on_marked, removed, due_ms), outcome)
 
@@ -156,7 +162,10 @@ class FileRemoval:
             self._at(due_ms, [_Piece(partial(_remove_tree, self._filesystem, path), [path])])
 
     def free_folders(self, paths: Iterable[str], readers: Readers) -> None:
-        """Gives the room of the records in these folders back as soon as none of `readers` is there any more. The folders stay."""
+        """Gives the room of the records in these folders back as soon as none of `readers` is there any more.
+
+        The folders stay.
+        """
         if not self._frees:
             return
         pieces = [_Piece(partial(_free_folder, self._filesystem, path), [path]) for path in paths]
@@ -168,7 +177,8 @@ class FileRemoval:
     ) -> None:
         """Renames folders, from and to. `on_renamed` is called later, in the loop. A folder that is gone is no fault.
 
-        Where there is no room for another name a folder is removed; unless it `are_kept`: it then stays as it is, and that is an error.
+        Where there is no room for another name a folder is removed; unless it `are_kept`: it then stays as it is, and
+        that is an error.
         """
 
         def done(outcome: object) -> None:
@@ -246,7 +256,9 @@ def _mark_and_unlink(filesystem: FileSystem, removed: list[RemovedSegment]) -> N
     _unlink(filesystem, removed)
 
 
-def _piece(work: Callable[[FileSystem, list[RemovedSegment]], None], filesystem: FileSystem, removed: list[RemovedSegment]) -> _Piece:
+def _piece(
+    work: Callable[[FileSystem, list[RemovedSegment]], None], filesystem: FileSystem, removed: list[RemovedSegment]
+) -> _Piece:
     return _Piece(partial(work, filesystem, removed), removed)
 
 

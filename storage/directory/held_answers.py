@@ -1,7 +1,8 @@
 """Answers to deletes that wait until what they delete has given its room back, within bounds.
 
-A client that deletes behind a producer is thereby no faster than its disk: while a sync takes long, what is deleted and takes room still
-stays below `HELD_BYTES` for each log. Nearly all deletes leave less and are answered when they are durable.
+A client that deletes behind a producer is thereby no faster than its disk: while a sync takes long, what is deleted and
+takes room still stays below `HELD_BYTES` for each log. Nearly all deletes leave less and are answered when they are
+durable.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ class HeldAnswers:
         self._held: list[_Answer] = []
 
     def hold(self, logs: Sequence[Log], give: Callable[[], None]) -> None:
-        """Calls `give` when none of the logs holds it back any more; at once if none does. Their starts are durable and visible."""
+        """Calls `give` when none of the logs holds it back any more; at once if none does.
+
+        Their starts are durable and visible.
+        """
         holding = [log for log in logs if self._holds(log) and log.unfreed_bytes < LARGE_BYTES]
         if holding:
             self._held.append(_Answer(holding, self._clock.monotonic_ms() + HELD_MS, give))
@@ -50,7 +54,10 @@ class HeldAnswers:
             give()
 
     def release(self) -> None:
-        """Gives the answers that nothing holds back any more. To be called when a hole is made, and on the order of each 50 ms."""
+        """Gives the answers that nothing holds back any more.
+
+        To be called when a hole is made, and on the order of each 50 ms.
+        """
         if not self._held:
             return
         now_ms = self._clock.monotonic_ms()

@@ -106,8 +106,13 @@ def create_notes(filesystem: FileSystem, directory: str) -> None:
             filesystem.sync_directory(directory)
 
 
-def write_notes(filesystem: FileSystem, directory: str, sequence: int, holes: Mapping[tuple[TopicId, int], Hole]) -> Barrier:
-    """Writes a version over the one before the last. Returns what makes it durable. Errors: OSError; the last version stays."""
+def write_notes(
+    filesystem: FileSystem, directory: str, sequence: int, holes: Mapping[tuple[TopicId, int], Hole]
+) -> Barrier:
+    """Writes a version over the one before the last.
+
+    Returns what makes it durable. Errors: OSError; the last version stays.
+    """
     path = f"{directory}/{HOLE_NOTES[sequence % 2]}"
     is_new = not filesystem.exists(path)
     file = filesystem.open(path, write=True, create=True)

@@ -1,14 +1,15 @@
 """How topics were configured, by the metadata log that Apache Kafka leaves in one of its log directories.
 
-Kafka's brokers keep a copy of the cluster's metadata in `__cluster_metadata-0`: snapshots (`<offset>-<epoch>.checkpoint`, which hold all
-below that offset) and segments, both of ordinary record batches. A record's value is a frame version, a record type and a version, each an
-unsigned varint, then fields as in a flexible message. Only the few types are read that say which topics there are and how they are
-configured.
+Kafka's brokers keep a copy of the cluster's metadata in `__cluster_metadata-0`: snapshots
+(`<offset>-<epoch>.checkpoint`, which hold all below that offset) and segments, both of ordinary record batches. A
+record's value is a frame version, a record type and a version, each an unsigned varint, then fields as in a flexible
+message. Only the few types are read that say which topics there are and how they are configured.
 
-It changes nothing, and stops at the first batch that isn't whole: what is behind was never committed. It isn't used but to take a directory
-over; where it can't be read the caller continues without.
+It changes nothing, and stops at the first batch that isn't whole: what is behind was never committed. It isn't used but
+to take a directory over; where it can't be read the caller continues without.
 
-Source: Kafka's `AbstractApiMessageSerde`, `ConfigRecord.json` and its neighbours; KIP-630 for snapshots, KIP-868 for transactions.
+Source: Kafka's `AbstractApiMessageSerde`, `ConfigRecord.json` and its neighbours; KIP-630 for snapshots, KIP-868 for
+transactions.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Which log directories a broker has: a small file in each of them that names all.
 
-Without it a directory that isn't mounted looks like one that never was, and its partitions would be created again, empty, in the others.
-With it the broker knows at its start that something is missing: a partition that the metadata know and no directory holds may be there.
+Without it a directory that isn't mounted looks like one that never was, and its partitions would be created again,
+empty, in the others. With it the broker knows at its start that something is missing: a partition that the metadata
+know and no directory holds may be there.
 
-The file, `lowtide-log-dirs`, is text: a line `version=0`, then for each directory its id (as in `meta.properties`) and its absolute path,
-byte by byte as the system has it.
-A file that can't be read says nothing and is written again; it is never a reason to refuse anything.
+The file, `lowtide-log-dirs`, is text: a line `version=0`, then for each directory its id (as in `meta.properties`) and
+its absolute path, byte by byte as the system has it. A file that can't be read says nothing and is written again; it is
+never a reason to refuse anything.
 
 Source: the purpose is that of KIP-858, where the cluster's metadata say which directory a partition is in.
 """

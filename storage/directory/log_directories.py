@@ -67,7 +67,11 @@ class LogDirectories:
         for path in self._directories:
             place = f"{path}/{META_PROPERTIES}"
             try:
-                properties = decode_meta_properties(self._filesystem.read_bytes(place), place) if self._filesystem.exists(place) else None
+                properties = (
+                    decode_meta_properties(self._filesystem.read_bytes(place), place)
+                    if self._filesystem.exists(place)
+                    else None
+                )
             except OSError as error:
                 failure = failure or storage_error(place, error)
             except StorageError as error:
@@ -105,7 +109,10 @@ class LogDirectories:
         return self._filesystem.absolute_path(path)
 
     def usage(self, path: str) -> DirectoryUsage:
-        """What is in a log directory, and how much room there is. Errors: StorageError when it is offline or can't be asked."""
+        """What is in a log directory, and how much room there is.
+
+        Errors: StorageError when it is offline or can't be asked.
+        """
         directory = self._directories[path]
         if not directory.is_online:
             raise StorageError(path, f"the log directory is offline: {directory.state.offline_reason}")
@@ -177,7 +184,11 @@ class LogDirectories:
     @property
     def offline(self) -> dict[str, str]:
         """The directories that are offline, with the reason."""
-        return {path: directory.state.offline_reason or "" for path, directory in self._directories.items() if not directory.is_online}
+        return {
+            path: directory.state.offline_reason or ""
+            for path, directory in self._directories.items()
+            if not directory.is_online
+        }
 
     def commit(self, path: str, barrier: Barrier, on_done: Callable[[OSError | None], None]) -> None:
         """Makes files of others in a log directory durable, behind what is under way there."""
@@ -218,10 +229,10 @@ class LogDirectories:
     # Stopping
 
     def close(self, broker_epoch: int = -1) -> None:
-        """A clean stop: all logs, checkpoints and journals durable, then each directory's marker, then its lock. Blocks for the disk.
+        """A clean stop: all logs, checkpoints and journals durable, then each directory's marker, then its lock.
 
-        Callers that wait for a log start are answered. The logs are not used any more.
-        Errors: the first StorageError, when all directories are done; one that failed, or had failed before, has no marker.
+        Blocks for the disk. Callers that wait for a log start are answered. The logs are not used any more. Errors: the
+        first StorageError, when all directories are done; one that failed, or had failed before, has no marker.
         """
         failure: StorageError | None = None
         self._drain()

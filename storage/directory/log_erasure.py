@@ -8,9 +8,9 @@
 
 `LogErasure` closes the segment if it is the one that is written, has a worker write it again (`erasing.py`), and swaps it in.
 
-Guards: the log start is durable and visible before anything begins (rule DR1); a swap counts only while the log is what it was
-(`segment_swap.py`); compaction and erasing of a log exclude each other (`SegmentSwaps.is_taken`); the state of the producers is durable
-before batches that say it go.
+Guards: the log start is durable and visible before anything begins (rule DR1); a swap counts only while the log is what
+it was (`segment_swap.py`); compaction and erasing of a log exclude each other (`SegmentSwaps.is_taken`); the state of
+the producers is durable before batches that say it go.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def next_step(log: Log, *, makes_holes: bool) -> Step:
         return Step.WRITE_AGAIN
     if (segment.size if place is None else place.position) <= segment.punched:
         return Step.NOTHING
-    # A hole ends where a batch begins, or the log ends; between its last batch and the next segment offsets may be missing.
+    # A hole ends where a batch begins, or the log ends; between its last batch and the next segment offsets may be
+    # missing.
     if makes_holes and log.frees_at_once and (place is not None or start == log.log_end_offset):
         return Step.PUNCH
     return Step.LET_GO if place is None and segment.is_pinned else Step.WRITE_AGAIN

@@ -1,8 +1,8 @@
 """Syncs the logs of one directory: when it's due, one barrier a log at a time, and all of them at a stop.
 
-Guards: what is synced with a log for the first time includes the file that ties its folder to its topic. A lack of room or of a descriptor
-puts a flush off; any other failure is the directory's, unless the log is gone by then. Flushes under way hold few of the files that may be
-open: reads need the others.
+Guards: what is synced with a log for the first time includes the file that ties its folder to its topic. A lack of room
+or of a descriptor puts a flush off; any other failure is the directory's, unless the log is gone by then. Flushes under
+way hold few of the files that may be open: reads need the others.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ class FlushListener(msgspec.Struct, frozen=True, kw_only=True):
 class LogFlusher:
     """Flushes the logs of one directory. Used from the event loop only."""
 
-    def __init__(self, filesystem: FileSystem, committer: Committer, clock: Clock, listener: FlushListener, files: OpenFiles) -> None:
+    def __init__(
+        self, filesystem: FileSystem, committer: Committer, clock: Clock, listener: FlushListener, files: OpenFiles
+    ) -> None:
         """`files` are those of all directories."""
         self._filesystem = filesystem
         self._files = files
@@ -92,7 +94,10 @@ class LogFlusher:
 
     @property
     def _is_full(self) -> bool:
-        """Whether no other flush may begin. One may in any case: where flushes of other directories hold all, none here would begin it."""
+        """Whether no other flush may begin.
+
+        One may in any case: where flushes of other directories hold all, none here would begin it.
+        """
         under_way = len(self._under_way)
         return under_way >= FLUSHES_UNDER_WAY_MAX or (under_way > 0 and not self._files.may_flush)
 
@@ -120,7 +125,11 @@ class LogFlusher:
     def flush_due(self, log: Log, now_ms: int) -> None:
         """Flushes a log if a segment was rolled, or by `flush.messages` or `flush.ms`."""
         unflushed, config = log.log_end_offset - log.recovery_point, log.config
-        if log.flush_wanted or unflushed >= config.flush_messages or (unflushed and now_ms - self._flushed_ms[log] >= config.flush_ms):
+        if (
+            log.flush_wanted
+            or unflushed >= config.flush_messages
+            or (unflushed and now_ms - self._flushed_ms[log] >= config.flush_ms)
+        ):
             self.flush(log)
         if not log.flush_wanted and not config.asks_for_flushes:
             self._attention.pop(log, None)
@@ -138,7 +147,10 @@ class LogFlusher:
         log.on_flushed(log.log_end_offset)
 
     def close(self, logs: Iterable[Log]) -> None:
-        """Ends logs: writes what a clean stop needs and makes all of it durable. For stop code. Errors: OSError, StorageError."""
+        """Ends logs: writes what a clean stop needs and makes all of it durable.
+
+        For stop code. Errors: OSError, StorageError.
+        """
         left = list(logs)
         while left:
             some, left = left[:LOGS_PER_SYNC], left[LOGS_PER_SYNC:]

@@ -1,7 +1,7 @@
 """Logs of one directory, loaded at the start or created later.
 
-Guards: a log's topic id is known before it is served; a new log that could not be created completely leaves no folder; what recovery
-has cut is durable before anything is appended behind it.
+Guards: a log's topic id is known before it is served; a new log that could not be created completely leaves no folder;
+what recovery has cut is durable before anything is appended behind it.
 
 Source: Kafka's LogManager.loadLog and getOrCreateLog.
 """
@@ -54,7 +54,10 @@ class LogLoading:
         *,
         is_ours: bool,
     ) -> None:
-        """`is_ours`: Lowtide has used the directory before. What Kafka wrote may have gaps between segments, from compaction."""
+        """`is_ours`: Lowtide has used the directory before.
+
+        What Kafka wrote may have gaps between segments, from compaction.
+        """
         self.checked = Checked(0, 0, 0)
         self.reports: dict[TopicPartition, LoadReport] = {}
         """What loading repaired."""
@@ -68,14 +71,19 @@ class LogLoading:
 
     # At the start
 
-    def load_all(self, listing: DirectoryListing, configs: Mapping[str, LogConfig], starts: Mapping[TopicPartition, Offset]) -> None:
+    def load_all(
+        self, listing: DirectoryListing, configs: Mapping[str, LogConfig], starts: Mapping[TopicPartition, Offset]
+    ) -> None:
         """Loads every log of the listing, which start at `starts` at least. Start code: it syncs.
 
         Errors: OSError, StorageError for what concerns the whole directory.
         """
         here, path = self._partitions, self._state.path
-        # Recovery points that can't be read cost a longer recovery, high watermarks nothing that a leader doesn't find out again.
-        names = {str(key): key for key in listing.partitions} | {future.name: key for key, future in listing.futures.items()}
+        # Recovery points that can't be read cost a longer recovery, high watermarks nothing that a leader doesn't find
+        # out again.
+        names = {str(key): key for key in listing.partitions} | {
+            future.name: key for key, future in listing.futures.items()
+        }
         known = {*listing.partitions, *listing.futures}
         recovery_points = read_checkpoint(self._filesystem, f"{path}/{RECOVERY_POINT_CHECKPOINT}", known)
         here.recovery_points.begin(recovery_points)
@@ -92,7 +100,9 @@ class LogLoading:
                 config = configs.get(topic_partition.topic, self._settings.default_config)
                 log = self._load_log(topic_partition, topic_id, config, max(start, starts.get(topic_partition, start)))
                 if log.log_start_offset > start and topic_partition in starts:
-                    self._parts.log_starts.request_log_starts([LogStartIncrement(log, log.log_start_offset)], lambda _error: None)
+                    self._parts.log_starts.request_log_starts(
+                        [LogStartIncrement(log, log.log_start_offset)], lambda _error: None
+                    )
             except DamagedSegmentError as error:
                 here.damaged[topic_partition] = error
             except StorageError as error:
@@ -100,12 +110,17 @@ class LogLoading:
                     raise
                 here.unidentified.add(topic_partition)  # `create` loads it when there is room.
         for topic_partition, (name, topic_id) in listing.futures.items():
-            self._load_future(topic_partition, topic_id, name, configs.get(topic_partition.topic, self._settings.default_config))
+            self._load_future(
+                topic_partition, topic_id, name, configs.get(topic_partition.topic, self._settings.default_config)
+            )
         if not self._is_ours:
             self._keep_gaps()
 
     def _load_future(self, topic_partition: TopicPartition, topic_id: TopicId, name: str, config: LogConfig) -> None:
-        """Loads the copy of a log that is being moved here. One that can't be loaded goes: it is made again if it is asked for."""
+        """Loads the copy of a log that is being moved here.
+
+        One that can't be loaded goes: it is made again if it is asked for.
+        """
         self._partitions.futures[topic_partition] = name
         try:
             start = self._parts.journal.value(topic_id, topic_partition.partition) or 0
@@ -116,7 +131,9 @@ class LogLoading:
             self._partitions.take_out(topic_partition)
             self._filesystem.remove_tree(f"{self._state.path}/{name}")
 
-    def _load_log(self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig, log_start_offset: Offset) -> Log:
+    def _load_log(
+        self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig, log_start_offset: Offset
+    ) -> Log:
         report, known, parts = LoadReport(), self._partitions, self._parts
         log = load_log(
             self._place(topic_partition, topic_id, config),
@@ -125,7 +142,9 @@ class LogLoading:
                 high_watermark=known.high_watermarks.old.get(topic_partition, 0),
                 cleaned_to=parts.cleanings.cleaned_to(topic_partition) if self._is_ours else _ALL_CLEANED,
                 log_start_offset=log_start_offset,
-                hole=None if self._state.directory.stopped_cleanly else parts.holes.noted.get((topic_id, topic_partition.partition)),
+                hole=None
+                if self._state.directory.stopped_cleanly
+                else parts.holes.noted.get((topic_id, topic_partition.partition)),
                 clean=self._state.directory.stopped_cleanly,
             ),
             now_ms=self._ports.clock.wall_ms(),
@@ -148,7 +167,10 @@ class LogLoading:
         return log
 
     def _keep_gaps(self) -> None:
-        """What is flushed may have gaps: from the next start on those of Kafka's logs are below the recovery points. It syncs."""
+        """What is flushed may have gaps: from the next start on those of Kafka's logs are below the recovery points.
+
+        It syncs.
+        """
         wanted = [log for log in self._partitions.logs.values() if log.flush_wanted]
         for log in wanted:
             self._sync_what_was_left(log)

@@ -1,11 +1,11 @@
 """All logs of a broker, over all its log directories: opened, made, deleted, truncated, stopped.
 
-Guards: a partition is in one directory only; a partition whose directory is offline isn't created again, empty, in another; a delete that
-spans directories is reported as done when it's durable in all of them.
+Guards: a partition is in one directory only; a partition whose directory is offline isn't created again, empty, in
+another; a delete that spans directories is reported as done when it's durable in all of them.
 
-How the directories are taken at the start is `directory_opening.py`, what is asked of them as such `log_directories.py`, what happens
-inside one of them `directory_logs.py`. It doesn't know
-leaders: that an offset may be deleted is decided by its callers.
+How the directories are taken at the start is `directory_opening.py`, what is asked of them as such
+`log_directories.py`, what happens inside one of them `directory_logs.py`. It doesn't know leaders: that an offset may
+be deleted is decided by its callers.
 
 Source: Kafka's LogManager.
 """
@@ -81,20 +81,33 @@ class LogManager:
         self._listeners = LogListeners()
         self._is_open = False
         settings = settings or LogManagerSettings()
-        cache = SegmentCache(open_max=min(CLOSED_SEGMENTS_MAX, settings.segment_files_max), files_max=settings.segment_files_max)
+        cache = SegmentCache(
+            open_max=min(CLOSED_SEGMENTS_MAX, settings.segment_files_max), files_max=settings.segment_files_max
+        )
         self.files = cache.files
         """The open files of all segments."""
         ports = {
-            path: DirectoryPorts(filesystem=filesystem, clock=clock, committer=committers[given], worker=worker, random=random, cache=cache)
+            path: DirectoryPorts(
+                filesystem=filesystem,
+                clock=clock,
+                committer=committers[given],
+                worker=worker,
+                random=random,
+                cache=cache,
+            )
             for given, path in zip(directories, self._paths, strict=True)
         }
-        self._directories = {path: DirectoryLogs(path, ports[path], settings, self._listeners, self._on_failed) for path in self._paths}
+        self._directories = {
+            path: DirectoryLogs(path, ports[path], settings, self._listeners, self._on_failed) for path in self._paths
+        }
         self.moves = LogMoves(self._directories, ports, self.logs)
         self._beside = SetAsideFolders(filesystem, worker, self._directories, self.logs, self.moves)
         self.preferred = PreferredDirectories()
         answers = HeldAnswers(clock, lambda log: self._directories[log.parent_directory].parts.holes.is_freeing(log))
         self._listeners.freed.append(answers.release)
-        self.directories = LogDirectories(filesystem, self._directories, committers, self._given, answers, self.moves, self._beside)
+        self.directories = LogDirectories(
+            filesystem, self._directories, committers, self._given, answers, self.moves, self._beside
+        )
         """The directories as such: where they are, how they are, what is due in them."""
         self._log_starts: dict[str, DirectoryLogStarts] = {}
         self.log_starts = LogStarts(self._log_starts, committers[self._given[self._paths[0]]])
@@ -111,10 +124,11 @@ class LogManager:
         deleted_topics: Container[TopicId] = (),
         remembered_topics: Mapping[str, RememberedTopics] | None = None,
     ) -> None:
-        """Takes all directories and loads all logs; recovers those that weren't stopped cleanly. Start code: it syncs, and may take long.
+        """Takes all directories and loads all logs; recovers those that weren't stopped cleanly.
 
-        A directory that fails goes offline, with its partitions, if another one is left and it isn't the `required` one. `topics` are
-        those of the cluster's metadata, by name; what is left of others is removed if it is of `deleted_topics`, or else set aside.
+        Start code: it syncs, and may take long. A directory that fails goes offline, with its partitions, if another
+        one is left and it isn't the `required` one. `topics` are those of the cluster's metadata, by name; what is left
+        of others is removed if it is of `deleted_topics`, or else set aside.
         `remembered_topics` are, by directory, those of its last use: see `OpenRequest`.
         Errors: StorageError in one sentence; see `open_directories`.
         """
@@ -147,8 +161,9 @@ class LogManager:
     def expect(self, partitions: Iterable[tuple[TopicPartition, TopicId]]) -> list[TopicPartition]:
         """Takes what the metadata say has been here before; returns those that are offline. Start code: it syncs.
 
-        A partition without a log is one that a crash has lost before it was durable, and may be created again; unless one of the
-        directories that this broker had is missing, for it may be in there. Those directories are remembered until no partition is missed.
+        A partition without a log is one that a crash has lost before it was durable, and may be created again; unless
+        one of the directories that this broker had is missing, for it may be in there. Those directories are remembered
+        until no partition is missed.
         """
         offline, missed = self._opened.offline, False
         for key, topic_id in partitions:
@@ -175,7 +190,11 @@ class LogManager:
     @property
     def damaged(self) -> dict[TopicPartition, StorageError]:
         """Partitions that couldn't be loaded, though their directory could."""
-        return {key: error for directory in self._directories.values() for key, error in directory.partitions.damaged.items()}
+        return {
+            key: error
+            for directory in self._directories.values()
+            for key, error in directory.partitions.damaged.items()
+        }
 
     @property
     def is_open(self) -> bool:
@@ -198,7 +217,9 @@ class LogManager:
         """
         log = self.logs.get(topic_partition)
         if log is not None:
-            assert log.topic_id == topic_id, f"{topic_partition} is the log of another topic, which has to be deleted first"
+            assert log.topic_id == topic_id, (
+                f"{topic_partition} is the log of another topic, which has to be deleted first"
+            )
             return log
         offline = self._opened.offline.get(topic_partition)
         if offline is not None and offline.topic_id in (topic_id, ZERO_TOPIC_ID):
@@ -225,11 +246,19 @@ class LogManager:
         online = [
             each
             for each in self._directories.values()
-            if each.is_online and topic_partition not in each.partitions and topic_partition not in each.parts.deletions.leaving
+            if each.is_online
+            and topic_partition not in each.partitions
+            and topic_partition not in each.parts.deletions.leaving
         ]
         preferred = self.preferred.get(topic_partition)
-        known = [directory for directory in online if directory.parts.journal.value(topic_id, topic_partition.partition) is not None]
-        return known[:1] or sorted(online, key=lambda directory: (directory.path != preferred, len(directory.partitions)))
+        known = [
+            directory
+            for directory in online
+            if directory.parts.journal.value(topic_id, topic_partition.partition) is not None
+        ]
+        return known[:1] or sorted(
+            online, key=lambda directory: (directory.path != preferred, len(directory.partitions))
+        )
 
     def delete_logs(self, partitions: Iterable[TopicPartition], on_done: OnDurable, *, set_aside: bool = False) -> None:
         """Deletes logs: they are out of sight at once; `on_done` runs when their names may be used again, their log starts forgotten.
@@ -264,17 +293,24 @@ class LogManager:
         self._listeners.not_erased.append(on_not_erased)
 
     def truncate(self, log: Log, offset: Offset, on_settled: OnDurable) -> None:
-        """Cuts a log at `offset`, its new end. It takes no records before `on_settled(None)`. See `LogTruncations.truncate`."""
+        """Cuts a log at `offset`, its new end.
+
+        It takes no records before `on_settled(None)`. See `LogTruncations.truncate`.
+        """
         self._directories[log.parent_directory].parts.truncations.truncate(log, offset, on_settled)
         self.moves.on_truncated(log)
         self._beside.on_truncated(log)
 
-    def begin_anew(self, log: Log, offset: Offset, leader_epoch: LeaderEpoch, is_wanted: Callable[[], bool], on_settled: OnDurable) -> None:
+    def begin_anew(
+        self, log: Log, offset: Offset, leader_epoch: LeaderEpoch, is_wanted: Callable[[], bool], on_settled: OnDurable
+    ) -> None:
         """Empties a log, which then starts and ends at `offset`; it takes no records before `on_settled(None)`.
 
         `is_wanted` is asked once more when the journal has it. See `LogTruncations.begin_anew`.
         """
-        self._directories[log.parent_directory].parts.truncations.begin_anew(log, offset, leader_epoch, is_wanted, on_settled)
+        self._directories[log.parent_directory].parts.truncations.begin_anew(
+            log, offset, leader_epoch, is_wanted, on_settled
+        )
         self.moves.on_truncated(log)
         self._beside.on_truncated(log)
 
@@ -311,7 +347,13 @@ class LogManager:
     # Due work and failure
 
     def begin_cleaning(
-        self, log: Log, cleanable: Cleanable, limits: CleaningLimits, worker: HeavyWorker, now_ms: int, on_cleaned: OnCleaned
+        self,
+        log: Log,
+        cleanable: Cleanable,
+        limits: CleaningLimits,
+        worker: HeavyWorker,
+        now_ms: int,
+        on_cleaned: OnCleaned,
     ) -> LogCleaning:
         """Has a log compacted. See `DirectoryCleanings.begin`."""
         cleanings = self._directories[log.parent_directory].parts.cleanings
@@ -324,8 +366,9 @@ class LogManager:
     def fail_directory_of(self, log: Log, error: OSError | StorageError) -> None:
         """A write to, or a read from, a log has failed: its whole directory goes offline.
 
-        Not where room or a resource was lacking: the caller has answered with an error, and what it wanted may succeed later. Nor where the
-        files are missing of a log that was deleted or moved away: a caller that still had it finds them gone.
+        Not where room or a resource was lacking: the caller has answered with an error, and what it wanted may succeed
+        later. Nor where the files are missing of a log that was deleted or moved away: a caller that still had it finds
+        them gone.
         """
         kind = failure_kind(error.error_number if isinstance(error, StorageError) else error.errno)
         has_left = kind is FailureKind.GONE and self.logs.get(log.topic_partition) is not log
@@ -359,10 +402,10 @@ class LogManager:
     # Stopping
 
     def close(self, broker_epoch: int = -1) -> None:
-        """A clean stop: all logs, checkpoints and journals durable, then each directory's marker, then its lock. Blocks for the disk.
+        """A clean stop: all logs, checkpoints and journals durable, then each directory's marker, then its lock.
 
-        Callers that wait for a log start are answered. The logs are not used any more.
-        Errors: the first StorageError, when all directories are done; one that failed, or had failed before, has no marker.
+        Blocks for the disk. Callers that wait for a log start are answered. The logs are not used any more. Errors: the
+        first StorageError, when all directories are done; one that failed, or had failed before, has no marker.
         """
         self.directories.close(broker_epoch)
 

@@ -100,7 +100,9 @@ class LogMove:
     @property
     def durable_to(self) -> Offset:
         """Up to where (exclusive) the source is in the copy, and on the disk."""
-        return self.source.log_start_offset if self.future is None or not self._is_checked else self.future.recovery_point
+        return (
+            self.source.log_start_offset if self.future is None or not self._is_checked else self.future.recovery_point
+        )
 
     # ------------------------------------------------------------------ what happens to its source
     def on_truncated(self) -> None:
@@ -259,7 +261,8 @@ class LogMove:
         began_ns, wall_ms = ports.clock.monotonic_ns(), ports.clock.wall_ms()
         appended = future.append_as_follower(memoryview(content), now_ms=wall_ms)
         if not isinstance(appended, FollowerAppend):
-            # A full disk passes. A batch that doesn't fit was read before the copy changed, and one that is damaged stops the move there.
+            # A full disk passes. A batch that doesn't fit was read before the copy changed, and one that is damaged
+            # stops the move there.
             return False
         self.target.remove_segments(appended.removed)
         future.advance_high_watermark(self.source.high_watermark)
@@ -277,7 +280,10 @@ class LogMove:
     def _may_end(self, future: Log) -> bool:
         """Whether little is left, so that what comes before the end is worth its while."""
         source, last_bytes = self.source, 2 * self._chunk_bytes
-        return source.bytes_between(max(future.log_end_offset, source.log_start_offset), source.log_end_offset, last_bytes) < last_bytes
+        return (
+            source.bytes_between(max(future.log_end_offset, source.log_start_offset), source.log_end_offset, last_bytes)
+            < last_bytes
+        )
 
     def _try_to_end(self, future: Log) -> None:
         """Errors: StorageError, OSError."""
@@ -329,12 +335,16 @@ class LogMove:
             else:
                 self.step()
 
-        # With the id of its topic, which a log that was never flushed may lack on the disk: both folders must tell that they are of one.
+        # With the id of its topic, which a log that was never flushed may lack on the disk: both folders must tell that
+        # they are of one.
         files = tuple(FileToSync(ports.filesystem, each) for each in (f"{source.directory}/{PARTITION_METADATA}", path))
         ports.committer.submit(Barrier(files=files, directories=(source.directory,)), noted)
 
     def _catch_up(self, future: Log) -> bool:
-        """Copies the rest within this turn of the loop. Returns whether the copy has all of it. Errors: StorageError, OSError."""
+        """Copies the rest within this turn of the loop.
+
+        Returns whether the copy has all of it. Errors: StorageError, OSError.
+        """
         while self.lag:
             read = self._next(future, self._chunk_bytes)
             if read is None or not self._append(future, read.file.pread(read.size, read.position)):
@@ -353,8 +363,9 @@ class LogMove:
         except OSError as error:
             if not is_passing(error):
                 target.fail(error)
-        # Before anything else becomes durable in that directory, for its committer keeps the order. A power cut before that may leave the
-        # source as the partition's log: no producer is answered for what only the copy has on the disk until it is flushed behind the name.
+        # Before anything else becomes durable in that directory, for its committer keeps the order. A power cut before
+        # that may leave the source as the partition's log: no producer is answered for what only the copy has on the
+        # disk until it is flushed behind the name.
         future.lower_recovery_point(source.recovery_point)
         self._place.target.committer.submit(Barrier(directories=(target.path,)), partial(self._place.on_named, self))
         target.flush(future)

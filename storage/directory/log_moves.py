@@ -123,7 +123,9 @@ class LogMoves:
             if log is not None and not log.offline:
                 # Not before the journal has where it starts.
                 starts = self._directories[log.parent_directory].parts.log_starts
-                starts.request_log_starts([LogStartIncrement(log, log.log_start_offset)], partial(self._on_start_durable, log))
+                starts.request_log_starts(
+                    [LogStartIncrement(log, log.log_start_offset)], partial(self._on_start_durable, log)
+                )
         everything_works = all(directory.is_online for directory in self._directories.values())
         for directory in self._directories.values():
             for key in list(directory.partitions.futures) if directory.is_online else ():
@@ -216,7 +218,12 @@ class LogMoves:
 
     def _is_going_on(self, move: LogMove) -> bool:
         key, source = move.source.topic_partition, move.source
-        return self._moves.get(key) is move and self._logs.get(key) is source and not source.offline and move.target.is_online
+        return (
+            self._moves.get(key) is move
+            and self._logs.get(key) is source
+            and not source.offline
+            and move.target.is_online
+        )
 
     def _on_failure(self, path: str, error: StorageError) -> None:
         self._directories[path].fail(error)

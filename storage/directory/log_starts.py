@@ -1,14 +1,15 @@
 """The way of a log start offset in storage: requested, durable, visible.
 
-A delete, a rule of retention and a leader's answer all raise a log start by the same value, a `LogStartIncrement`, and in the same steps:
+A delete, a rule of retention and a leader's answer all raise a log start by the same value, a `LogStartIncrement`, and
+in the same steps:
 
     request_log_start         the offset is pending; the journal of its directory writes it; nothing is visible
     on_log_starts_durable     the entry can't be lost any more
     make_log_start_visible    records below it can't be read; whole segments below it leave the log
 
-Guards: a log start is visible only when the journal has it durably (rule DR1); an increment that a truncation has overtaken is never made
-visible, for the records above its end are others (`storage/log/offsets.py`, `cut`); an increment that spans directories is reported when
-it is durable in all of them.
+Guards: a log start is visible only when the journal has it durably (rule DR1); an increment that a truncation has
+overtaken is never made visible, for the records above its end are others (`storage/log/offsets.py`, `cut`); an
+increment that spans directories is reported when it is durable in all of them.
 
 It doesn't know leaders: that an offset may be deleted is decided by its callers. Source: KIP-107.
 """
@@ -55,8 +56,9 @@ class DirectoryLogStarts:
         listeners: Sequence[OnPrefixDeleted],
         freeing: tuple[DirectoryHoles, dict[Log, None]],
     ) -> None:
-        """`logs` as they come and go. `listeners` are called when a log start has risen, or segments below one have left a log.
+        """`logs` as they come and go.
 
+        `listeners` are called when a log start has risen, or segments below one have left a log.
         The first of `freeing` makes holes of what is deleted; into the second go logs of which it is to be erased.
         """
         self._holes, self._erased = freeing
@@ -79,7 +81,9 @@ class DirectoryLogStarts:
         entries = [LogStartIncrement(log, log.log_start_pending).entry for log, _ in increments]
         self._journal.request_log_starts(entries, partial(self._on_log_starts_durable, increments, on_durable))
 
-    def _on_log_starts_durable(self, increments: Sequence[LogStartIncrement], on_durable: OnDurable, error: OSError | None) -> None:
+    def _on_log_starts_durable(
+        self, increments: Sequence[LogStartIncrement], on_durable: OnDurable, error: OSError | None
+    ) -> None:
         risen: list[tuple[Log, Offset, list[RemovedSegment]]] = []
         if error is None:
             logs = self._logs
@@ -88,7 +92,8 @@ class DirectoryLogStarts:
                 if logs.get(log.topic_partition) is log and not self._make_log_start_visible(log, offset, risen):
                     overtaken.append(LogStartIncrement(log, log.log_start_offset).entry)
             if overtaken and not self._is_stopped:
-                # A truncation came between, and whatever is written above its end now wasn't meant: the journal may not say so either.
+                # A truncation came between, and whatever is written above its end now wasn't meant: the journal may not
+                # say so either.
                 self._journal.request_log_starts(overtaken, lambda _error: None)
             if self._holes.hurried:
                 self._holes.hurry_behind_answers()
@@ -100,7 +105,9 @@ class DirectoryLogStarts:
                 for listener in self._listeners:
                     listener(log, before, removed)
 
-    def _make_log_start_visible(self, log: Log, offset: Offset, risen: list[tuple[Log, Offset, list[RemovedSegment]]]) -> bool:
+    def _make_log_start_visible(
+        self, log: Log, offset: Offset, risen: list[tuple[Log, Offset, list[RemovedSegment]]]
+    ) -> bool:
         """Adds to `risen` what listeners get. Returns False if the increment was overtaken by a truncation."""
         before, removed = log.log_start_offset, log.make_log_start_visible(offset)
         if removed:
@@ -127,9 +134,10 @@ class LogStarts:
     def request_log_starts(self, increments: Sequence[LogStartIncrement], on_durable: OnDurable) -> None:
         """Raises log start offsets, each at or below its high watermark, as the caller has checked.
 
-        At once each log's `log_start_pending` rises; nothing is visible. When all are durable, the logs' starts rise (but for a log that
-        was deleted, or truncated below meanwhile), segments wholly below go in the background, and `on_durable(None)` is called: never
-        from within this call. One frame in the journal of each directory concerned, whatever the number of partitions.
+        At once each log's `log_start_pending` rises; nothing is visible. When all are durable, the logs' starts rise
+        (but for a log that was deleted, or truncated below meanwhile), segments wholly below go in the background, and
+        `on_durable(None)` is called: never from within this call. One frame in the journal of each directory concerned,
+        whatever the number of partitions.
         `on_durable` is given an error if a directory is, or goes, offline; the other directories' starts rise.
         """
         if len(increments) == 1:

@@ -1,13 +1,14 @@
 """Truncations of the logs of one directory, carried out so that no crash mixes what was cut with what is new.
 
-Guards: nothing is appended to a log (`Log.unsettled`) from the moment in which it is cut until the cut, the log start that falls with it,
-and the lowered recovery point are on the disk. A log start that falls is journalled after the cut: a crash in between leaves an empty log
-at the old start, not records that had been deleted. One that rises, with a log that starts over at another place, is journalled before.
-A truncation ends the rises that are under way, for the records that they were meant for may be others soon.
+Guards: nothing is appended to a log (`Log.unsettled`) from the moment in which it is cut until the cut, the log start
+that falls with it, and the lowered recovery point are on the disk. A log start that falls is journalled after the cut:
+a crash in between leaves an empty log at the old start, not records that had been deleted. One that rises, with a log
+that starts over at another place, is journalled before. A truncation ends the rises that are under way, for the records
+that they were meant for may be others soon.
 
-A step that lacks room, or a descriptor, is repeated by `retry`, and the log stays unsettled until then; only a cut that has changed nothing
-is refused. Each step asks first whether its log is still here: the files of a log that was deleted or moved away are missing, which says
-nothing of the disk.
+A step that lacks room, or a descriptor, is repeated by `retry`, and the log stays unsettled until then; only a cut that
+has changed nothing is refused. Each step asks first whether its log is still here: the files of a log that was deleted
+or moved away are missing, which says nothing of the disk.
 
 Source: the models of log starts and log ends say what must hold; Kafka's Partition.truncateTo has no such steps.
 """
@@ -74,8 +75,8 @@ class LogTruncations:
     def truncate(self, log: Log, offset: Offset, on_settled: OnDurable) -> None:
         """Cuts a log at `offset`, its new end, at once. `on_settled` is called later: from then on records may follow.
 
-        Below the log start that falls, too. At or above the log end nothing goes but leader epochs. `on_settled` is given an error that
-        passes (`is_passing`) if the log is as it was: then the caller may ask again.
+        Below the log start that falls, too. At or above the log end nothing goes but leader epochs. `on_settled` is
+        given an error that passes (`is_passing`) if the log is as it was: then the caller may ask again.
         """
         start, had_rise = log.log_start_offset, log.log_start_pending > log.log_start_offset
         try:
@@ -90,18 +91,25 @@ class LogTruncations:
         log.unsettled += 1
         self._settle(_Settling(log=log, on_settled=on_settled, must_journal=must_journal), truncation)
 
-    def begin_anew(self, log: Log, offset: Offset, leader_epoch: LeaderEpoch, is_wanted: Callable[[], bool], on_settled: OnDurable) -> None:
+    def begin_anew(
+        self, log: Log, offset: Offset, leader_epoch: LeaderEpoch, is_wanted: Callable[[], bool], on_settled: OnDurable
+    ) -> None:
         """Empties a log, which then starts and ends at `offset`, at or above its end: in the journal, on the disk, then `on_settled`.
 
         `leader_epoch` is that of the leader whose log starts there. `is_wanted` is asked in between: if it isn't any more, the journal is
         put right and the log stays as it is. `on_settled` is given an error that passes if the journal had no room.
         """
-        beginning = _Beginning(log=log, offset=offset, leader_epoch=leader_epoch, is_wanted=is_wanted, on_settled=on_settled)
+        beginning = _Beginning(
+            log=log, offset=offset, leader_epoch=leader_epoch, is_wanted=is_wanted, on_settled=on_settled
+        )
         log.unsettled += 1
         self._journal.request_log_starts([LogStartIncrement(log, offset).entry], partial(self._on_begun, beginning))
 
     def settle_later(self, log: Log) -> None:
-        """A start has cut the log and had no room to make that durable: nothing is appended before that is done. For start code."""
+        """A start has cut the log and had no room to make that durable: nothing is appended before that is done.
+
+        For start code.
+        """
         log.unsettled += 1
         settling = _Settling(log=log, on_settled=lambda _error: None, must_journal=False)
         self._stalled.append(partial(self._make_durable, settling))
@@ -184,7 +192,10 @@ class LogTruncations:
             self._fail(error, settling.on_settled)
 
     def _write_start(self, settling: _Settling, on_written: Callable[[_Settling, OSError | None], None]) -> None:
-        """Journals where the log starts, or will: behind every rise that was on its way. A log that is gone has no entry any more."""
+        """Journals where the log starts, or will: behind every rise that was on its way.
+
+        A log that is gone has no entry any more.
+        """
         log = settling.log
 
         def written(error: OSError | None) -> None:

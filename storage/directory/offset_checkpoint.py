@@ -1,9 +1,11 @@
 """An offset checkpoint that is written again and again: recovery points, high watermarks.
 
-Guards: one version of the file is on its way at a time, and a caller that waits gets only a version that was begun after its call.
+Guards: one version of the file is on its way at a time, and a caller that waits gets only a version that was begun
+after its call.
 
-A full disk keeps the old version, which may be out of date but never wrong, except where a caller waits: then entries are meant to go (a
-partition was deleted, its name may be used again), and the file is removed, for no knowledge is safe and old knowledge isn't.
+A full disk keeps the old version, which may be out of date but never wrong, except where a caller waits: then entries
+are meant to go (a partition was deleted, its name may be used again), and the file is removed, for no knowledge is safe
+and old knowledge isn't.
 """
 
 from __future__ import annotations
@@ -60,7 +62,10 @@ class OffsetCheckpoint:
         self._waiting: list[OnWritten] = []
 
     def write(self) -> Iterator[None]:
-        """Begins a new version if there's something new and none is under way. Made a step at a time, of what is true at the first."""
+        """Begins a new version if there's something new and none is under way.
+
+        Made a step at a time, of what is true at the first.
+        """
         if self._under_way or self._stopping:
             return
         values = self._values()
@@ -79,7 +84,10 @@ class OffsetCheckpoint:
             self._begin(b"".join(pieces), [])
 
     def write_and_tell(self, on_written: OnWritten) -> None:
-        """Has the file hold what is true now, or not exist, and the names of its folder durable. `on_written` is called later, once."""
+        """Has the file hold what is true now, or not exist, and the names of its folder durable.
+
+        `on_written` is called later, once.
+        """
         if self._stopping:
             on_written(self._stopped_error())
             return
@@ -88,7 +96,10 @@ class OffsetCheckpoint:
             self._begin_for_waiting()
 
     def stop(self) -> None:
-        """Begins nothing more: the committer is about to close. A caller that waits for a version that isn't under way gets an error."""
+        """Begins nothing more: the committer is about to close.
+
+        A caller that waits for a version that isn't under way gets an error.
+        """
         self._stopping = True
         waiting, self._waiting = self._waiting, []
         _tell(waiting, self._stopped_error())
@@ -165,10 +176,11 @@ def _tell(waiting: list[OnWritten], error: OSError) -> None:
 
 
 def read_checkpoint(filesystem: FileSystem, path: str, here: Container[TopicPartition]) -> dict[TopicPartition, Offset]:
-    """What a checkpoint says of the partitions that are here; nothing if it can't be read. Start code: it may sync. Errors: OSError.
+    """What a checkpoint says of the partitions that are here; nothing if it can't be read.
 
-    If it says something of others, a deletion was interrupted. Their names may be used again from now on, and a new log's bytes mustn't
-    go unchecked on the word of an old one: the file is written again without them, or removed where the disk is full.
+    Start code: it may sync. Errors: OSError. If it says something of others, a deletion was interrupted. Their names
+    may be used again from now on, and a new log's bytes mustn't go unchecked on the word of an old one: the file is
+    written again without them, or removed where the disk is full.
     """
     if not filesystem.exists(path):
         return {}

@@ -24,7 +24,10 @@ class RegistrationNotes:
         self._directories = directories
 
     def registrations(self) -> dict[str, int | None]:
-        """By online directory, the number of the registration that reached it last, None where it has none. Start code: it may fail one."""
+        """By online directory, the number of the registration that reached it last, None where it has none.
+
+        Start code: it may fail one.
+        """
         numbers = {}
         for path, directory in self._directories.items():
             if directory.is_online:

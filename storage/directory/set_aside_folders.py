@@ -81,7 +81,10 @@ class SetAsideFolders:
         return len(self._requests)
 
     def erase(self, log: Log, offset: Offset, on_done: OnErased) -> Callable[[], object]:
-        """Erases what other folders of the log's partition have below `offset`, then calls `on_done`. Returns what takes that back."""
+        """Erases what other folders of the log's partition have below `offset`, then calls `on_done`.
+
+        Returns what takes that back.
+        """
         request = _Request(log, offset, on_done)
         self._requests[request] = None
         return lambda: self._requests.pop(request, None)
@@ -97,7 +100,10 @@ class SetAsideFolders:
             self._answer(request, EraseFailedError("the broker stops"))
 
     def round(self) -> Iterator[None]:
-        """Begins to look for what is asked for. To be begun some twenty times a second, and always to be taken to its end."""
+        """Begins to look for what is asked for.
+
+        To be begun some twenty times a second, and always to be taken to its end.
+        """
         if not self._requests or self._is_looking:
             return
         sought: dict[_Request, Sought] = {}
@@ -117,12 +123,16 @@ class SetAsideFolders:
             return EraseFailedError("the replica is no longer here") if current is None else EraseChangedError(MOVED)
         offline = next((path for path, each in self._directories.items() if not each.is_online), None)
         return (
-            None if offline is None else EraseFailedError(f"the log directory {offline} is offline, and may have records of the partition")
+            None
+            if offline is None
+            else EraseFailedError(f"the log directory {offline} is offline, and may have records of the partition")
         )
 
     def _served(self, log: Log) -> frozenset[str]:
         move = self._moves.move_of(log)
-        return frozenset({log.directory} | ({move.future.directory} if move is not None and move.future is not None else set()))
+        return frozenset(
+            {log.directory} | ({move.future.directory} if move is not None and move.future is not None else set())
+        )
 
     def _look(self, sought: Mapping[_Request, Sought]) -> None:
         self._is_looking = True
@@ -148,10 +158,13 @@ class SetAsideFolders:
 
         for path, directory in self._directories.items():
             self._worker.submit(
-                partial(_erase_beside, self._filesystem, path, list(sought.values())), partial(self._on_erased, directory, path, on_done)
+                partial(_erase_beside, self._filesystem, path, list(sought.values())),
+                partial(self._on_erased, directory, path, on_done),
             )
 
-    def _on_erased(self, directory: DirectoryLogs, path: str, on_done: Callable[[str, object], None], outcome: object) -> None:
+    def _on_erased(
+        self, directory: DirectoryLogs, path: str, on_done: Callable[[str, object], None], outcome: object
+    ) -> None:
         """Have the disk know, also of what was removed before."""
         if isinstance(outcome, BaseException) or not directory.is_online:
             on_done(path, outcome)
@@ -165,7 +178,10 @@ class SetAsideFolders:
             elif self._served(request.log) != each.served:
                 continue  # A move has begun or ended meanwhile: look again.
             elif each.key in kept:
-                self._answer(request, EraseFailedError(f"the folder {kept[each.key]} was set aside, and has deleted records: remove it"))
+                self._answer(
+                    request,
+                    EraseFailedError(f"the folder {kept[each.key]} was set aside, and has deleted records: remove it"),
+                )
             else:
                 self._answer(request, None)
 
@@ -175,7 +191,10 @@ class SetAsideFolders:
 
 
 def _erase_beside(filesystem: FileSystem, path: str, sought: Sequence[Sought]) -> dict[TopicPartition, str]:
-    """Removes the folders that are being deleted; returns those that stay with a record below its offset. Errors: OSError."""
+    """Removes the folders that are being deleted; returns those that stay with a record below its offset.
+
+    Errors: OSError.
+    """
     kept: dict[TopicPartition, str] = {}
     by_key: dict[TopicPartition, list[Sought]] = {}
     for each in sought:
@@ -208,5 +227,7 @@ def _erase_folder(filesystem: FileSystem, folder: str, sought: Sought, kept: dic
 
 def _has_records_below(filesystem: FileSystem, folder: str, offset: Offset) -> bool:
     """Whether a segment of the folder begins below `offset`. Errors: OSError."""
-    digits = (name[:OFFSET_DIGITS] for name in filesystem.listdir(folder) if name[OFFSET_DIGITS:].startswith(LOG_SUFFIX))
+    digits = (
+        name[:OFFSET_DIGITS] for name in filesystem.listdir(folder) if name[OFFSET_DIGITS:].startswith(LOG_SUFFIX)
+    )
     return any(each.isdigit() and int(each) < offset for each in digits)

@@ -1,10 +1,10 @@
 """What a failed sync leaves behind, and how the next start gets over it.
 
-After a failed sync the system may call pages clean that the disk doesn't hold: they can be read, and syncing them again proves nothing.
-While the machine runs on, a broker that starts again would take them for safe and put acknowledged records behind a hole that opens with
-the next power cut. So the directory is marked when it fails. The mark needs no durability: after a power cut only what is durable can be
-read, and all is well without it. A start that finds the mark writes everything above the recovery points again, syncs it, and removes the
-mark.
+After a failed sync the system may call pages clean that the disk doesn't hold: they can be read, and syncing them again
+proves nothing. While the machine runs on, a broker that starts again would take them for safe and put acknowledged
+records behind a hole that opens with the next power cut. So the directory is marked when it fails. The mark needs no
+durability: after a power cut only what is durable can be read, and all is well without it. A start that finds the mark
+writes everything above the recovery points again, syncs it, and removes the mark.
 
 Source: PostgreSQL's "fsyncgate", 2018.
 """
@@ -30,10 +30,14 @@ def mark_failed(filesystem: FileSystem, directory: str) -> None:
 
 
 def write_anew(
-    filesystem: FileSystem, directory: str, folders: Mapping[str, TopicPartition], recovery_points: Mapping[TopicPartition, Offset]
+    filesystem: FileSystem,
+    directory: str,
+    folders: Mapping[str, TopicPartition],
+    recovery_points: Mapping[TopicPartition, Offset],
 ) -> bool:
-    """If the directory is marked, write what may not be on the disk once more, and sync it. Start code. Returns whether it was marked.
+    """If the directory is marked, write what may not be on the disk once more, and sync it.
 
+    Start code. Returns whether it was marked.
     Errors: OSError; the mark then stays.
     """
     mark = f"{directory}/{SYNC_FAILED_MARK}"

@@ -16,7 +16,13 @@ from lowtide.protocol.types import NO_TIMESTAMP, Offset
 from lowtide.runtime.filesystem import Buffer, File, FileSystem
 from lowtide.storage.log.index import OffsetIndex, TimeIndex
 from lowtide.storage.log.open_transactions import CompletedTransaction
-from lowtide.storage.log.segment_names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, offset_name
+from lowtide.storage.log.segment_names import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    offset_name,
+)
 from lowtide.storage.log.transaction_index import encode_aborted
 
 CLEANED_SUFFIX: Final = ".cleaned"
@@ -30,7 +36,10 @@ _WRITE_BYTES: Final = 1 << 20
 
 
 def remove_cleaned(filesystem: FileSystem, directory: str) -> None:
-    """Removes all such files from a log's folder, when nothing is writing one. For a worker. Errors: OSError; a missing folder is none."""
+    """Removes all such files from a log's folder, when nothing is writing one.
+
+    For a worker. Errors: OSError; a missing folder is none.
+    """
     with contextlib.suppress(FileNotFoundError):
         for name in filesystem.listdir(directory):
             if name.endswith(CLEANED_SUFFIX):
@@ -54,7 +63,10 @@ class CleanedSize(msgspec.Struct):
 
 
 class CleanedSegment:
-    """A segment that a compaction writes. `append` any number of times, then `finish` or `abandon`. Errors of all of them: OSError."""
+    """A segment that a compaction writes.
+
+    `append` any number of times, then `finish` or `abandon`. Errors of all of them: OSError.
+    """
 
     def __init__(self, filesystem: FileSystem, directory: str, base_offset: Offset, interval_bytes: int) -> None:
         """A leftover of the same name is overwritten. About every `interval_bytes` the indexes get an entry."""
@@ -104,7 +116,10 @@ class CleanedSegment:
             self._parts, self._parts_bytes = [], 0
 
     def finish(self, aborted: list[CompletedTransaction]) -> None:
-        """Writes what is left and the indexes, and has all of it on the disk. `aborted` are the transactions whose markers stay in it."""
+        """Writes what is left and the indexes, and has all of it on the disk.
+
+        `aborted` are the transactions whose markers stay in it.
+        """
         self._write()
         self._file.sync()
         self._times.maybe_append(self._max_timestamp, self._max_timestamp_offset)

@@ -1,11 +1,13 @@
 """A hole: the beginning of a segment of which every record is deleted, without its bytes.
 
-In the `.log` file it is an empty record batch (no records, as compaction leaves them) that begins at byte 0, with the segment's base
-offset, and ends where the first batch begins that is kept. Behind its header lie zeros, for which the file system keeps no blocks. So each
-reader of the format passes over a hole by one header, Apache Kafka's tools included.
+In the `.log` file it is an empty record batch (no records, as compaction leaves them) that begins at byte 0, with the
+segment's base offset, and ends where the first batch begins that is kept. Behind its header lie zeros, for which the
+file system keeps no blocks. So each reader of the format passes over a hole by one header, Apache Kafka's tools
+included.
 
-Its CRC is that of a batch with all those zeros. After a power cut some blocks may still have what was there before: then the checksum of
-the bytes is wrong, the one of header and zeros is right, and that is what makes a batch a hole here. What lies inside is never looked at.
+Its CRC is that of a batch with all those zeros. After a power cut some blocks may still have what was there before:
+then the checksum of the bytes is wrong, the one of header and zeros is right, and that is what makes a batch a hole
+here. What lies inside is never looked at.
 
     >>> hole = Hole(base_offset=100, next_offset=250, size=4096, leader_epoch=3)
     >>> decode_hole(hole.encode(), 100) == hole
@@ -15,7 +17,8 @@ the bytes is wrong, the one of header and zeros is right, and that is what makes
 
 Which bytes may become one, and when, is decided in `directory_holes.py`.
 
-Source: Kafka's DefaultRecordBatch.writeEmptyHeader; "How does one combine CRCs", zlib's crc32_combine (Mark Adler), for checksums of zeros.
+Source: Kafka's DefaultRecordBatch.writeEmptyHeader; "How does one combine CRCs", zlib's crc32_combine (Mark Adler), for
+checksums of zeros.
 """
 
 from __future__ import annotations
@@ -73,7 +76,13 @@ def decode_hole(head: bytes, base_offset: Offset) -> Hole | None:
     if len(head) < HOLE_HEADER_BYTES:
         return None
     found, length, epoch, magic, _crc, _attributes, delta, *_rest, count = BATCH_HEADER_STRUCT.unpack_from(head)
-    if found != base_offset or magic != CURRENT_MAGIC or count or delta < 0 or length + LOG_OVERHEAD < HOLE_HEADER_BYTES:
+    if (
+        found != base_offset
+        or magic != CURRENT_MAGIC
+        or count
+        or delta < 0
+        or length + LOG_OVERHEAD < HOLE_HEADER_BYTES
+    ):
         return None
     hole = Hole(found, found + delta + 1, length + LOG_OVERHEAD, epoch)
     return hole if hole.encode() == head[:HOLE_HEADER_BYTES] else None

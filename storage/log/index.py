@@ -1,7 +1,7 @@
 """The two sparse indexes of a segment, in memory: offset -> byte place, and timestamp -> offset.
 
-They only save scanning: everything in them can be rebuilt from the batches, and a reader checks what it finds at the place they name.
-They hold one entry for each `index.interval.bytes` of batches or so. The files have no checksum.
+They only save scanning: everything in them can be rebuilt from the batches, and a reader checks what it finds at the
+place they name. They hold one entry for each `index.interval.bytes` of batches or so. The files have no checksum.
 
 `<base>.index`, entries of 8 bytes, big-endian:
 
@@ -13,8 +13,9 @@ They hold one entry for each `index.interval.bytes` of batches or so. The files 
     0  int64  largest timestamp in the segment up to and with that batch
     8  int32  last offset of the batch that has this timestamp, minus the base offset
 
-Valid: whole entries; offsets (and places, and timestamps) strictly rise, offsets of a time index may stay equal. Trailing zeros are no
-entries: Kafka preallocates these files and trims them only at a clean stop. A file that isn't valid is rebuilt, never an error.
+Valid: whole entries; offsets (and places, and timestamps) strictly rise, offsets of a time index may stay equal.
+Trailing zeros are no entries: Kafka preallocates these files and trims them only at a clean stop. A file that isn't
+valid is rebuilt, never an error.
 
 >>> index = OffsetIndex(base_offset=100)
 >>> index.append(115, 4160)
@@ -86,8 +87,8 @@ class OffsetIndex:
     def around(self, offset: Offset) -> tuple[Offset, FilePosition, FilePosition]:
         """The last entry that ends at or before `offset`, and the byte place of the one after it.
 
-        Returns (last offset, byte place, next byte place): below the first entry the first two are the base offset minus one and 0; behind
-        the last entry the third is -1.
+        Returns (last offset, byte place, next byte place): below the first entry the first two are the base offset
+        minus one and 0; behind the last entry the third is -1.
         """
         relative = offset - self.base_offset
         found = bisect_right(self.relative_offsets, relative)
@@ -145,7 +146,9 @@ class OffsetIndex:
         offsets, positions = self.relative_offsets, self._positions
         if not offsets:
             return True
-        return offsets[0] >= 0 and positions[0] >= 0 and positions[-1] < log_size and _rises(offsets) and _rises(positions)
+        return (
+            offsets[0] >= 0 and positions[0] >= 0 and positions[-1] < log_size and _rises(offsets) and _rises(positions)
+        )
 
 
 class TimeIndex:
@@ -191,7 +194,10 @@ class TimeIndex:
         return self.base_offset + (self.relative_offsets[found - 1] if found else 0)
 
     def drop_before(self, offset: Offset) -> None:
-        """Drops the entries for offsets before `offset`, which are in a hole. Their largest timestamp bounds those behind it, and stays."""
+        """Drops the entries for offsets before `offset`, which are in a hole.
+
+        Their largest timestamp bounds those behind it, and stays.
+        """
         gone = bisect_left(self.relative_offsets, offset - self.base_offset)
         largest, _ = self.last_entry
         del self.relative_offsets[:gone], self._timestamps[:gone]

@@ -1,11 +1,12 @@
 """Which leader epoch wrote which offsets: the start offset (inclusive) of each epoch, in memory.
 
-Guards: epochs and start offsets strictly rise, no start offset lies below the log start after a trim nor above the log end. From these
-entries replicas find where their logs part (KIP-101, KIP-279); a wrong entry is a lost or doubled record after an election.
+Guards: epochs and start offsets strictly rise, no start offset lies below the log start after a trim nor above the log
+end. From these entries replicas find where their logs part (KIP-101, KIP-279); a wrong entry is a lost or doubled
+record after an election.
 
-It doesn't write the file `leader-epoch-checkpoint`: `storage/log/log.py` stages it when `dirty` says so, for the next flush. Nothing else
-waits for it: of what isn't flushed yet all batches are there, and their headers say it. Below that compaction may have left no batch of an
-epoch, and only the file knows where that began.
+It doesn't write the file `leader-epoch-checkpoint`: `storage/log/log.py` stages it when `dirty` says so, for the next
+flush. Nothing else waits for it: of what isn't flushed yet all batches are there, and their headers say it. Below that
+compaction may have left no batch of an epoch, and only the file knows where that began.
 
 Source: Kafka's LeaderEpochFileCache.
 """
@@ -48,7 +49,8 @@ class LeaderEpochs:
     def assign(self, epoch: LeaderEpoch, start_offset: Offset) -> bool:
         """Notes that `epoch` writes from `start_offset` (inclusive) on. Returns whether that is news.
 
-        Entries that contradict it, a later epoch or a start at or after this one, are dropped, as a new leader's word counts.
+        Entries that contradict it, a later epoch or a start at or after this one, are dropped, as a new leader's word
+        counts.
         """
         if epoch < 0:
             return False
@@ -66,8 +68,8 @@ class LeaderEpochs:
     def confirm(self, epoch: LeaderEpoch, base_offset: Offset, last_offset: Offset) -> Offset:
         """A batch that is there says that `epoch` wrote it; its word counts. Entries that no batch contradicts stay.
 
-        Batches below the first entry say nothing: the log starts above them. Returns up to where (exclusive) the next batches of the same
-        epoch need no look.
+        Batches below the first entry say nothing: the log starts above them. Returns up to where (exclusive) the next
+        batches of the same epoch need no look.
         """
         starts = self._starts
         if starts and last_offset < starts[0]:
@@ -80,7 +82,8 @@ class LeaderEpochs:
     def end_offset_for(self, epoch: LeaderEpoch, log_end_offset: Offset) -> tuple[LeaderEpoch, Offset]:
         """The largest epoch at or below `epoch` that wrote here, and the exclusive end of what it wrote.
 
-        Returns (-1, -1) for an epoch that is newer than all known or -1; for one older than all known, that epoch and the first start.
+        Returns (-1, -1) for an epoch that is newer than all known or -1; for one older than all known, that epoch and
+        the first start.
         """
         if epoch == NO_LEADER_EPOCH or epoch > self.latest or not self._starts:
             return NO_LEADER_EPOCH, UNKNOWN_OFFSET
@@ -112,7 +115,10 @@ class LeaderEpochs:
         return True
 
     def truncate_from_start(self, log_start_offset: Offset) -> bool:
-        """Lets no epoch begin below `log_start_offset`: the one that holds it now begins there. Returns whether anything changed."""
+        """Lets no epoch begin below `log_start_offset`: the one that holds it now begins there.
+
+        Returns whether anything changed.
+        """
         passed = bisect_right(self._starts, log_start_offset)
         if passed == 0 or (passed == 1 and self._starts[0] == log_start_offset):
             return False

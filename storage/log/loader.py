@@ -1,13 +1,15 @@
 """Opens a log: brings whatever a stop, a crash or a power cut left in its folder to a state that may be served.
 
-After a clean stop the last segment's header walk gives the log end. After any other stop everything from the recovery point on is checked
-batch by batch: the log ends before the first byte that isn't a whole, sound batch, and what follows is dropped, for it was never promised.
-What can be computed is computed again: indexes, leader epochs from the batches' headers, producer state.
+After a clean stop the last segment's header walk gives the log end. After any other stop everything from the recovery
+point on is checked batch by batch: the log ends before the first byte that isn't a whole, sound batch, and what follows
+is dropped, for it was never promised. What can be computed is computed again: indexes, leader epochs from the batches'
+headers, producer state.
 
-Every step can be cut off by a crash and begun again, with the same outcome: what must go is removed from the end of the log towards its
-start, before the cut that makes it superfluous.
+Every step can be cut off by a crash and begun again, with the same outcome: what must go is removed from the end of the
+log towards its start, before the cut that makes it superfluous.
 
-Guards: a log start is never lowered; what lies wholly below it is removed, and a log that ends below it starts over, empty, at it.
+Guards: a log start is never lowered; what lies wholly below it is removed, and a log that ends below it starts over,
+empty, at it.
 
 Sources: Kafka's LogLoader, LogSegment.recover, LogManager.loadLog.
 """
@@ -24,23 +26,24 @@ from lowtide.storage.log.log_folder import LogFolder
 from lowtide.storage.log.log_parts import LogParts
 from lowtide.storage.log.log_place import KnownLog, LoadReport, LogPlace
 from lowtide.storage.log.offsets import LogOffsets
-from lowtide.storage.log.segment import (
-    Segment,
-)
+from lowtide.storage.log.segment import Segment
 from lowtide.storage.log.snapshots import ProducerSnapshots
 from lowtide.storage.log.transaction_index import TransactionIndex
 
 
 def create_log(place: LogPlace, *, now_ms: int, log_start_offset: Offset = 0) -> Log:
-    """Makes the folder of a new log, with one empty segment at `log_start_offset`. Nothing is synced: the first flush barrier does that.
+    """Makes the folder of a new log, with one empty segment at `log_start_offset`.
 
+    Nothing is synced: the first flush barrier does that.
     The folder holds no segment yet. Errors: OSError.
     """
     filesystem, directory, config = place.filesystem, place.directory, place.config
     filesystem.make_directories(directory)
     preallocate_bytes = config.segment_bytes if config.preallocate else 0
     files = place.cache.files
-    segment = Segment.create(filesystem, directory, log_start_offset, now_ms=now_ms, preallocate_bytes=preallocate_bytes, files=files)
+    segment = Segment.create(
+        filesystem, directory, log_start_offset, now_ms=now_ms, preallocate_bytes=preallocate_bytes, files=files
+    )
     parts = LogParts(
         filesystem=filesystem,
         directory=directory,
@@ -52,19 +55,22 @@ def create_log(place: LogPlace, *, now_ms: int, log_start_offset: Offset = 0) ->
         cache=place.cache,
     )
     offsets = LogOffsets(
-        log_start_offset=log_start_offset, log_end_offset=log_start_offset, high_watermark=log_start_offset, recovery_point=log_start_offset
+        log_start_offset=log_start_offset,
+        log_end_offset=log_start_offset,
+        high_watermark=log_start_offset,
+        recovery_point=log_start_offset,
     )
     return Log(place.topic_partition, place.topic_id, config, parts, offsets)
 
 
 def load_log(place: LogPlace, known: KnownLog, *, now_ms: int, report: LoadReport | None = None) -> Log:
-    """Opens the log in `place.directory`, which exists. `report` is filled in. Of the configuration only the sizes count here.
+    """Opens the log in `place.directory`, which exists.
 
-    A gap between unsynced segments ends the log, unless it is below `known.cleaned_to`: our own compaction leaves none between segments.
-    The log's recovery point is never above what was given, whatever was checked: checking reads the page cache, which proves nothing.
-    After an unclean stop `flush_wanted` is set: until that barrier is done, a power cut may undo repairs, and a truncation that the
-    crash had overtaken.
-    Errors: StorageError, when the disk fails.
+    `report` is filled in. Of the configuration only the sizes count here.
+    A gap between unsynced segments ends the log, unless it is below `known.cleaned_to`: our own compaction leaves none
+    between segments. The log's recovery point is never above what was given, whatever was checked: checking reads the
+    page cache, which proves nothing. After an unclean stop `flush_wanted` is set: until that barrier is done, a power
+    cut may undo repairs, and a truncation that the crash had overtaken. Errors: StorageError, when the disk fails.
     """
     loader = LogFolder(place, now_ms, report if report is not None else LoadReport())
     loader.cleaned_to = known.cleaned_to
@@ -96,8 +102,8 @@ def load_log(place: LogPlace, known: KnownLog, *, now_ms: int, report: LoadRepor
         loader.rebuild_aborted(log, parts.transaction_index)
         if not known.clean:
             log.flush_wanted = True
-            # The crash may have come in a roll, before its snapshot; then the segments before it would take what they say of producers
-            # along. On a full disk the log goes without.
+            # The crash may have come in a roll, before its snapshot; then the segments before it would take what they
+            # say of producers along. On a full disk the log goes without.
             with contextlib.suppress(OSError):
                 log.snapshot_producers()
     except OSError as error:

@@ -1,12 +1,12 @@
 """One replica of a partition on disk: append, read, truncate, roll over, delete a prefix.
 
-Guards: offsets rise without gaps from the log start to the log end and each is given once; what was appended is either whole in the log or
-not at all; the order of the offsets (`storage/log/offsets.py`); a batch that straddles the log start is read whole and never lowers it;
-slices handed out stay good until the bytes under them are truncated.
+Guards: offsets rise without gaps from the log start to the log end and each is given once; what was appended is either
+whole in the log or not at all; the order of the offsets (`storage/log/offsets.py`); a batch that straddles the log
+start is read whole and never lowers it; slices handed out stay good until the bytes under them are truncated.
 
-It is synchronous, has one caller at a time and never waits for the disk: what must be durable is handed out as barriers for a committer.
-It doesn't move the high watermark by itself, doesn't journal log starts, and doesn't delete files of segments below the log start.
-Source: Kafka's UnifiedLog and LocalLog.
+It is synchronous, has one caller at a time and never waits for the disk: what must be durable is handed out as barriers
+for a committer. It doesn't move the high watermark by itself, doesn't journal log starts, and doesn't delete files of
+segments below the log start. Source: Kafka's UnifiedLog and LocalLog.
 """
 
 from __future__ import annotations
@@ -30,7 +30,13 @@ from lowtide.storage.log.producer_state import ACCEPTED
 from lowtide.storage.log.segment import Segment, next_base_offset
 from lowtide.storage.log.segment_file import CONTROL_BYTES_MAX, FileSlice
 from lowtide.storage.log.segment_files import RemovedSegment, SegmentCache
-from lowtide.storage.log.stored_batches import LEADER_EPOCH_MAX, StoredBatch, follow_each_other, split_stored_batches, write_together
+from lowtide.storage.log.stored_batches import (
+    LEADER_EPOCH_MAX,
+    StoredBatch,
+    follow_each_other,
+    split_stored_batches,
+    write_together,
+)
 from lowtide.storage.log.unfreed import MUCH_BYTES
 from lowtide.storage.log.validator import ValidatedBatch
 
@@ -53,7 +59,14 @@ class Log(DurableLog):
 
     __slots__ = ("disk_full", "is_future", "leaves_much", "topic_id", "topic_partition", "unsettled")
 
-    def __init__(self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig, parts: LogParts, offsets: LogOffsets) -> None:
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: TopicId,
+        config: LogConfig,
+        parts: LogParts,
+        offsets: LogOffsets,
+    ) -> None:
         """A log over `parts`, of which the last segment is pinned for writing; `offsets` are taken over."""
         super().__init__(config, parts, offsets)
         self.topic_partition = topic_partition
@@ -93,11 +106,13 @@ class Log(DurableLog):
 
     # Appending
 
-    def append_as_leader(self, batch: ValidatedBatch, *, leader_epoch: LeaderEpoch, now_ms: int) -> AppendedBatch | ErrorCode:
+    def append_as_leader(
+        self, batch: ValidatedBatch, *, leader_epoch: LeaderEpoch, now_ms: int
+    ) -> AppendedBatch | ErrorCode:
         """Gives the batch its offsets and writes it; it is readable at once, and committed when others say so.
 
-        Returns the offsets, those of the first time for a duplicate of an idempotent producer.
-        Errors: RECORD_LIST_TOO_LARGE for more than a segment holds; those of `check_producer`; KAFKA_STORAGE_ERROR when the
+        Returns the offsets, those of the first time for a duplicate of an idempotent producer. Errors:
+        RECORD_LIST_TOO_LARGE for more than a segment holds; those of `check_producer`; KAFKA_STORAGE_ERROR when the
         disk is full or the log offline; NOT_LEADER_OR_FOLLOWER while it is unsettled. StorageError when the disk fails.
         Does not promise: durability.
         """
@@ -130,13 +145,15 @@ class Log(DurableLog):
             if completed is not None:
                 self._on_transaction_ended(segment, completed)
         self.move_log_end(last_offset + 1)
-        return AppendedBatch(base_offset, last_offset, max_timestamp if config.message_timestamp_type == "LogAppendTime" else -1)
+        return AppendedBatch(
+            base_offset, last_offset, max_timestamp if config.message_timestamp_type == "LogAppendTime" else -1
+        )
 
     def append_committed(self, batch: ValidatedBatch, *, leader_epoch: LeaderEpoch, now_ms: int) -> Offset | None:
         """`append_as_leader` for the only replica, where a batch is committed with its append. Returns its base offset.
 
-        None for what is unusual: a batch that is refused, a segment that is new or full, the first one of a leader epoch, a flush that
-        would be due, a disk without room. Nothing was changed then, and `append_as_leader` decides.
+        None for what is unusual: a batch that is refused, a segment that is new or full, the first one of a leader
+        epoch, a flush that would be due, a disk without room. Nothing was changed then, and `append_as_leader` decides.
         Errors: StorageError when the disk fails.
         """
         config, segment, size = self.config, self._segments.active, batch.size_bytes
@@ -167,15 +184,21 @@ class Log(DurableLog):
         return base_offset
 
     def append_together_as_leader(
-        self, batches: list[ValidatedBatch], size: int, deciding: list[ValidatedBatch], *, leader_epoch: LeaderEpoch, now_ms: int
+        self,
+        batches: list[ValidatedBatch],
+        size: int,
+        deciding: list[ValidatedBatch],
+        *,
+        leader_epoch: LeaderEpoch,
+        now_ms: int,
     ) -> tuple[Offset, ...] | None:
         """`append_as_leader` for several batches, with one write of their `size` bytes. Returns their base offsets.
 
-        A log that accepts those of them that are `deciding` accepts all: the first one, where all are of no producer, or of one, in one
-        epoch of it and without a gap between their sequences; all, where each is of no producer, or of one that has no other among them.
-        None for what is unusual: one that is refused, a segment that is new or full, a disk without room. Nothing was changed then, and
-        each is appended by itself.
-        Errors: StorageError when the disk fails.
+        A log that accepts those of them that are `deciding` accepts all: the first one, where all are of no producer,
+        or of one, in one epoch of it and without a gap between their sequences; all, where each is of no producer, or
+        of one that has no other among them. None for what is unusual: one that is refused, a segment that is new or
+        full, a disk without room. Nothing was changed then, and each is appended by itself. Errors: StorageError when
+        the disk fails.
         """
         base_offset = end = self.log_end_offset
         segment = self._segments.active
@@ -219,7 +242,10 @@ class Log(DurableLog):
         self.transactions.settle(self.high_watermark)
 
     def _on_write_failed(self, error: OSError | StorageError) -> ErrorCode:
-        """A write failed and was cut back. A lack of room or of a resource is an answer, anything else the end of this directory."""
+        """A write failed and was cut back.
+
+        A lack of room or of a resource is an answer, anything else the end of this directory.
+        """
         if is_passing(error):
             self.disk_full = (error.error_number if isinstance(error, StorageError) else error.errno) in DISK_FULL
             self.flush_wanted = True  # The cut is to be durable, too: a clean stop promises where the log ends.
@@ -231,8 +257,9 @@ class Log(DurableLog):
         raise storage_error(self._segments.active.path, error) from error
 
     def roll(self, now_ms: int) -> bool:
-        """Begins a new segment at the log end. Returns False when the one that is written is empty and begins there already.
+        """Begins a new segment at the log end.
 
+        Returns False when the one that is written is empty and begins there already.
         Errors: StorageError, also for a full disk; the log is then as before.
         """
         before = self._segments.active
@@ -242,7 +269,10 @@ class Log(DurableLog):
             raise storage_error(before.path, error) from error
 
     def _roll(self, base_offset: Offset, now_ms: int) -> Segment:
-        """`roll`, with OSError as it comes. A crash in between leaves an empty last segment, or one without its index files."""
+        """`roll`, with OSError as it comes.
+
+        A crash in between leaves an empty last segment, or one without its index files.
+        """
         old = self._segments.active
         if not old.size and old.base_offset == base_offset:
             return old
@@ -269,14 +299,15 @@ class Log(DurableLog):
     def make_log_start_visible(self, offset: Offset) -> list[RemovedSegment]:
         """Makes `offset` the first readable one; it is durable in the journal already. A lower one changes nothing.
 
-        Returns the segments wholly below it, never the one that is written: they are out of the log, and a worker is to rename and later
-        unlink their files. Open slices of them stay good.
-        An offset above what is pending (`request_log_start`) was overtaken by a truncation, and must not delete what was written since.
+        Returns the segments wholly below it, never the one that is written: they are out of the log, and a worker is to
+        rename and later unlink their files. Open slices of them stay good. An offset above what is pending
+        (`request_log_start`) was overtaken by a truncation, and must not delete what was written since.
         """
         if offset > self.log_start_pending or not self.move_log_start(offset):
             return []
         self.leader_epochs.truncate_from_start(offset)
-        # Producers stay: one that has lost its records continues where it was, and a retry of its last batch is recognised (KAFKA-7190).
+        # Producers stay: one that has lost its records continues where it was, and a retry of its last batch is
+        # recognised (KAFKA-7190).
         bases, active = self._segments.bases, self._segments.active
         may_leave_much = active.size - active.punched >= MUCH_BYTES or len(bases) > 1
         removed = [] if len(bases) == 1 or bases[1] > offset else self.remove_below_start()
@@ -340,7 +371,9 @@ class Log(DurableLog):
         except (OSError, StorageError) as error:
             return self._on_write_failed(error)
         self.disk_full = False
-        return FollowerAppend(first.base_offset, self.log_end_offset - 1, sum(len(batch.content) for batch in batches), removed)
+        return FollowerAppend(
+            first.base_offset, self.log_end_offset - 1, sum(len(batch.content) for batch in batches), removed
+        )
 
     def _append_stored(self, batch: StoredBatch, now_ms: int) -> None:
         header, segment, size = batch.header, self._segments.active, len(batch.content)
@@ -355,7 +388,9 @@ class Log(DurableLog):
         base_offset, epoch = header.base_offset, header.partition_leader_epoch
         last_offset = base_offset + header.last_offset_delta
         position, segment.size = segment.size, segment.size + size
-        segment.note_batch(last_offset, position, size, header.max_timestamp, self.config.index_interval_bytes, base_offset)
+        segment.note_batch(
+            last_offset, position, size, header.max_timestamp, self.config.index_interval_bytes, base_offset
+        )
         if epoch != self.leader_epochs.latest:
             self.leader_epochs.assign(epoch, max(base_offset, self.log_start_offset))
         if header.producer_id >= 0:

@@ -1,9 +1,11 @@
-"""What a log has on disk, and how it is cut: at an offset, or emptied to begin at another one. `Log` is this, and appends and reads.
+"""What a log has on disk, and how it is cut: at an offset, or emptied to begin at another one.
 
-Guards: a call that fails for want of room or of a descriptor (`StorageError.is_passing`) has changed nothing; the caller asks for the cut
-again. Steps that need neither come last: to unlink and to shorten a file. Where there is no room for the file of an emptied log, the log
-keeps one of its files, emptied. What makes a cut durable may lack room once the log is cut: then the barrier is missing (`Truncation`), and
-the caller calls `truncation_barrier` until it returns one.
+`Log` is this, and appends and reads.
+Guards: a call that fails for want of room or of a descriptor (`StorageError.is_passing`) has changed nothing; the
+caller asks for the cut again. Steps that need neither come last: to unlink and to shorten a file. Where there is no
+room for the file of an emptied log, the log keeps one of its files, emptied. What makes a cut durable may lack room
+once the log is cut: then the barrier is missing (`Truncation`), and the caller calls `truncation_barrier` until it
+returns one.
 
 Source: Kafka's UnifiedLog.truncateTo, truncateFullyAndStartAt.
 """
@@ -70,7 +72,9 @@ class CuttableLog(LogOffsets):
         self._segments = SegmentList(parts.segments, parts.cache)
         self._snapshots = parts.snapshots
         self._aborted = parts.transaction_index
-        self.swaps = SegmentSwaps(parts.filesystem, parts.directory, self._segments, parts.snapshots, parts.transaction_index)
+        self.swaps = SegmentSwaps(
+            parts.filesystem, parts.directory, self._segments, parts.snapshots, parts.transaction_index
+        )
         self._removing: list[RemovedSegment] = []
         self._producers_are_stale = False
         self._sync = LogSync(parts.filesystem, parts.directory, parts.leader_epochs)
@@ -108,7 +112,12 @@ class CuttableLog(LogOffsets):
         return self._truncation(removed, now_ms)
 
     def truncate_fully_and_start_at(
-        self, offset: Offset, *, log_start_offset: Offset | None = None, leader_epoch: LeaderEpoch = NO_LEADER_EPOCH, now_ms: int
+        self,
+        offset: Offset,
+        *,
+        log_start_offset: Offset | None = None,
+        leader_epoch: LeaderEpoch = NO_LEADER_EPOCH,
+        now_ms: int,
     ) -> Truncation:
         """Empties the log: the next record gets `offset`, and the log start, if not given, is `offset`, too (KAFKA-9491).
 
@@ -167,7 +176,10 @@ class CuttableLog(LogOffsets):
         return removed
 
     def _prepare(self, number: int, end_offset: Offset) -> None:
-        """Takes what cutting the log in that segment takes, its open file above all. Errors: StorageError; then all is as before."""
+        """Takes what cutting the log in that segment takes, its open file above all.
+
+        Errors: StorageError; then all is as before.
+        """
         segment = self._segments[number]
         was_pinned = segment.is_pinned
         try:
@@ -180,7 +192,10 @@ class CuttableLog(LogOffsets):
             raise
 
     def _empty_in_place(self, number: int) -> list[RemovedSegment]:
-        """Leaves one segment, without its batches. It may begin below the log start: that needs neither room nor a name."""
+        """Leaves one segment, without its batches.
+
+        It may begin below the log start: that needs neither room nor a name.
+        """
         removed = self._remove_from(number + 1)
         kept = self._segments.activate(number)
         kept.cut(BatchPlace(kept.base_offset, kept.base_offset, 0, kept.size) if kept.size else None)
@@ -218,7 +233,9 @@ class CuttableLog(LogOffsets):
             if removed.base_offset == base_offset:
                 removed.mark_deleted(self._filesystem)
         size, files = self.config.segment_bytes if self.config.preallocate else 0, self._segments.files
-        return Segment.create(self._filesystem, self.directory, base_offset, now_ms=now_ms, preallocate_bytes=size, files=files)
+        return Segment.create(
+            self._filesystem, self.directory, base_offset, now_ms=now_ms, preallocate_bytes=size, files=files
+        )
 
     @property
     def frees_at_once(self) -> bool:
@@ -231,7 +248,9 @@ class CuttableLog(LogOffsets):
     def readers(self) -> Readers:
         """The open files through which others may still read what the log has let go of."""
         held = (segment.held() for segment in self._segments)
-        return tuple(file for files in (*held, *(removed.readers or () for removed in self._removing)) for file in files)
+        return tuple(
+            file for files in (*held, *(removed.readers or () for removed in self._removing)) for file in files
+        )
 
     @property
     def unfreed_bytes(self) -> int:
@@ -250,7 +269,10 @@ class CuttableLog(LogOffsets):
         return self._segments[0].hole
 
     def begin_hole(self) -> PendingHole | None:
-        """Leaves out what is deleted of the first segment, which holds the log start. None if that is nothing new. Errors: StorageError."""
+        """Leaves out what is deleted of the first segment, which holds the log start.
+
+        None if that is nothing new. Errors: StorageError.
+        """
         segment, log_start_offset = self._segments[0], self.log_start_offset
         if not self.frees_at_once or self._segments.number_of(log_start_offset) != 0:
             return None
@@ -262,7 +284,11 @@ class CuttableLog(LogOffsets):
         else:
             position, end_offset = segment.size, self.log_end_offset
         next_offset = min(end_offset, log_start_offset)
-        if position <= segment.punched or next_offset <= segment.base_offset or (place is None and next_offset < end_offset):
+        if (
+            position <= segment.punched
+            or next_offset <= segment.base_offset
+            or (place is None and next_offset < end_offset)
+        ):
             return None
         epochs = self.leader_epochs.entries()
         epoch = epochs[0][0] if epochs else NO_LEADER_EPOCH
@@ -273,7 +299,10 @@ class CuttableLog(LogOffsets):
         return segment.hole
 
     def snapshot_for_hole(self) -> list[str]:
-        """Writes the state of the producers, whose batches may go. Returns what of it must be as durable as these. Errors: OSError."""
+        """Writes the state of the producers, whose batches may go.
+
+        Returns what of it must be as durable as these. Errors: OSError.
+        """
         path = self._snapshots.take_between(self.log_end_offset, self.producer_state, self.high_watermark)
         return [] if path is None or self.recovery_point <= self._segments.bases[0] else [path]
 
@@ -309,14 +338,22 @@ class CuttableLog(LogOffsets):
                 segment.hole = None
 
     def _holed_files(self) -> list[str]:
-        """For a clean stop: the files of a first segment with a hole, as the next start finds them. Errors: OSError, StorageError."""
+        """For a clean stop: the files of a first segment with a hole, as the next start finds them.
+
+        Errors: OSError, StorageError.
+        """
         segment = self._segments[0]
         if not segment.floor:
             return []
         if segment.hole is not None:
             segment.hole.make(self._filesystem)
-        elif segment.punched < segment.floor and (hole := segment.read_hole()) is not None and hole.size > segment.punched:
-            # A power cut may have brought back what was there, and the next start, a clean one, takes the hole for made.
+        elif (
+            segment.punched < segment.floor
+            and (hole := segment.read_hole()) is not None
+            and hole.size > segment.punched
+        ):
+            # A power cut may have brought back what was there, and the next start, a clean one, takes the hole for
+            # made.
             with suppress(CannotPunchError):
                 PendingHole(segment.path, hole, 0, ()).make(self._filesystem)
         return [segment.path] if segment.is_pinned else [segment.path, *segment.write_indexes()]
@@ -326,8 +363,9 @@ class CuttableLog(LogOffsets):
         return [each for each in self._removing if not each.renamed or (each.readers is not None and not each.is_gone)]
 
     def reload_producer_state(self, *, now_ms: int, recalls: bool = True) -> None:
-        """Brings the producer state to the log end: the newest snapshot, then the batches behind it. Errors: StorageError.
+        """Brings the producer state to the log end: the newest snapshot, then the batches behind it.
 
+        Errors: StorageError.
         With `recalls` the batches before the snapshot are looked up, which a producer may send again.
         """
         newest = self.high_watermark

@@ -30,19 +30,24 @@ class DurableLog(ReadableLog):
         self.attention: dict[Any, None] = {}
 
     def snapshot_producers(self) -> None:
-        """Writes a snapshot of the producer state at the log end, if there is none and any record lies below it. Errors: OSError."""
+        """Writes a snapshot of the producer state at the log end, if there is none and any record lies below it.
+
+        Errors: OSError.
+        """
         if self.log_end_offset > self._segments.bases[0] and self.log_end_offset not in self._snapshots.offsets:
             self._sync.note_written([self._snapshots.take(self.log_end_offset, self.producer_state)])
 
     def flush_barrier(self) -> Barrier | None:
         """What makes everything in the log durable; None when it is already.
 
-        Once it is done, the caller calls `on_flushed` with the log end offset at the time of this call. Errors: StorageError.
+        Once it is done, the caller calls `on_flushed` with the log end offset at the time of this call. Errors:
+        StorageError.
         """
         if self.recovery_point == self.log_end_offset and self._sync.is_clean and not self.flush_wanted:
             return None
-        # A segment that ends at the recovery point may have been cut since it was flushed: of a write for which there was no room, of
-        # what was preallocated. If a power cut brought that back, the next start would end the log there.
+        # A segment that ends at the recovery point may have been cut since it was flushed: of a write for which there
+        # was no room, of what was preallocated. If a power cut brought that back, the next start would end the log
+        # there.
         first = max(self._segments.number_of(self.recovery_point - 1), 0)
         files = [self._segments[number].to_sync() for number in range(first, len(self._segments))]
         barrier = self._sync.flush_barrier(files, self.log_end_offset)
@@ -57,7 +62,10 @@ class DurableLog(ReadableLog):
         return self.raise_recovery_point(self._sync.on_flushed(offset))
 
     def on_flush_failed(self, offset: Offset, barrier: Barrier) -> None:
-        """The barrier that was made when the log end was `offset` was not carried out, or not whole, for want of room. It is due again."""
+        """The barrier that was made when the log end was `offset` was not carried out, or not whole, for want of room.
+
+        It is due again.
+        """
         self._sync.on_flushed(offset)
         self.on_barrier_failed(barrier)
         self.flush_wanted = True

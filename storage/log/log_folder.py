@@ -78,7 +78,10 @@ class LogFolder:
             self.remove(offset_name(segment.base_offset) + suffix)
 
     def remove_leftovers(self) -> None:
-        """Removes what a crash left half done, and finishes a swap of compacted segments. Source: Kafka's LogLoader.load."""
+        """Removes what a crash left half done, and finishes a swap of compacted segments.
+
+        Source: Kafka's LogLoader.load.
+        """
         unfinished = [int(name[:20]) for name in self.names if name.endswith(CLEANED_SUFFIX) and name[:20].isdigit()]
         for name in sorted(self.names):
             if name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, TEMPORARY_SUFFIX)):
@@ -133,7 +136,9 @@ class LogFolder:
             self.remove_segment(self._segment(base_offset, 0))
             self.report.segments_dropped += 1
         for base_offset in bases[passed:]:
-            self.segments.append(self._segment(base_offset, self.filesystem.file_size(self.path(offset_name(base_offset) + LOG_SUFFIX))))
+            self.segments.append(
+                self._segment(base_offset, self.filesystem.file_size(self.path(offset_name(base_offset) + LOG_SUFFIX)))
+            )
         return self.segments
 
     def settle_hole(self, known: KnownLog) -> None:
@@ -143,7 +148,12 @@ class LogFolder:
             return
         hole, noted = segment.read_hole(), known.hole
         is_news = noted is not None and (hole is None or hole.next_offset < noted.next_offset)
-        if noted is not None and is_news and noted.next_offset <= known.log_start_offset and begins_behind(segment, noted):
+        if (
+            noted is not None
+            and is_news
+            and noted.next_offset <= known.log_start_offset
+            and begins_behind(segment, noted)
+        ):
             self.filesystem.open(segment.path, write=True).pwritev([noted.encode()], 0)
             hole = noted
         if hole is not None and hole.size <= segment.size:
@@ -151,7 +161,10 @@ class LogFolder:
             segment.punched = hole.size if known.clean else 0
 
     def find_log_end(self, recovery_point: Offset, log_start_offset: Offset, *, clean: bool) -> Offset:
-        """Checks what must be checked, opens the last segment for writing and returns the log end. The epochs fit it afterwards."""
+        """Checks what must be checked, opens the last segment for writing and returns the log end.
+
+        The epochs fit it afterwards.
+        """
         self._read_epochs()
         read = self.epochs.entries()
         if clean:
@@ -203,7 +216,9 @@ class LogFolder:
         for segment in self.segments:
             if segment.size and not self._has_indexes(segment):
                 segment.rebuild_indexes(self.config.index_interval_bytes)
-                if offset_name(segment.base_offset) + TRANSACTION_INDEX_SUFFIX not in self.names and self._has_markers(segment):
+                if offset_name(segment.base_offset) + TRANSACTION_INDEX_SUFFIX not in self.names and self._has_markers(
+                    segment
+                ):
                     self.unindexed.append(segment)
                 segment.forget()
                 self.report.indexes_rebuilt += 1
@@ -220,8 +235,8 @@ class LogFolder:
         while number < len(self.segments):
             segment = self.segments[number]
             if number < first and (self._has_indexes(segment) or not segment.size):
-                # What a roll writes is synced by the flush after it. Nothing shows that there was one if the recovery point is where
-                # the new segment begins: it may be the older flush of all that is in the segment before.
+                # What a roll writes is synced by the flush after it. Nothing shows that there was one if the recovery
+                # point is where the new segment begins: it may be the older flush of all that is in the segment before.
                 if number == first - 1 and recovery_point == bases[first] and self._has_markers(segment):
                     self.doubted.append(segment)
                 number += 1
@@ -256,12 +271,18 @@ class LogFolder:
         """What the files of the segments say of aborted transactions, as far as they can be believed."""
         unindexed = {segment.base_offset for segment in (*self.unindexed, *self.doubted)}
         known = [segment for segment in self.segments if segment.base_offset not in unindexed]
-        with_file = [segment.base_offset for segment in known if offset_name(segment.base_offset) + TRANSACTION_INDEX_SUFFIX in self.names]
+        with_file = [
+            segment.base_offset
+            for segment in known
+            if offset_name(segment.base_offset) + TRANSACTION_INDEX_SUFFIX in self.names
+        ]
         return TransactionIndex(self.filesystem, self.directory, with_file)
 
     def rebuild_aborted(self, log: Log, index: TransactionIndex) -> None:
         """Finds out again which transactions were aborted, where no file says so, and writes what was left for after that."""
-        wanted = {segment.base_offset for segment in (*self.unindexed, *self.doubted)} & {segment.base_offset for segment in self.segments}
+        wanted = {segment.base_offset for segment in (*self.unindexed, *self.doubted)} & {
+            segment.base_offset for segment in self.segments
+        }
         wanted.update(index.damaged())
         if wanted:
             log.rebuild_aborted(sorted(wanted))
@@ -272,7 +293,8 @@ class LogFolder:
     def _may_follow(self, end_offset: Offset, next_base: Offset, *, was_flushed: bool) -> bool:
         """Whether a segment that begins at `next_base` continues a log that ends at `end_offset`.
 
-        A gap comes from a power cut that lost the end of the segment before it, or in Kafka's directories from compaction.
+        A gap comes from a power cut that lost the end of the segment before it, or in Kafka's directories from
+        compaction.
         """
         if next_base < end_offset:
             return False
@@ -338,7 +360,9 @@ class LogFolder:
 
     def snapshots(self, log_end_offset: Offset) -> ProducerSnapshots:
         """The producer snapshots that fit the log."""
-        offsets = [int(name[:20]) for name in self.names if name.endswith(SNAPSHOT_SUFFIX) and _NAMED_BY_OFFSET.match(name)]
+        offsets = [
+            int(name[:20]) for name in self.names if name.endswith(SNAPSHOT_SUFFIX) and _NAMED_BY_OFFSET.match(name)
+        ]
         snapshots = ProducerSnapshots(self.filesystem, self.directory, offsets)
         snapshots.drop_above(log_end_offset)
         snapshots.drop_except(segment.base_offset for segment in self.segments)

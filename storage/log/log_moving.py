@@ -32,4 +32,6 @@ class MovableLog(CuttableLog):
     @property
     def is_at_rest(self) -> bool:
         """Whether nothing is under way that has its folder's name, but for barriers."""
-        return not (self.swaps.is_taken or self._still_removing() or any(segment.hole is not None for segment in self._segments))
+        return not (
+            self.swaps.is_taken or self._still_removing() or any(segment.hole is not None for segment in self._segments)
+        )

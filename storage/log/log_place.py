@@ -38,7 +38,9 @@ class Checked(NamedTuple):
 
     def plus(self, report: LoadReport) -> Checked:
         """With one log more."""
-        return Checked(self.logs + 1, self.segments_checked + report.segments_checked, self.bytes_cut + report.bytes_cut)
+        return Checked(
+            self.logs + 1, self.segments_checked + report.segments_checked, self.bytes_cut + report.bytes_cut
+        )
 
 
 class LogPlace(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,7 @@
 """Checks every byte of a segment after an unclean stop.
 
-Its cost must be that of reading and of CRC-32C: headers are unpacked in one call, nothing is copied, and no object is created per batch.
+Its cost must be that of reading and of CRC-32C: headers are unpacked in one call, nothing is copied, and no object is
+created per batch.
 
 Source: Kafka's LogSegment.recover.
 """
@@ -36,7 +37,10 @@ _CHUNK_BYTES: Final = 1 << 20
 
 
 class CheckedSegment(msgspec.Struct, gc=False):
-    """How far a segment is sound: so many bytes of whole batches, which end before `next_offset`. `reason` is what stopped the check."""
+    """How far a segment is sound: so many bytes of whole batches, which end before `next_offset`.
+
+    `reason` is what stopped the check.
+    """
 
     valid_bytes: int
     next_offset: Offset
@@ -63,7 +67,10 @@ def check_segment(segment: Segment, epochs: LeaderEpochs, interval_bytes: int) -
         position += check.chunk(buffer[:got], position)
     segment.indexes[1].maybe_append(segment.max_timestamp, segment.max_timestamp_offset)
     return CheckedSegment(
-        position, check.next_offset, check.reason and f"{segment.path}, byte {position}: {check.reason}", check.has_markers
+        position,
+        check.next_offset,
+        check.reason and f"{segment.path}, byte {position}: {check.reason}",
+        check.has_markers,
     )
 
 
@@ -76,7 +83,9 @@ def begins_behind(segment: Segment, hole: Hole) -> bool:
     if len(head) < RECORD_BATCH_OVERHEAD or head[MAGIC_POSITION] != CURRENT_MAGIC:
         return False
     buffer = memoryview(bytearray(min(_CHUNK_BYTES, place.size)))
-    return _crc_in_pieces(segment.file, place.position, place.size, buffer) == int.from_bytes(head[CRC_POSITION:ATTRIBUTES_POSITION], "big")
+    return _crc_in_pieces(segment.file, place.position, place.size, buffer) == int.from_bytes(
+        head[CRC_POSITION:ATTRIBUTES_POSITION], "big"
+    )
 
 
 class _Check:
@@ -96,7 +105,8 @@ class _Check:
     def chunk(self, chunk: memoryview, position: FilePosition) -> int:
         """Checks the batches that begin in `chunk`, the bytes from `position` on; returns how many bytes they take.
 
-        A batch that reaches beyond the chunk is left for the next one, unless it begins this one: then it is read in pieces.
+        A batch that reaches beyond the chunk is left for the next one, unless it begins this one: then it is read in
+        pieces.
         """
         segment, epochs, unpack = self._segment, self._epochs, BATCH_HEADER_STRUCT.unpack_from
         confirmed, confirmed_to = NO_LEADER_EPOCH, 0

@@ -1,7 +1,7 @@
 """What of one log isn't known to be on disk yet, and the barriers that bring it there.
 
-Guards the recovery point: it rises only over bytes that a barrier covered after they were written. A truncation between a barrier and its
-answer lowers what that answer proves, for the same offsets may have been written again.
+Guards the recovery point: it rises only over bytes that a barrier covered after they were written. A truncation between
+a barrier and its answer lowers what that answer proves, for the same offsets may have been written again.
 
 Source: Kafka's UnifiedLog.flush; KAFKA-16541 for why the epoch file is synced before it is renamed.
 """
@@ -65,12 +65,17 @@ class LogSync:
             flush.durable_to = min(flush.durable_to, end_offset)
 
     def on_failed(self, barrier: Barrier) -> None:
-        """A barrier that was handed out wasn't carried out, or not whole: all of it is due again. It has no flush under way any more."""
+        """A barrier that was handed out wasn't carried out, or not whole: all of it is due again.
+
+        It has no flush under way any more.
+        """
         staged = {source for source, _target in barrier.renames}
         for path in staged:
             with contextlib.suppress(OSError):
                 self._filesystem.unlink(path)
-        self._paths = list(dict.fromkeys([*self._paths, *(file.path for file in barrier.files if file.path not in staged)]))
+        self._paths = list(
+            dict.fromkeys([*self._paths, *(file.path for file in barrier.files if file.path not in staged)])
+        )
         self._epochs.dirty = self._epochs.dirty or bool(staged)
         self._names_changed = True
 
@@ -89,7 +94,10 @@ class LogSync:
         return self._barrier([log_file])
 
     def on_flushed(self, offset: Offset) -> Offset:
-        """The flush barrier made at the log end `offset` is done. Returns the exclusive end of what is now on disk, -1 if unknown."""
+        """The flush barrier made at the log end `offset` is done.
+
+        Returns the exclusive end of what is now on disk, -1 if unknown.
+        """
         while self._flushes:
             flush = self._flushes.popleft()
             if flush.offset == offset:
@@ -109,7 +117,10 @@ class LogSync:
         return Barrier(files=(*files, *staged.files), renames=staged.renames, directories=directories)
 
     def _stage_epochs(self) -> Barrier:
-        """Writes the leader epochs, if they changed, beside their file. Each staging has a name of its own: several may be under way."""
+        """Writes the leader epochs, if they changed, beside their file.
+
+        Each staging has a name of its own: several may be under way.
+        """
         if not self._epochs.dirty:
             return Barrier()
         path = f"{self._directory}/{LEADER_EPOCH_CHECKPOINT}"

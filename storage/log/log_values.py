@@ -55,7 +55,10 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AppendedBatch(msgspec.Struct, gc=False):
-    """A batch that is in the log. `last_offset` is inclusive; `duplicate` says that it has been there before (KIP-98)."""
+    """A batch that is in the log.
+
+    `last_offset` is inclusive; `duplicate` says that it has been there before (KIP-98).
+    """
 
     base_offset: Offset
     last_offset: Offset

@@ -26,7 +26,10 @@ REMEMBERED_CONTENTS: Final = 64
 
 
 class Marker(ValidatedBatch, kw_only=True):
-    """A batch that ends a producer's transaction in one partition. `epoch_is_bumped`: see `ProducerStateManager.check_marker`."""
+    """A batch that ends a producer's transaction in one partition.
+
+    `epoch_is_bumped`: see `ProducerStateManager.check_marker`.
+    """
 
     control: ControlRecord
     epoch_is_bumped: bool
@@ -44,7 +47,11 @@ def make_marker(
     """The marker of a transaction's end. `now_ms` is wall-clock time."""
     control, record = _content_of(is_commit, coordinator_epoch)
     tail = encode_plain_batch(
-        [record], now_ms, producer_id=producer_id, producer_epoch=producer_epoch, attributes=TRANSACTIONAL_BIT | CONTROL_BIT
+        [record],
+        now_ms,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        attributes=TRANSACTIONAL_BIT | CONTROL_BIT,
     )
     size = MAGIC_POSITION + len(tail)
     # In the order of the fields, as `runtime.shard.make_batch` has it for coordinators: many markers are made.
@@ -62,10 +69,16 @@ def _content_of(is_commit: bool, coordinator_epoch: int) -> tuple[ControlRecord,
 
 
 def check_producer(state: ProducerStateManager, batch: ValidatedBatch) -> Accepted | Duplicate | ErrorCode:
-    """Whether a batch of a known producer may be appended. Errors: those of `ProducerStateManager.check` and `check_marker`."""
+    """Whether a batch of a known producer may be appended.
+
+    Errors: those of `ProducerStateManager.check` and `check_marker`.
+    """
     if isinstance(batch, Marker):
         return state.check_marker(
-            batch.producer_id, batch.producer_epoch, batch.control.coordinator_epoch, epoch_is_bumped=batch.epoch_is_bumped
+            batch.producer_id,
+            batch.producer_epoch,
+            batch.control.coordinator_epoch,
+            epoch_is_bumped=batch.epoch_is_bumped,
         )
     return state.check(
         batch.producer_id,
@@ -76,7 +89,9 @@ def check_producer(state: ProducerStateManager, batch: ValidatedBatch) -> Accept
     )
 
 
-def remember_producer(state: ProducerStateManager, batch: ValidatedBatch, base_offset: Offset, now_ms: int) -> CompletedTransaction | None:
+def remember_producer(
+    state: ProducerStateManager, batch: ValidatedBatch, base_offset: Offset, now_ms: int
+) -> CompletedTransaction | None:
     """A batch of a known producer was appended. Returns the transaction that it ended."""
     if isinstance(batch, Marker):
         return state.end_transaction(
@@ -92,7 +107,10 @@ def remember_producer(state: ProducerStateManager, batch: ValidatedBatch, base_o
 
 
 def refused(known: Accepted | Duplicate | ErrorCode) -> AppendedBatch | ErrorCode:
-    """The answer to a batch that isn't appended. A duplicate's is the first one's, with a time even under CreateTime."""
+    """The answer to a batch that isn't appended.
+
+    A duplicate's is the first one's, with a time even under CreateTime.
+    """
     assert not isinstance(known, Accepted)
     if isinstance(known, Duplicate):
         return AppendedBatch(known.base_offset, known.last_offset, known.timestamp, duplicate=True)

@@ -5,13 +5,15 @@
     log_start_offset <= log_start_pending <= log_end_offset
 
 `log_start_offset` is the first readable offset. The others are exclusive ends: the high watermark of what is committed, the recovery point
-of what was synced to disk, the log end of what is written. `log_start_pending` is the largest log start that was requested and isn't
-durable yet; it equals the log start while none is. The last stable offset follows from the high watermark and the open transactions.
+of what was synced to disk, the log end of what is written. `log_start_pending` is the largest log start that was
+requested and isn't durable yet; it equals the log start while none is. The last stable offset follows from the high
+watermark and the open transactions.
 
-Every method changes what must change together and ends in `check_order`, but for the three that appends call: what they assert keeps
-an order that held before. Nothing here touches files or knows segments.
+Every method changes what must change together and ends in `check_order`, but for the three that appends call: what they
+assert keeps an order that held before. Nothing here touches files or knows segments.
 
-Sources: KAFKA-5634, KAFKA-8306, KAFKA-9491 and KAFKA-10101: a log start moved without the others, in every possible way.
+Sources: KAFKA-5634, KAFKA-8306, KAFKA-9491 and KAFKA-10101: a log start moved without the others, in every possible
+way.
 """
 
 from __future__ import annotations
@@ -23,9 +25,18 @@ from lowtide.storage.log.open_transactions import OpenTransactions
 class LogOffsets:
     """The offsets of one log. They are read by everyone and changed only by the methods."""
 
-    __slots__ = ("high_watermark", "log_end_offset", "log_start_offset", "log_start_pending", "recovery_point", "transactions")
+    __slots__ = (
+        "high_watermark",
+        "log_end_offset",
+        "log_start_offset",
+        "log_start_pending",
+        "recovery_point",
+        "transactions",
+    )
 
-    def __init__(self, *, log_start_offset: Offset, log_end_offset: Offset, high_watermark: Offset, recovery_point: Offset) -> None:
+    def __init__(
+        self, *, log_start_offset: Offset, log_end_offset: Offset, high_watermark: Offset, recovery_point: Offset
+    ) -> None:
         """Loads what a start found. High watermark and recovery point are brought between log start and log end."""
         self.log_start_offset = log_start_offset
         self.log_start_pending = log_start_offset
@@ -71,7 +82,10 @@ class LogOffsets:
         self.log_end_offset = self.high_watermark = offset
 
     def advance_high_watermark(self, offset: Offset) -> bool:
-        """Raises the high watermark to `offset`, at most to the log end. Returns whether it rose; a lower offset changes nothing."""
+        """Raises the high watermark to `offset`, at most to the log end.
+
+        Returns whether it rose; a lower offset changes nothing.
+        """
         if offset > self.log_end_offset:  # noqa: PLR1730 - min() costs three times as much, and every append comes by
             offset = self.log_end_offset
         if offset <= self.high_watermark:
@@ -107,7 +121,10 @@ class LogOffsets:
         return True
 
     def request_log_start(self, offset: Offset) -> bool:
-        """A log start is requested and on its way to the disk; nothing becomes visible. Returns whether it is the largest so far."""
+        """A log start is requested and on its way to the disk; nothing becomes visible.
+
+        Returns whether it is the largest so far.
+        """
         if offset <= self.log_start_pending:
             return False
         self.log_start_pending = offset
@@ -117,9 +134,9 @@ class LogOffsets:
     def cut(self, log_end_offset: Offset) -> None:
         """The log was truncated to the exclusive end `log_end_offset`.
 
-        Below the log start it takes the log start along: then log start, high watermark and log end are all `log_end_offset`. If a pending
-        log start lies above the new end, none is pending any more: the records that it was requested for are gone, others may take their
-        offsets.
+        Below the log start it takes the log start along: then log start, high watermark and log end are all
+        `log_end_offset`. If a pending log start lies above the new end, none is pending any more: the records that it
+        was requested for are gone, others may take their offsets.
         """
         assert 0 <= log_end_offset <= self.log_end_offset, (log_end_offset, self.describe())
         self.log_end_offset = log_end_offset

@@ -1,16 +1,19 @@
 """Which segments have their file open: a bounded number, whatever the number of partitions.
 
-A file is opened when its segment is read or written. Where the bound is reached, another one is closed for it: one that wasn't used since
-it was last considered (the clock algorithm, which costs an append nothing), and that is not held elsewhere. Answers that wait for their
-client and barriers that wait for the disk hold files; the descriptor of such a file closes when the last of them lets go.
+A file is opened when its segment is read or written. Where the bound is reached, another one is closed for it: one that
+wasn't used since it was last considered (the clock algorithm, which costs an append nothing), and that is not held
+elsewhere. Answers that wait for their client and barriers that wait for the disk hold files; the descriptor of such a
+file closes when the last of them lets go.
 
-Guards: reads never raise the number of open files above the bound: where answers hold nearly all, the next read fails with EMFILE, which
-the client repeats; connections whose clients don't read are closed meanwhile (`broker/network/answer_files.py`). Writes may exceed the
-bound, by `held_max`, because a client that doesn't take its answers must not stop producers.
+Guards: reads never raise the number of open files above the bound: where answers hold nearly all, the next read fails
+with EMFILE, which the client repeats; connections whose clients don't read are closed meanwhile
+(`broker/network/answer_files.py`). Writes may exceed the bound, by `held_max`, because a client that doesn't take its
+answers must not stop producers.
 
 It doesn't count the files of indexes, snapshots and checkpoints, which are open for the time of one call.
 
-Sources: PostgreSQL's `fd.c` (virtual file descriptors); "A Paging Experiment with the Multics System" (Corbato, 1968) for the clock.
+Sources: PostgreSQL's `fd.c` (virtual file descriptors); "A Paging Experiment with the Multics System" (Corbato, 1968)
+for the clock.
 """
 
 from __future__ import annotations
@@ -76,7 +79,9 @@ class OpenFiles:
             return
         if not for_writing or self._held_count() >= self.held_max:
             self._lacking = True
-            raise OSError(errno.EMFILE, f"all {self.files_max} files that may be open are held by answers under way", segment.path)
+            raise OSError(
+                errno.EMFILE, f"all {self.files_max} files that may be open are held by answers under way", segment.path
+            )
         next(iter(self._open)).forget_file()
 
     def opened(self, segment: OpenSegment) -> None:
@@ -108,7 +113,10 @@ class OpenFiles:
         self._flushed -= held
 
     def _close_one(self) -> bool:
-        """Closes a file that was not used lately, or else of any that is not held elsewhere. Returns whether one was closed."""
+        """Closes a file that was not used lately, or else of any that is not held elsewhere.
+
+        Returns whether one was closed.
+        """
         used: list[OpenSegment] = []
         for _ in range(min(_LOOKS, len(self._open))):
             segment = next(iter(self._open))

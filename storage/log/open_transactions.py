@@ -1,7 +1,8 @@
 """Which transactions keep a partition's records from being read as committed.
 
-A transaction is open from its first batch to its marker, and undecided from then on until the marker is committed, for until then another
-leader may not have it. The first offset of the oldest of both is where a consumer that reads committed records has to stop.
+A transaction is open from its first batch to its marker, and undecided from then on until the marker is committed, for
+until then another leader may not have it. The first offset of the oldest of both is where a consumer that reads
+committed records has to stop.
 
 Guards: the last stable offset passes no record of a transaction that isn't known to have ended everywhere.
 
@@ -32,8 +33,9 @@ class CompletedTransaction(msgspec.Struct, frozen=True, gc=False):
 
 
 class OpenTransactions:
-    """The transactions of one partition that are open or undecided. `any` says whether there is one, as far as is known.
+    """The transactions of one partition that are open or undecided.
 
+    `any` says whether there is one, as far as is known.
     Decided ones are found out on demand (`first_unstable`), so that a rising high watermark costs nothing.
     """
 
@@ -60,7 +62,9 @@ class OpenTransactions:
         """The marker of an open transaction was appended."""
         producer_id = self._open.pop(first_offset)
         self._undecided.append((first_offset, marker_offset))
-        return CompletedTransaction(producer_id, first_offset, marker_offset, is_aborted, next(iter(self._open), marker_offset + 1))
+        return CompletedTransaction(
+            producer_id, first_offset, marker_offset, is_aborted, next(iter(self._open), marker_offset + 1)
+        )
 
     def settle(self, high_watermark: Offset) -> None:
         """What ended below the high watermark (exclusive) is decided."""

@@ -23,7 +23,10 @@ _LARGEST_BLOCK: Final = 1 << 16
 
 
 class PendingHole:
-    """A hole that is to be made in the `.log` file at `path`. A lock lets the loop give it up while a worker makes it."""
+    """A hole that is to be made in the `.log` file at `path`.
+
+    A lock lets the loop give it up while a worker makes it.
+    """
 
     __slots__ = ("_is_wanted", "_lock", "_path", "hole", "is_half_made", "readers", "start")
 
@@ -43,7 +46,10 @@ class PendingHole:
         return any(file() is not None for file in self.readers)
 
     def make(self, filesystem: FileSystem) -> None:
-        """For a worker; done twice, it does the same. Errors: OSError, CannotPunchError; after one that passes it is called again."""
+        """For a worker; done twice, it does the same.
+
+        Errors: OSError, CannotPunchError; after one that passes it is called again.
+        """
         with self._lock:
             if not self._is_wanted:
                 return

@@ -17,7 +17,8 @@ A snapshot is byte for byte Kafka's (`ProducerSnapshot.json`), all big-endian:
 | +34      | 4     | coordinator epoch, or -1                                     |
 | +38      | 8     | first offset of the open transaction, or -1                  |
 
-A snapshot holds only the last batch of each producer. Its name, the offset behind the last batch it knows, is the log's business.
+A snapshot holds only the last batch of each producer. Its name, the offset behind the last batch it knows, is the log's
+business.
 
     >>> entry = ProducerEntry(0, [ProducedBatch(0, 1, 41, 1, 5)], 5, 5)
     >>> encode_snapshot({7: entry})[6:].hex(" ", 8)[:35]
@@ -92,7 +93,9 @@ def decode_snapshot(snapshot: Buffer, *, now_ms: int) -> dict[ProducerId, Produc
         raise CorruptSnapshotError(f"{len(snapshot) - start} bytes do not hold {count} producers")
     entries: dict[ProducerId, ProducerEntry] = {}
     for fields in _ENTRY.iter_unpack(memoryview(snapshot)[start:]):
-        producer_id, epoch, last_sequence, last_offset, offset_delta, timestamp, coordinator_epoch, first_offset = fields
+        producer_id, epoch, last_sequence, last_offset, offset_delta, timestamp, coordinator_epoch, first_offset = (
+            fields
+        )
         batches = []
         if last_offset != UNKNOWN_OFFSET:
             first_sequence = (last_sequence - offset_delta) & LARGEST_SEQUENCE if last_sequence >= 0 else NO_SEQUENCE

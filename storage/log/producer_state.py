@@ -1,10 +1,10 @@
 """What one partition remembers of its idempotent producers: epochs, last sequences, and the last five batches of each.
 
-Invariant: of a producer's batches only the one that follows its last is appended. One that was appended before is recognised as a
-duplicate while it is among the last five, which is why clients keep at most five requests in flight.
+Invariant: of a producer's batches only the one that follows its last is appended. One that was appended before is
+recognised as a duplicate while it is among the last five, which is why clients keep at most five requests in flight.
 
-The state is a function of the log: it can be rebuilt by replaying batches, and a snapshot only shortens that. Producers stay known
-when their records are deleted, so DeleteRecords makes no producer fail (KAFKA-7190).
+The state is a function of the log: it can be rebuilt by replaying batches, and a snapshot only shortens that. Producers
+stay known when their records are deleted, so DeleteRecords makes no producer fail (KAFKA-7190).
 
     >>> state = ProducerStateManager()
     >>> from lowtide.protocol.batch_building import build_batch
@@ -16,9 +16,9 @@ when their records are deleted, so DeleteRecords makes no producer fail (KAFKA-7
     >>> state.check(7, 0, 0, 2)
     Duplicate(base_offset=40, last_offset=41, timestamp=5)
 
-Which transactions are open follows from the producers (`transactions`). Does not touch files. That a transaction knows the partition is
-asked of its coordinator before a batch comes here.
-Source: KIP-98, Kafka's `ProducerStateManager`, `ProducerStateEntry` and `ProducerAppendInfo`.
+Which transactions are open follows from the producers (`transactions`). Does not touch files. That a transaction knows
+the partition is asked of its coordinator before a batch comes here. Source: KIP-98, Kafka's `ProducerStateManager`,
+`ProducerStateEntry` and `ProducerAppendInfo`.
 """
 
 from __future__ import annotations
@@ -89,9 +89,15 @@ class ProducerStateManager:
     __slots__ = ("_entries", "_expiration_ms", "_maximum_producers", "transactions", "verifications")
 
     def __init__(
-        self, *, expiration_ms: Callable[[], int] = lambda: DEFAULT_EXPIRATION_MS, maximum_producers: int = DEFAULT_MAXIMUM_PRODUCERS
+        self,
+        *,
+        expiration_ms: Callable[[], int] = lambda: DEFAULT_EXPIRATION_MS,
+        maximum_producers: int = DEFAULT_MAXIMUM_PRODUCERS,
     ) -> None:
-        """Begin without producers. A producer is forgotten `expiration_ms()` after its last append, or when there are too many."""
+        """Begin without producers.
+
+        A producer is forgotten `expiration_ms()` after its last append, or when there are too many.
+        """
         assert maximum_producers > 0
         self._entries: dict[ProducerId, ProducerEntry] = {}
         self._expiration_ms = expiration_ms
@@ -115,11 +121,11 @@ class ProducerStateManager:
     ) -> Accepted | Duplicate | ErrorCode:
         """Whether a batch is the one that follows this producer's last. Changes nothing.
 
-        An unknown producer may begin at any sequence, since its state may have expired, unless its transaction is being verified
-        (`Verifications.may_begin_at`); a new epoch must begin at 0. The batches of a group's coordinator, which writes for a producer,
-        have no sequence.
-        Errors: INVALID_PRODUCER_EPOCH for an older epoch; OUT_OF_ORDER_SEQUENCE_NUMBER for a gap, and for a duplicate that is no
-        longer remembered or has another size; INVALID_TXN_STATE for a plain batch within the producer's open transaction.
+        An unknown producer may begin at any sequence, since its state may have expired, unless its transaction is being
+        verified (`Verifications.may_begin_at`); a new epoch must begin at 0. The batches of a group's coordinator,
+        which writes for a producer, have no sequence. Errors: INVALID_PRODUCER_EPOCH for an older epoch;
+        OUT_OF_ORDER_SEQUENCE_NUMBER for a gap, and for a duplicate that is no longer remembered or has another size;
+        INVALID_TXN_STATE for a plain batch within the producer's open transaction.
         """
         entry = self._entries.get(producer_id)
         if entry is None or producer_id < 0:
@@ -146,7 +152,11 @@ class ProducerStateManager:
     def is_in_transaction(self, producer_id: ProducerId, producer_epoch: ProducerEpoch) -> bool:
         """Whether a producer of this epoch has a transaction open here."""
         entry = self._entries.get(producer_id)
-        return entry is not None and entry.producer_epoch == producer_epoch and entry.transaction_first_offset != UNKNOWN_OFFSET
+        return (
+            entry is not None
+            and entry.producer_epoch == producer_epoch
+            and entry.transaction_first_offset != UNKNOWN_OFFSET
+        )
 
     def note_refused(self, header: BatchHeader, now_ms: int) -> None:
         """A batch was refused for now, and its producer will send it again: no later one may be its first here before."""
@@ -167,18 +177,28 @@ class ProducerStateManager:
         return entry is not None and producer_epoch < entry.producer_epoch
 
     def check_marker(
-        self, producer_id: ProducerId, producer_epoch: ProducerEpoch, coordinator_epoch: int, *, epoch_is_bumped: bool = False
+        self,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
+        coordinator_epoch: int,
+        *,
+        epoch_is_bumped: bool = False,
     ) -> Accepted | ErrorCode:
         """Whether a coordinator may end this producer's transaction. Changes nothing.
 
         `epoch_is_bumped`: each transaction has an epoch of its own, and the marker that of the next one (KIP-890): a marker that comes late
-        once more must not end the next one, except in the last epoch there is, which has no next one.
-        Errors: INVALID_PRODUCER_EPOCH for an older epoch; TRANSACTION_COORDINATOR_FENCED for a coordinator that another has followed.
+        once more must not end the next one, except in the last epoch there is, which has no next one. Errors:
+        INVALID_PRODUCER_EPOCH for an older epoch; TRANSACTION_COORDINATOR_FENCED for a coordinator that another has
+        followed.
         """
         entry = self._entries.get(producer_id)
         if entry is None:
             return ACCEPTED
-        is_late = epoch_is_bumped and producer_epoch == entry.producer_epoch and entry.transaction_first_offset != UNKNOWN_OFFSET
+        is_late = (
+            epoch_is_bumped
+            and producer_epoch == entry.producer_epoch
+            and entry.transaction_first_offset != UNKNOWN_OFFSET
+        )
         if producer_epoch < entry.producer_epoch or (is_late and producer_epoch != _LAST_EPOCH):
             return ErrorCode.INVALID_PRODUCER_EPOCH
         return ErrorCode.TRANSACTION_COORDINATOR_FENCED if coordinator_epoch < entry.coordinator_epoch else ACCEPTED
@@ -215,9 +235,12 @@ class ProducerStateManager:
                 entry.transaction_first_offset = base_offset
                 self.transactions.begin(base_offset, producer_id)
 
-    def replay(self, header: BatchHeader, *, now_ms: int, control: ControlRecord | None = None) -> CompletedTransaction | None:
-        """Take in a batch of the log that a leader has checked: in recovery, and on a follower. Returns the transaction that it ended.
+    def replay(
+        self, header: BatchHeader, *, now_ms: int, control: ControlRecord | None = None
+    ) -> CompletedTransaction | None:
+        """Take in a batch of the log that a leader has checked: in recovery, and on a follower.
 
+        Returns the transaction that it ended.
         `control` is the marker of a control batch, and None for one that ends no transaction. `now_ms` counts as the time of the
         append, for the log doesn't keep it; a producer is thus remembered a while longer after a restart.
         """
@@ -268,7 +291,12 @@ class ProducerStateManager:
         found: dict[ProducerId, deque[ProducedBatch]] = {}
         for header in headers:
             entry = self._entries.get(header.producer_id)
-            if entry is None or header.is_control or header.producer_epoch != entry.producer_epoch or header.base_sequence < 0:
+            if (
+                entry is None
+                or header.is_control
+                or header.producer_epoch != entry.producer_epoch
+                or header.base_sequence < 0
+            ):
                 continue
             if entry.batches and header.base_offset < entry.batches[0].base_offset:
                 delta = header.last_offset_delta
@@ -339,7 +367,11 @@ class ProducerStateManager:
         """Add a producer that isn't known, after making room. Open transactions are never evicted."""
         assert producer_id not in self._entries
         if len(self._entries) >= self._maximum_producers:
-            idle = ((known.last_append_ms, key) for key, known in self._entries.items() if known.transaction_first_offset < 0)
+            idle = (
+                (known.last_append_ms, key)
+                for key, known in self._entries.items()
+                if known.transaction_first_offset < 0
+            )
             for _, key in heapq.nsmallest(max(1, self._maximum_producers // _EVICTED_FRACTION), idle):
                 del self._entries[key]
         self._entries[producer_id] = entry

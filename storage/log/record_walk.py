@@ -1,10 +1,10 @@
 """The walk over a batch's uncompressed records: do they fill it exactly, and what do their deltas say?
 
-This is the only per-record work of the produce path, so `walk_records` is written for speed: varints of one or two bytes are read
-inline, no object is created per record, and a run of records that are laid out alike, which is what producers of equal-sized messages
-send, is checked column by column (see `_check_run`). `iterate_steps` is the slow, plain form, used to name the records at fault;
-tests hold the two against each other. The validator asks the compiled form (`protocol/native/`) first, where there is one; what that finds
-sound needs no other walk.
+This is the only per-record work of the produce path, so `walk_records` is written for speed: varints of one or two
+bytes are read inline, no object is created per record, and a run of records that are laid out alike, which is what
+producers of equal-sized messages send, is checked column by column (see `_check_run`). `iterate_steps` is the slow,
+plain form, used to name the records at fault; tests hold the two against each other. The validator asks the compiled
+form (`protocol/native/`) first, where there is one; what that finds sound needs no other walk.
 
 Raises `ProtocolError` for records that contradict themselves; the validator turns it into INVALID_RECORD.
 Source: Kafka's `DefaultRecord.readFrom`.
@@ -93,12 +93,15 @@ class RecordStep(msgspec.Struct, gc=False):
 def walk_records(records: Buffer, count: int, headers_max: int = HEADERS_MAX) -> RecordWalk:
     """Walk `count` (at least 1) records that must fill `records` exactly.
 
-    Errors: ProtocolError when they do not, or when one of them contradicts its own length; TooManyHeadersError when there are more than
+    Errors: ProtocolError when they do not, or when one of them contradicts its own length; TooManyHeadersError when
+    there are more than
     `headers_max` headers.
     """
     size = len(records)
     payload = bytes(records) if size < min(count * _COPY_BELOW_BYTES_PER_RECORD, _COPY_UP_TO_BYTES) else records
-    walk = RecordWalk(_NONE_LOW, _NONE_HIGH, 0, False, True, headers_max)  # Without names, which cost as much as the walk of a record.
+    walk = RecordWalk(
+        _NONE_LOW, _NONE_HIGH, 0, False, True, headers_max
+    )  # Without names, which cost as much as the walk of a record.
     index = position = 0
     block = _FIRST_BLOCK
     try:
@@ -192,7 +195,9 @@ def _walk_block(  # noqa: PLR0912, PLR0915 - unrolled: a call per field would do
         if raw:
             position = _skip_headers(payload, position - 1, walk)
         if (position - start) << 1 != length:
-            raise ProtocolError(f"record {number} is {position - start} bytes long, its length in zigzag form is {length}")
+            raise ProtocolError(
+                f"record {number} is {position - start} bytes long, its length in zigzag form is {length}"
+            )
     walk.min_timestamp_delta = lowest
     return position
 
@@ -202,10 +207,10 @@ def _check_run(  # noqa: PLR0911 - one return per way to differ
 ) -> tuple[int, int]:
     """Check as many records as possible that are laid out like the one at `position`, all at once.
 
-    Records of one size with lengths, deltas and counts in the same places form a table whose rows are records. Each column is a
-    strided slice, and comparing one costs about a nanosecond per record. Records with headers are left to the plain walk.
-    Returns `(records checked and added to walk, bytes of each)`, or `(0, 0)` when fewer than `_SHORTEST_RUN` are alike; then, and
-    only then, something may be wrong with them.
+    Records of one size with lengths, deltas and counts in the same places form a table whose rows are records. Each
+    column is a strided slice, and comparing one costs about a nanosecond per record. Records with headers are left to
+    the plain walk. Returns `(records checked and added to walk, bytes of each)`, or `(0, 0)` when fewer than
+    `_SHORTEST_RUN` are alike; then, and only then, something may be wrong with them.
     """
     room = len(payload)
     length, body = _finish_varint(payload, position, 0, 0)
@@ -226,7 +231,8 @@ def _check_run(  # noqa: PLR0911 - one return per way to differ
         return 0, 0
     limit = _TWO_BYTE_OFFSETS if wide else _NARROW_OFFSETS
     rows = min(count - index, (room - position) // stride, limit - index)
-    # Every other byte of these ranges is the same in each row; the first of the timestamp and the offset's are looked at apart.
+    # Every other byte of these ranges is the same in each row; the first of the timestamp and the offset's are looked
+    # at apart.
     constant = (
         *range(position, body),
         *range(timestamp_at + 1, offset_at),

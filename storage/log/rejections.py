@@ -65,7 +65,8 @@ def rejected(code: ErrorCode, message: str, *, found_in_log: bool = False) -> Re
 def _set_lengths(records: Buffer) -> Iterator[tuple[int, int] | Rejection]:
     """Yield `(magic, attributes)` of each whole message of a record set, and a Rejection where it cannot be split.
 
-    A message that is cut ends the set without an error, as do at most eleven trailing bytes (`ByteBufferLogInputStream`).
+    A message that is cut ends the set without an error, as do at most eleven trailing bytes
+    (`ByteBufferLogInputStream`).
     """
     position = 0
     while len(records) - position >= LOG_OVERHEAD:
@@ -88,7 +89,10 @@ def _set_lengths(records: Buffer) -> Iterator[tuple[int, int] | Rejection]:
 
 
 def reject_set(records: Buffer, rules: ValidationRules) -> Rejection | None:  # noqa: PLR0911 - one return per verdict
-    """Find what is wrong with a record set as a whole, in the order of `ProduceRequest.validateRecords`. None: one v2 batch."""
+    """Find what is wrong with a record set as a whole, in the order of `ProduceRequest.validateRecords`.
+
+    None: one v2 batch.
+    """
     messages = _set_lengths(records)
     first = next(messages, None)
     if first is None:
@@ -116,21 +120,29 @@ def reject_header(view: memoryview, rules: ValidationRules) -> Rejection:
     header = read_batch_header(view)
     size, count, last = header.size_bytes, header.record_count, header.last_offset_delta
     if header.base_offset != 0:
-        return rejected(ErrorCode.INVALID_RECORD, f"the base offset is {header.base_offset} instead of 0", found_in_log=True)
+        return rejected(
+            ErrorCode.INVALID_RECORD, f"the base offset is {header.base_offset} instead of 0", found_in_log=True
+        )
     if size > rules.max_message_bytes:
-        return rejected(ErrorCode.MESSAGE_TOO_LARGE, f"the batch has {size} bytes, at most {rules.max_message_bytes} are allowed")
+        return rejected(
+            ErrorCode.MESSAGE_TOO_LARGE, f"the batch has {size} bytes, at most {rules.max_message_bytes} are allowed"
+        )
     if crc32c(view[ATTRIBUTES_POSITION:size]) != header.crc:
         return rejected(ErrorCode.CORRUPT_MESSAGE, "the CRC is wrong")
     if last < 0 or count <= 0 or last + 1 != count:
         reason = f"the last offset delta {last} does not fit {count} records"
     elif count > MAX_RECORDS and (header.attributes & COMPRESSION_BITS or count * _SMALLEST_RECORD_BYTES <= size):
-        return rejected(ErrorCode.MESSAGE_TOO_LARGE, f"the batch has {count} records, at most {MAX_RECORDS} are allowed")
+        return rejected(
+            ErrorCode.MESSAGE_TOO_LARGE, f"the batch has {count} records, at most {MAX_RECORDS} are allowed"
+        )
     elif count > MAX_RECORDS:
         reason = f"{count} records do not fit into {size} bytes"
     elif header.is_control:
         reason = "clients may not write control batches"
     elif header.producer_id >= 0 and header.base_sequence < 0:
-        reason = f"the base sequence {header.base_sequence} is negative although producer id {header.producer_id} is given"
+        reason = (
+            f"the base sequence {header.base_sequence} is negative although producer id {header.producer_id} is given"
+        )
     else:
         assert header.attributes & COMPRESSION_BITS > Compression.ZSTD, header
         reason = f"compression codec {header.attributes & COMPRESSION_BITS} does not exist"
@@ -156,11 +168,15 @@ def reject_records(
             break
     if not errors:
         return None
-    message = "records have timestamps that are not allowed" if code is ErrorCode.INVALID_TIMESTAMP else "records lack a key"
+    message = (
+        "records have timestamps that are not allowed" if code is ErrorCode.INVALID_TIMESTAMP else "records lack a key"
+    )
     return Rejection(code, message, tuple(errors), found_in_log=True)
 
 
-def _timestamp_fault(step: RecordStep, base_timestamp: int, attributes: int, rules: ValidationRules, now_ms: int) -> str | None:
+def _timestamp_fault(
+    step: RecordStep, base_timestamp: int, attributes: int, rules: ValidationRules, now_ms: int
+) -> str | None:
     timestamp = base_timestamp + step.timestamp_delta
     if not _MIN_INT64 <= timestamp <= _MAX_INT64:
         return f"timestamp {timestamp} has more than 64 bits"

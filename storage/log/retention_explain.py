@@ -55,7 +55,10 @@ class Outlook(msgspec.Struct, frozen=True):
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """The oldest segment of a partition: `[first_offset, end_offset)`, and what keeps it. Without `outlooks` nothing ends that."""
+    """The oldest segment of a partition: `[first_offset, end_offset)`, and what keeps it.
+
+    Without `outlooks` nothing ends that.
+    """
 
     first_offset: Offset
     end_offset: Offset
@@ -67,9 +70,16 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 def explain(
-    segments: Sequence[SegmentT], offsets: RetentionOffsets, rules: RetentionRules, times: SegmentTimes[SegmentT], now_ms: int
+    segments: Sequence[SegmentT],
+    offsets: RetentionOffsets,
+    rules: RetentionRules,
+    times: SegmentTimes[SegmentT],
+    now_ms: int,
 ) -> Kept:
-    """Why the oldest segment that doesn't lie below the log start is there. Of a rule that waits for something else, only that it is on."""
+    """Why the oldest segment that doesn't lie below the log start is there.
+
+    Of a rule that waits for something else, only that it is on.
+    """
     number = first_kept(segments, offsets)
     segment, end_offset = segments[number], end_of(segments, number, offsets)
     is_active = number + 1 == len(segments)
@@ -98,7 +108,11 @@ class Boundary(msgspec.Struct, frozen=True):
 
 
 def boundaries(
-    segments: Sequence[SegmentT], offsets: RetentionOffsets, rules: RetentionRules, times: SegmentTimes[SegmentT], now_ms: int
+    segments: Sequence[SegmentT],
+    offsets: RetentionOffsets,
+    rules: RetentionRules,
+    times: SegmentTimes[SegmentT],
+    now_ms: int,
 ) -> Generator[None, None, list[Boundary]]:
     """The boundary of each rule that is on, in their order. Yields after each segment that a rule was asked about."""
     limits = {
@@ -118,7 +132,11 @@ def boundaries(
         while number < len(segments) and may_go(segments, number, offsets) and goes(number - start):
             number += 1
             yield
-        offset = max(end_of(segments, number - 1, offsets), offsets.log_start_offset) if number > start else offsets.log_start_offset
+        offset = (
+            max(end_of(segments, number - 1, offsets), offsets.log_start_offset)
+            if number > start
+            else offsets.log_start_offset
+        )
         found.append(Boundary(reason, offset, limits[reason]))
     return found
 

@@ -121,7 +121,11 @@ NOTHING_GOES = RetentionPlan()
 
 
 def plan_retention(
-    segments: Sequence[SegmentT], offsets: RetentionOffsets, rules: RetentionRules, times: SegmentTimes[SegmentT], now_ms: int
+    segments: Sequence[SegmentT],
+    offsets: RetentionOffsets,
+    rules: RetentionRules,
+    times: SegmentTimes[SegmentT],
+    now_ms: int,
 ) -> RetentionPlan:
     """What goes now. `segments` are the log's, oldest first; `now_ms` is wall-clock time.
 
@@ -141,13 +145,20 @@ def plan_retention(
 
 
 def may_go_as_consumed(
-    segments: Sequence[SegmentT], offsets: RetentionOffsets, rules: RetentionRules, times: SegmentTimes[SegmentT], now_ms: int
+    segments: Sequence[SegmentT],
+    offsets: RetentionOffsets,
+    rules: RetentionRules,
+    times: SegmentTimes[SegmentT],
+    now_ms: int,
 ) -> bool:
     """Whether anything would go for being consumed if the groups had consumed all: else they need not be asked."""
     if "delete" not in rules.cleanup_policy or rules.retention_commitoffset_ms < 0:
         return False
     number = first_kept(segments, offsets)
-    return may_go(segments, number, offsets) and now_ms - written_ms(segments[number], times) > rules.retention_commitoffset_ms
+    return (
+        may_go(segments, number, offsets)
+        and now_ms - written_ms(segments[number], times) > rules.retention_commitoffset_ms
+    )
 
 
 def first_kept(segments: Sequence[SegmentT], offsets: RetentionOffsets) -> int:
@@ -176,7 +187,11 @@ def written_ms(segment: SegmentT, times: SegmentTimes[SegmentT]) -> int:
 
 
 def active_rules(
-    segments: Sequence[SegmentT], offsets: RetentionOffsets, rules: RetentionRules, times: SegmentTimes[SegmentT], now_ms: int
+    segments: Sequence[SegmentT],
+    offsets: RetentionOffsets,
+    rules: RetentionRules,
+    times: SegmentTimes[SegmentT],
+    now_ms: int,
 ) -> list[tuple[Reason, Callable[[int], bool]]]:
     """The rules that are on, in their order: each says of a segment's number whether it goes, and is asked for each once, in order."""
 

@@ -1,10 +1,12 @@
 """One piece of a log: the `.log` file with whole record batches and nothing else, and its two indexes.
 
-Guards: `size` is where the last whole batch ends; what a failed write left behind it is cut before anything else happens. Slices of a
-segment read bytes below the size it had at their creation, and are invalid when the segment is cut.
+Guards: `size` is where the last whole batch ends; what a failed write left behind it is cut before anything else
+happens. Slices of a segment read bytes below the size it had at their creation, and are invalid when the segment is
+cut.
 
-The indexes of the segment that is written live in memory and reach their files when the segment is rolled or closed. Those of the others
-are read when needed and forgotten again by `SegmentCache`. The `.log` file of either is opened when needed and closed by `OpenFiles`.
+The indexes of the segment that is written live in memory and reach their files when the segment is rolled or closed.
+Those of the others are read when needed and forgotten again by `SegmentCache`. The `.log` file of either is opened when
+needed and closed by `OpenFiles`.
 
 It doesn't know log start, high watermark or producers, decides nothing about rolling over, and never syncs.
 """
@@ -52,8 +54,13 @@ class Segment(SegmentFile):
         "token",
     )
 
-    def __init__(self, filesystem: FileSystem, directory: str, base_offset: Offset, *, size: int, created_ms: int) -> None:
-        """A closed segment of `size` bytes; nothing is opened yet. `created_ms` is when it was made, or else when it was loaded."""
+    def __init__(
+        self, filesystem: FileSystem, directory: str, base_offset: Offset, *, size: int, created_ms: int
+    ) -> None:
+        """A closed segment of `size` bytes; nothing is opened yet.
+
+        `created_ms` is when it was made, or else when it was loaded.
+        """
         super().__init__(filesystem, f"{directory}/{offset_name(base_offset)}{LOG_SUFFIX}", base_offset, size)
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
         self._bytes_since_entry = 0
@@ -83,7 +90,8 @@ class Segment(SegmentFile):
     ) -> Segment:
         """Makes the empty `.log` file of a new segment and opens it for writing.
 
-        A file of that name is a leftover of a roll that failed, and is emptied. Errors: OSError; then no file is left behind.
+        A file of that name is a leftover of a roll that failed, and is emptied. Errors: OSError; then no file is left
+        behind.
         """
         segment = cls(filesystem, directory, base_offset, size=0, created_ms=now_ms)
         segment.files = files
@@ -198,7 +206,10 @@ class Segment(SegmentFile):
         self.max_timestamp_offset = self.base_offset
 
     def write_indexes(self) -> list[str]:
-        """Writes both index files, with the last timestamp that Kafka expects at their end; returns their paths. Errors: OSError."""
+        """Writes both index files, with the last timestamp that Kafka expects at their end; returns their paths.
+
+        Errors: OSError.
+        """
         offsets, times = self.indexes
         times.maybe_append(self.max_timestamp, self.max_timestamp_offset)
         stem = self.path.removesuffix(LOG_SUFFIX)
@@ -218,20 +229,26 @@ class Segment(SegmentFile):
     def is_full_for(self, size: int, last_offset: Offset, max_timestamp: int, limits: RollLimits, now_ms: int) -> bool:
         """Whether a batch of that size, last offset and timestamp belongs into a new segment.
 
-        Source: Kafka's LogSegment.shouldRoll. The age is counted in the records' own time where the first batch has one.
+        Source: Kafka's LogSegment.shouldRoll. The age is counted in the records' own time where the first batch has
+        one.
         """
         if self.size + size > limits.segment_bytes or last_offset - self.base_offset > MAX_RELATIVE_OFFSET:
             return True
         if not self.size:
             return False
         age_ms = max_timestamp - self.first_timestamp if self.first_timestamp >= 0 else now_ms - self.created_ms
-        if age_ms > limits.segment_ms - limits.segment_jitter_ms and age_ms > limits.segment_ms - jitter_ms(self.path, limits):
+        if age_ms > limits.segment_ms - limits.segment_jitter_ms and age_ms > limits.segment_ms - jitter_ms(
+            self.path, limits
+        ):
             return True
         assert self._indexes is not None
-        # The time index keeps one place for the entry that closing adds, and has the longer entries, though never more of them.
+        # The time index keeps one place for the entry that closing adds, and has the longer entries, though never more
+        # of them.
         return (len(self._indexes[0].relative_offsets) + 2) * TIME_ENTRY_BYTES > limits.segment_index_bytes
 
-    def has_room_for(self, batches: int, size: int, last_offset: Offset, max_timestamp: int, limits: RollLimits, now_ms: int) -> bool:
+    def has_room_for(
+        self, batches: int, size: int, last_offset: Offset, max_timestamp: int, limits: RollLimits, now_ms: int
+    ) -> bool:
         """Whether so many batches of `size` bytes together belong into this segment, which has some already: none of them `is_full_for`."""
         if not self.size or self.is_full_for(size, last_offset, max_timestamp, limits, now_ms):
             return False
@@ -259,7 +276,13 @@ class Segment(SegmentFile):
             self.size += size
 
     def note_batch(
-        self, last_offset: Offset, position: FilePosition, size: int, max_timestamp: int, interval_bytes: int, base_offset: Offset = -1
+        self,
+        last_offset: Offset,
+        position: FilePosition,
+        size: int,
+        max_timestamp: int,
+        interval_bytes: int,
+        base_offset: Offset = -1,
     ) -> None:
         """Takes a batch that lies at `position` into the indexes, about every `interval_bytes` one entry.
 
@@ -285,8 +308,8 @@ class Segment(SegmentFile):
     def cut(self, place: BatchPlace | None) -> None:
         """Removes the batch at `place` and all behind it (nothing, if None). It is the segment that is written.
 
-        Slices that were made before are dead from now on. The index files go, too: after a crash a start then sees that this segment
-        must be checked whole. Errors: StorageError.
+        Slices that were made before are dead from now on. The index files go, too: after a crash a start then sees that
+        this segment must be checked whole. Errors: StorageError.
         """
         assert self.is_pinned
         assert self._indexes is not None
@@ -347,7 +370,8 @@ class Segment(SegmentFile):
         try:
             return self.scan(offset, position, before)
         except DamagedSegmentError:
-            # The entry names a place where no batch begins: the index is damaged, or else the segment, which the scan will tell.
+            # The entry names a place where no batch begins: the index is damaged, or else the segment, which the scan
+            # will tell.
             self.rebuild_indexes(SCAN_BYTES)
             return self.scan(offset, self.indexes[0].lookup(offset), None)
 

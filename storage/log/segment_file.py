@@ -45,7 +45,10 @@ _LENGTH_END: Final = 12
 
 
 class SliceToken:
-    """Says whether a slice's bytes are still those that were promised. Shared by all slices of a segment since it was last cut."""
+    """Says whether a slice's bytes are still those that were promised.
+
+    Shared by all slices of a segment since it was last cut.
+    """
 
     __slots__ = ("valid",)
 
@@ -210,7 +213,11 @@ class SegmentFile:
 
     def read_hole(self) -> Hole | None:
         """The hole that the file begins with, if it does. Errors: StorageError."""
-        return decode_hole(self._read(self.file, HOLE_HEADER_BYTES, 0), self.base_offset) if self.size >= HOLE_HEADER_BYTES else None
+        return (
+            decode_hole(self._read(self.file, HOLE_HEADER_BYTES, 0), self.base_offset)
+            if self.size >= HOLE_HEADER_BYTES
+            else None
+        )
 
     # Batches
 
@@ -266,8 +273,9 @@ class SegmentFile:
         return size
 
     def batches(self, position: FilePosition) -> Iterator[tuple[FilePosition, BatchHeader]]:
-        """The headers of the batches from byte `position`, where one begins, on; those in a hole are left out. CRCs aren't checked.
+        """The headers of the batches from byte `position`, where one begins, on; those in a hole are left out.
 
+        CRCs aren't checked.
         Errors: StorageError.
         """
         size = self.size
@@ -280,9 +288,13 @@ class SegmentFile:
                 try:
                     header = read_batch_header(chunk, at)
                 except ProtocolError as error:
-                    raise DamagedSegmentError(self.path, f"no record batch begins at byte {position + at}: {error}") from error
+                    raise DamagedSegmentError(
+                        self.path, f"no record batch begins at byte {position + at}: {error}"
+                    ) from error
                 batch_size = header.size_bytes
-                fits = 0 <= header.base_offset - self.base_offset <= MAX_RELATIVE_OFFSET - max(header.last_offset_delta, 0)
+                fits = (
+                    0 <= header.base_offset - self.base_offset <= MAX_RELATIVE_OFFSET - max(header.last_offset_delta, 0)
+                )
                 if batch_size < RECORD_BATCH_OVERHEAD or position + at + batch_size > size or not fits:
                     raise DamagedSegmentError(self.path, f"no record batch begins at byte {position + at}")
                 yield position + at, header
@@ -302,7 +314,9 @@ class SegmentFile:
         try:
             return read_control_record(self.read_batch(position, header.size_bytes), max_bytes=CONTROL_BYTES_MAX)
         except ProtocolError as error:
-            raise DamagedSegmentError(self.path, f"the control batch at byte {position} can't be read: {error}") from error
+            raise DamagedSegmentError(
+                self.path, f"the control batch at byte {position} can't be read: {error}"
+            ) from error
 
     def _read(self, file: File, size: int, position: FilePosition) -> bytes:
         try:

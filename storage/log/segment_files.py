@@ -42,8 +42,9 @@ class RemovedSegment:
     ) -> None:
         """`suffixes` are those of the files that go, the `.log` first.
 
-        With `readers`, the open files through which the `.log` may still be read, its room is given back as soon as they are gone: it lies
-        below the durable log start, so that a start removes it whatever is in it. Without, its bytes stay until its name goes.
+        With `readers`, the open files through which the `.log` may still be read, its room is given back as soon as
+        they are gone: it lies below the durable log start, so that a start removes it whatever is in it. Without, its
+        bytes stay until its name goes.
         """
         self.readers = readers
         self._lock = threading.Lock()
@@ -69,10 +70,10 @@ class RemovedSegment:
         return [stem + suffix for suffix in self._suffixes]
 
     def mark_deleted(self, filesystem: FileSystem) -> None:
-        """Renames the files to `.deleted`, so that a start after a crash removes them. For a worker; done twice, it does nothing.
+        """Renames the files to `.deleted`, so that a start after a crash removes them.
 
-        Where the folder has no room for another name they go at once: what makes room can't wait for room. Who reads has them open.
-        Errors: OSError; files that don't exist are none.
+        For a worker; done twice, it does nothing. Where the folder has no room for another name they go at once: what
+        makes room can't wait for room. Who reads has them open. Errors: OSError; files that don't exist are none.
         """
         with self._lock:
             marked = next_life(self._life, SegmentEvent.MARK)
@@ -92,8 +93,9 @@ class RemovedSegment:
             self._life = next_life(self._life, SegmentEvent.ABANDON)
 
     def unlink(self, filesystem: FileSystem) -> None:
-        """Removes what `mark_deleted` renamed, once `file.delete.delay.ms` is over. For a worker; nothing, once it was abandoned.
+        """Removes what `mark_deleted` renamed, once `file.delete.delay.ms` is over.
 
+        For a worker; nothing, once it was abandoned.
         Errors: OSError; files that don't exist are none.
         """
         assert self.renamed, self.directory
@@ -108,7 +110,10 @@ class RemovedSegment:
         return any(file() is not None for file in self.readers or ())
 
     def free(self, filesystem: FileSystem) -> None:
-        """Gives the room of the `.log` back, once it was renamed and no reader is left; its name stays. For a worker. Errors: OSError."""
+        """Gives the room of the `.log` back, once it was renamed and no reader is left; its name stays.
+
+        For a worker. Errors: OSError.
+        """
         assert self.readers is not None, self.directory
         with self._lock:
             if self._life is SegmentLife.MARKED:
@@ -142,7 +147,9 @@ class SegmentCache:
 
     __slots__ = ("_index_bytes", "_index_bytes_max", "_open_max", "_recent", "files")
 
-    def __init__(self, *, open_max: int = CLOSED_SEGMENTS_MAX, index_bytes_max: int = 64 << 20, files_max: int = FILES_MAX) -> None:
+    def __init__(
+        self, *, open_max: int = CLOSED_SEGMENTS_MAX, index_bytes_max: int = 64 << 20, files_max: int = FILES_MAX
+    ) -> None:
         """At most `open_max` segments, with at most `index_bytes_max` of indexes together (the last used one is kept in any case).
 
         `files_max` bounds the open files of all segments, closed or written.
@@ -161,7 +168,9 @@ class SegmentCache:
         """A closed segment was used; others may be forgotten for it."""
         self._index_bytes += segment.index_bytes - self._recent.pop(segment, 0)
         self._recent[segment] = segment.index_bytes
-        while len(self._recent) > self._open_max or (self._index_bytes > self._index_bytes_max and len(self._recent) > 1):
+        while len(self._recent) > self._open_max or (
+            self._index_bytes > self._index_bytes_max and len(self._recent) > 1
+        ):
             oldest, index_bytes = self._recent.popitem(last=False)
             self._index_bytes -= index_bytes
             oldest.forget()

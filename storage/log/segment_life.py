@@ -13,8 +13,9 @@
     MARKED          ── UNLINK ──>   GONE
     GONE            ── MARK, UNLINK, ABANDON ──> GONE
 
-A segment that is opened begins in CLOSED; the one that is created is activated at once. Every other pair is a mistake in this program, and
-raises. Until it has LEFT the log it is a `Segment`; what is to go then is a `RemovedSegment`. A start goes by the names of the files only:
+A segment that is opened begins in CLOSED; the one that is created is activated at once. Every other pair is a mistake
+in this program, and raises. Until it has LEFT the log it is a `Segment`; what is to go then is a `RemovedSegment`. A
+start goes by the names of the files only:
 `.swap` files take their names (`log_folder.py`), `.deleted` files are removed. What compaction writes is no segment of the log before it is
 swapped in (`segment_swap.py`).
 """

@@ -1,7 +1,7 @@
 """The segments of one log, oldest first, and reading across them.
 
-Segments don't overlap: each ends before the next one's base offset. The last one is the active one, which is written. It decides nothing;
-which offsets may be read is the log's business. Its methods that read raise StorageError.
+Segments don't overlap: each ends before the next one's base offset. The last one is the active one, which is written.
+It decides nothing; which offsets may be read is the log's business. Its methods that read raise StorageError.
 """
 
 from __future__ import annotations
@@ -139,7 +139,10 @@ class SegmentList:
         """`Log.read`, for an offset that may be read and lies below `end_offset` and `log_end_offset`."""
         segment = self.active
         if offset >= segment.base_offset:
-            return self._read_segment(segment, offset, max_bytes, end_offset, log_end_offset, minimum_one_batch) or NOTHING_READ
+            return (
+                self._read_segment(segment, offset, max_bytes, end_offset, log_end_offset, minimum_one_batch)
+                or NOTHING_READ
+            )
         # A segment in which compaction left nothing from the offset on is passed over.
         bases = self.bases
         empty: LogRead | None = None
@@ -155,7 +158,11 @@ class SegmentList:
                 continue
             if found.slice is None:
                 break
-            if not seeks_records or number - first >= _PASSED_OVER_MAX or not _ends_without_records(segment, found.slice):
+            if (
+                not seeks_records
+                or number - first >= _PASSED_OVER_MAX
+                or not _ends_without_records(segment, found.slice)
+            ):
                 return found
             empty = found
         return empty or NOTHING_READ
@@ -169,7 +176,10 @@ class SegmentList:
         segment_end: Offset,
         minimum_one_batch: bool,  # noqa: FBT001
     ) -> LogRead | None:
-        """`read` in one segment, which ends before the offset `segment_end`. None when it holds nothing from `offset` on."""
+        """`read` in one segment, which ends before the offset `segment_end`.
+
+        None when it holds nothing from `offset` on.
+        """
         first_size = 0
         position = segment.known_start(offset)
         if position is None:

@@ -9,12 +9,13 @@
 | `name_files`: the new ones renamed to their names; where there is no room for a name, later | likewise |
 | the folder is synced | leaves the new ones |
 
-The start tells by the last offset that is left which segments a `.swap` file replaces. Of those behind it, which are renamed in their
-order, it may find some with their names yet, and keeps them: their records are superfluous, and the next compaction lets them go.
+The start tells by the last offset that is left which segments a `.swap` file replaces. Of those behind it, which are
+renamed in their order, it may find some with their names yet, and keeps them: their records are superfluous, and the
+next compaction lets them go.
 
-Guards: segments are replaced only if they are those that were read, and all behind them, up to where that compaction reaches, are too:
-what a record went for must still be there. A truncation gives up a swap that isn't finished before it cuts anything. Readers keep the open
-files that they have. Leader epochs and producer state aren't touched.
+Guards: segments are replaced only if they are those that were read, and all behind them, up to where that compaction
+reaches, are too: what a record went for must still be there. A truncation gives up a swap that isn't finished before it
+cuts anything. Readers keep the open files that they have. Leader epochs and producer state aren't touched.
 
 Source: Kafka's LocalLog.replaceSegments.
 """
@@ -74,7 +75,8 @@ class CleanedGroup(NamedTuple):
 class _Unnamed(NamedTuple):
     """A compacted segment from which the log reads already, and those of its files that are still called `.swap`.
 
-    The `.log` comes first, or a start would take those that have their names for files of the segments that were replaced.
+    The `.log` comes first, or a start would take those that have their names for files of the segments that were
+    replaced.
     """
 
     segment: Segment
@@ -90,7 +92,12 @@ class SegmentSwaps:
     """The replacing of segments of one log. A swap begun is finished, or abandoned, before the next."""
 
     def __init__(
-        self, filesystem: FileSystem, directory: str, segments: SegmentList, snapshots: ProducerSnapshots, aborted: TransactionIndex
+        self,
+        filesystem: FileSystem,
+        directory: str,
+        segments: SegmentList,
+        snapshots: ProducerSnapshots,
+        aborted: TransactionIndex,
     ) -> None:
         self.cleaned_to: Offset | None = None
         """How far the log is known to be compacted (exclusive); None if it never was."""
@@ -150,16 +157,19 @@ class SegmentSwaps:
 
         Errors: StorageError.
         """
-        return self._aborted.written_bases, [each for each in self._aborted.unwritten() if each.first_offset < end_offset]
+        return self._aborted.written_bases, [
+            each for each in self._aborted.unwritten() if each.first_offset < end_offset
+        ]
 
     def aborted_in(self, base_offset: Offset) -> list[CompletedTransaction]:
         """The aborted transactions whose markers lie in that segment. Errors: DamagedSegmentError, StorageError."""
         return list(self._aborted.entries(base_offset)) if base_offset in self._aborted.bases else []
 
     def begin(self, group: CleanedGroup) -> Barrier | None:
-        """Renames the files of a group to `.swap`. Returns what must be done before `finish`; None if the log has changed: nothing is left.
+        """Renames the files of a group to `.swap`.
 
-        Errors: StorageError where there is no room for a name; nothing is left then either. OSError; the files are removed by a start.
+        Returns what must be done before `finish`; None if the log has changed: nothing is left. Errors: StorageError
+        where there is no room for a name; nothing is left then either. OSError; the files are removed by a start.
         """
         assert self._begun is None, self._directory
         assert self._unnamed is None, self._directory
@@ -207,13 +217,17 @@ class SegmentSwaps:
         bases = [each.segment.base_offset for each in group.seen[: group.replaced]]
         self._snapshots.left_with_replaced(bases[1:])
         self._aborted.replaced(bases, base_offset, has_file=group.has_aborted)
-        self._begun, self._unnamed = None, _Unnamed(new, sorted(self._paths(group), key=_naming_order), group.has_aborted)
+        self._begun, self._unnamed = (
+            None,
+            _Unnamed(new, sorted(self._paths(group), key=_naming_order), group.has_aborted),
+        )
         return removed
 
     def name_files(self) -> Barrier:
-        """Gives the files of the swap that was finished last their names. Returns what must be done before they are relied on.
+        """Gives the files of the swap that was finished last their names.
 
-        Errors: OSError; after one that passes it is called again. Until then the log reads the `.swap` files, which a start finds too.
+        Returns what must be done before they are relied on. Errors: OSError; after one that passes it is called again.
+        Until then the log reads the `.swap` files, which a start finds too.
         """
         unnamed = self._unnamed
         if unnamed is not None:
@@ -265,7 +279,10 @@ class SegmentSwaps:
                     raise storage_error(path, error) from error
 
     def on_truncated(self, end_offset: Offset) -> None:
-        """The log is about to be cut; `end_offset` will be its end. Errors: StorageError; after one that passes nothing has changed."""
+        """The log is about to be cut; `end_offset` will be its end.
+
+        Errors: StorageError; after one that passes nothing has changed.
+        """
         try:
             self.name_files()
         except OSError as error:

@@ -1,11 +1,12 @@
 """The `.snapshot` files of a log: the producer state at an offset, so that a start needn't replay the whole log.
 
-A snapshot named by offset x holds what all records below x left behind. One is taken at each roll, named by the new segment, which it
-leaves the log with, one at a clean stop, and one when a log was recovered. A damaged one is dropped and the next older one used; without
-any, the log is replayed.
+A snapshot named by offset x holds what all records below x left behind. One is taken at each roll, named by the new
+segment, which it leaves the log with, one at a clean stop, and one when a log was recovered. A damaged one is dropped
+and the next older one used; without any, the log is replayed.
 
-Of each producer it holds the last batch. The batches before that are looked up in the log: a producer that got no answers sends up to five
-of them again, and the first one would be taken for a gap (librdkafka ends a producer for that). Kafka does not look them up.
+Of each producer it holds the last batch. The batches before that are looked up in the log: a producer that got no
+answers sends up to five of them again, and the first one would be taken for a gap (librdkafka ends a producer for
+that). Kafka does not look them up.
 
 Source: Kafka's ProducerStateManager; the content is `storage/log/producer_state.py`'s.
 """
@@ -136,7 +137,13 @@ class ProducerSnapshots:
             segments.used(segment)
 
     def _load_newest(
-        self, state: ProducerStateManager, segments: SegmentList, log_start_offset: Offset, end_offset: Offset, *, now_ms: int
+        self,
+        state: ProducerStateManager,
+        segments: SegmentList,
+        log_start_offset: Offset,
+        end_offset: Offset,
+        *,
+        now_ms: int,
     ) -> Offset | None:
         """Loads the newest good snapshot of the segments up to `end_offset` (inclusive) into `state`; returns its offset, or None.
 
@@ -161,7 +168,10 @@ class ProducerSnapshots:
         return None
 
     def drop_above(self, end_offset: Offset) -> None:
-        """Removes the snapshots above the exclusive log end `end_offset`: they know records that are gone. Errors: StorageError."""
+        """Removes the snapshots above the exclusive log end `end_offset`: they know records that are gone.
+
+        Errors: StorageError.
+        """
         for offset in self._offsets[bisect_right(self._offsets, end_offset) :]:
             self._remove(offset)
 

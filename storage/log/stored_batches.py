@@ -37,7 +37,9 @@ LEADER_EPOCH_MAX: Final[LeaderEpoch] = 2**31 - 1
 _unpack = BATCH_HEADER_STRUCT.unpack_from
 
 
-def split_stored_batches(records: memoryview, maximum_epoch: LeaderEpoch = LEADER_EPOCH_MAX) -> list[StoredBatch] | ErrorCode:
+def split_stored_batches(
+    records: memoryview, maximum_epoch: LeaderEpoch = LEADER_EPOCH_MAX
+) -> list[StoredBatch] | ErrorCode:
     """The whole batches in `records`, checksums checked, up to the first one of a leader epoch above `maximum_epoch`.
 
     A batch that is cut at the end is left out.
@@ -69,16 +71,21 @@ def follow_each_other(batches: Sequence[StoredBatch], offset: Offset) -> bool:
     return True
 
 
-def write_together(segment: Segment, records: memoryview, batches: Sequence[StoredBatch], limits: RollLimits, now_ms: int) -> bool:
-    """Writes the batches, which `records` begins with, at once if all of them belong into the segment. None of them counts in it yet.
+def write_together(
+    segment: Segment, records: memoryview, batches: Sequence[StoredBatch], limits: RollLimits, now_ms: int
+) -> bool:
+    """Writes the batches, which `records` begins with, at once if all of them belong into the segment.
 
-    Returns False where nothing was written: one batch, another segment for some, or no room, of which there may be enough for some.
-    Errors: those of `Segment.write`, but for what passes.
+    None of them counts in it yet. Returns False where nothing was written: one batch, another segment for some, or no
+    room, of which there may be enough for some. Errors: those of `Segment.write`, but for what passes.
     """
     count = len(batches)
     if count == 1:
         return False
-    size, max_timestamp = sum(len(batch.content) for batch in batches), max(batch.header.max_timestamp for batch in batches)
+    size, max_timestamp = (
+        sum(len(batch.content) for batch in batches),
+        max(batch.header.max_timestamp for batch in batches),
+    )
     if not segment.has_room_for(count, size, batches[-1].header.last_offset, max_timestamp, limits, now_ms):
         return False
     try:

@@ -1,9 +1,10 @@
 """Which offset a timestamp stands for: the two questions of ListOffsets that need to look into records.
 
-A search may come to a batch that takes long to look into (compressed, or of many records), or to very many batches in a row: it then
-returns how to continue, and nothing waits for it in the event loop.
+A search may come to a batch that takes long to look into (compressed, or of many records), or to very many batches in a
+row: it then returns how to continue, and nothing waits for it in the event loop.
 
-Sources: Kafka's UnifiedLog.fetchOffsetByTimestamp, LogSegment.findOffsetByTimestamp, FileRecords.searchForTimestamp; KIP-79, KIP-734.
+Sources: Kafka's UnifiedLog.fetchOffsetByTimestamp, LogSegment.findOffsetByTimestamp, FileRecords.searchForTimestamp;
+KIP-79, KIP-734.
 """
 
 from __future__ import annotations
@@ -15,7 +16,13 @@ import msgspec
 from lowtide.protocol import native
 from lowtide.protocol.compression import Compression, DecompressedTooLargeError, decompress
 from lowtide.protocol.errors import ProtocolError
-from lowtide.protocol.records import RECORD_BATCH_OVERHEAD, TIMESTAMP_TYPE_BIT, BatchHeader, read_batch_header, read_record
+from lowtide.protocol.records import (
+    RECORD_BATCH_OVERHEAD,
+    TIMESTAMP_TYPE_BIT,
+    BatchHeader,
+    read_batch_header,
+    read_record,
+)
 from lowtide.protocol.types import NO_LEADER_EPOCH, NO_TIMESTAMP, FilePosition, LeaderEpoch, Offset
 from lowtide.storage.errors import DamagedSegmentError
 
@@ -53,7 +60,10 @@ NO_RECORD: Final = NO_TIMESTAMP - 1
 
 
 class LongSearch(msgspec.Struct, gc=False):
-    """A batch that a thread has to look into, by `find_in_batch`. If it has no such record the search continues at `next_offset`."""
+    """A batch that a thread has to look into, by `find_in_batch`.
+
+    If it has no such record the search continues at `next_offset`.
+    """
 
     base_offset: Offset
     size_bytes: int
@@ -150,7 +160,9 @@ def _largest_from(
             return SearchOn(header.base_offset, largest)
         if header.max_timestamp <= largest.timestamp:
             continue
-        found: TimestampedOffset | LongSearch | None = TimestampedOffset(header.base_offset, header.max_timestamp, NO_LEADER_EPOCH)
+        found: TimestampedOffset | LongSearch | None = TimestampedOffset(
+            header.base_offset, header.max_timestamp, NO_LEADER_EPOCH
+        )
         if header.base_offset < log_start_offset:  # The largest of its records may be a deleted one.
             found = _look_into(segment, position, header, None, log_start_offset)
         if isinstance(found, LongSearch):
@@ -160,7 +172,10 @@ def _largest_from(
 
 
 def _known_largest(segment: Segment) -> TimestampedOffset | None:
-    """The largest timestamp of a segment with the offset of its batch, where that is as it is remembered. Errors: StorageError."""
+    """The largest timestamp of a segment with the offset of its batch, where that is as it is remembered.
+
+    Errors: StorageError.
+    """
     wanted = segment.max_timestamp_offset
     for _position, header in segment.batches(segment.indexes[0].lookup(wanted)):
         if header.last_offset >= wanted:
@@ -195,7 +210,9 @@ def find_in_batch(
             payload = decompress(header.compression, payload, max_bytes=QUICK_BYTES)
         else:
             payload = room.decompress(header.compression, payload, DECOMPRESSED_BYTES_MAX)
-    appended_ms = header.max_timestamp if header.attributes & TIMESTAMP_TYPE_BIT else None  # That of all records, by LogAppendTime.
+    appended_ms = (
+        header.max_timestamp if header.attributes & TIMESTAMP_TYPE_BIT else None
+    )  # That of all records, by LogAppendTime.
     if appended_ms is not None and timestamp_ms is not None and appended_ms < timestamp_ms:
         return None
     first = max(start_offset - header.base_offset, 0)
@@ -211,7 +228,10 @@ def find_in_batch(
 
 
 def _largest_record(payload: Buffer, count: int, offset_delta: int, *, quick: bool) -> tuple[int, int] | None:
-    """As `_first_record`, for the largest timestamp from an offset on. It is asked for the one batch that holds the log start."""
+    """As `_first_record`, for the largest timestamp from an offset on.
+
+    It is asked for the one batch that holds the log start.
+    """
     if quick and len(payload) > QUICK_PLAIN_BYTES:
         raise DecompressedTooLargeError(f"{len(payload)} bytes of records are looked at by a thread")
     position, largest = 0, None
@@ -222,8 +242,13 @@ def _largest_record(payload: Buffer, count: int, offset_delta: int, *, quick: bo
     return largest
 
 
-def _first_record(payload: Buffer, count: int, timestamp_delta: int, offset_delta: int, *, quick: bool) -> tuple[int, int] | None:
-    """Offset and timestamp delta of the first record with at least these. Errors: ProtocolError; DecompressedTooLargeError if `quick`."""
+def _first_record(
+    payload: Buffer, count: int, timestamp_delta: int, offset_delta: int, *, quick: bool
+) -> tuple[int, int] | None:
+    """Offset and timestamp delta of the first record with at least these.
+
+    Errors: ProtocolError; DecompressedTooLargeError if `quick`.
+    """
     if native.compiled is not None:
         compiled = native.compiled.find_record(payload, count, timestamp_delta, offset_delta)
         if compiled is not None:

@@ -1,6 +1,7 @@
 """Which transactions of a log were aborted: what a consumer that reads committed records has to leave out.
 
-Each segment whose markers end aborted transactions has a `.txnindex` file, byte for byte Kafka's, all integers big-endian; entries are in
+Each segment whose markers end aborted transactions has a `.txnindex` file, byte for byte Kafka's, all integers
+big-endian; entries are in
 the order of their markers:
 
 | position | bytes | field                                                                                     |
@@ -16,8 +17,9 @@ the order of their markers:
     >>> decode_aborted(bytes(34), 10) is None
     True
 
-That of the segment that is written lives in memory and reaches its file when the segment is closed; after an unclean stop it is built
-again from the batches. A file that is no good is built again, too; segments without aborted transactions have none.
+That of the segment that is written lives in memory and reaches its file when the segment is closed; after an unclean
+stop it is built again from the batches. A file that is no good is built again, too; segments without aborted
+transactions have none.
 
 Source: KIP-98, Kafka's `TransactionIndex`, `AbortedTxn`.
 """
@@ -46,7 +48,8 @@ LOADED_MAX: Final = 16
 def encode_aborted(entries: Iterable[CompletedTransaction]) -> bytes:
     """A file's bytes."""
     return b"".join(
-        _ENTRY.pack(_VERSION, entry.producer_id, entry.first_offset, entry.last_offset, entry.last_stable_offset) for entry in entries
+        _ENTRY.pack(_VERSION, entry.producer_id, entry.first_offset, entry.last_offset, entry.last_stable_offset)
+        for entry in entries
     )
 
 
@@ -57,7 +60,12 @@ def decode_aborted(content: bytes, base_offset: Offset) -> list[CompletedTransac
     entries = []
     before = base_offset - 1
     for version, producer_id, first_offset, last_offset, last_stable_offset in _ENTRY.iter_unpack(content):
-        if version != _VERSION or not 0 <= first_offset < last_offset or last_offset <= before or last_stable_offset < 0:
+        if (
+            version != _VERSION
+            or not 0 <= first_offset < last_offset
+            or last_offset <= before
+            or last_stable_offset < 0
+        ):
             return None
         before = last_offset
         entries.append(CompletedTransaction(producer_id, first_offset, last_offset, True, last_stable_offset))
@@ -177,7 +185,10 @@ class TransactionIndex:
             insort(self._bases, base_offset)
 
     def hold(self, base_offset: Offset, path: str) -> None:
-        """The file of a segment is called `path` for a while: its entries stay in memory until `let_go`. Errors: OSError."""
+        """The file of a segment is called `path` for a while: its entries stay in memory until `let_go`.
+
+        Errors: OSError.
+        """
         if base_offset in self._bases and base_offset not in self._unwritten:
             self._loaded[base_offset] = decode_aborted(self._filesystem.read_bytes(path), base_offset) or []
             self._unwritten.add(base_offset)
@@ -206,8 +217,9 @@ class TransactionIndex:
                 self.entries(base_offset)
 
     def cut(self, base_offset: Offset, end_offset: Offset) -> None:
-        """The segment at `base_offset`, the last one now, was cut at the exclusive log end. Its file goes until it is closed again.
+        """The segment at `base_offset`, the last one now, was cut at the exclusive log end.
 
+        Its file goes until it is closed again.
         Errors: StorageError.
         """
         if base_offset not in self._bases:

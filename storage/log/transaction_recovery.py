@@ -28,8 +28,8 @@ def rebuild_aborted(
 ) -> list[str]:
     """Build the entries of the segments at `base_offsets`, which rise, again. Returns the files that were written.
 
-    That of the segment that is written comes when it is closed; on a full disk the others have to be built again another time.
-    Errors: StorageError.
+    That of the segment that is written comes when it is closed; on a full disk the others have to be built again
+    another time. Errors: StorageError.
     """
     wanted = set(base_offsets)
     after = segments.number_of(base_offsets[-1]) + 1

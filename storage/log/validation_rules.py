@@ -41,7 +41,8 @@ class ValidationRules(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one topic, or one Produce version, allows. Built once per configuration, not per request.
 
     `max_message_bytes` bounds the whole batch, inclusive. `timestamp_type` is "create" or "log_append"; a record older than now by
-    more than `timestamp_before_max_ms`, or newer by more than `timestamp_after_max_ms`, is refused. `compacted` topics need keys.
+    more than `timestamp_before_max_ms`, or newer by more than `timestamp_after_max_ms`, is refused. `compacted` topics
+    need keys.
     `compression_type` is "producer" or a key of `TARGET_CODECS`. `allow_zstd` is False below Produce v7.
     """
 
@@ -73,5 +74,9 @@ class ValidationRules(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def without_haste(self) -> ValidationRules:
         """The same rules where time doesn't matter."""
         return msgspec.structs.replace(
-            self, quick_records=_MAX_INT64, quick_headers=HEADERS_MAX, quick_bytes=_MAX_INT64, quick_compression_bytes=_MAX_INT64
+            self,
+            quick_records=_MAX_INT64,
+            quick_headers=HEADERS_MAX,
+            quick_bytes=_MAX_INT64,
+            quick_compression_bytes=_MAX_INT64,
         )

@@ -1,19 +1,19 @@
 """What a producer may send, and what a stored batch must be: the checks between the wire and the log.
 
-Invariant: every batch that `validate_produce` lets through can be read by any Kafka client: its CRC is right, its records fill it
-exactly, their offset deltas are 0, 1, 2, ..., and its max timestamp is the largest of its records.
+Invariant: every batch that `validate_produce` lets through can be read by any Kafka client: its CRC is right, its
+records fill it exactly, their offset deltas are 0, 1, 2, ..., and its max timestamp is the largest of its records.
 
-The order of the checks, and the error codes, are Kafka's (`ProduceRequest.validateRecords`, `UnifiedLog.append`, `LogValidator`),
-except that a client's mistake is never UNKNOWN_SERVER_ERROR: records that cannot be parsed, broken compression and codecs that do
-not exist answer INVALID_RECORD. CORRUPT_MESSAGE would be wrong for them, for clients retry it: the CRC was right, so the bytes
-arrived as they were sent and another attempt fails the same way.
+The order of the checks, and the error codes, are Kafka's (`ProduceRequest.validateRecords`, `UnifiedLog.append`,
+`LogValidator`), except that a client's mistake is never UNKNOWN_SERVER_ERROR: records that cannot be parsed, broken
+compression and codecs that do not exist answer INVALID_RECORD. CORRUPT_MESSAGE would be wrong for them, for clients
+retry it: the CRC was right, so the bytes arrived as they were sent and another attempt fails the same way.
 
-Also unlike Kafka, offset deltas that are not consecutive are corrected in uncompressed batches too (Kafka does it in compressed
-ones only); the answer is the same, and no two records share an offset.
+Also unlike Kafka, offset deltas that are not consecutive are corrected in uncompressed batches too (Kafka does it in
+compressed ones only); the answer is the same, and no two records share an offset.
 
-Does not check sequences and producer epochs (`producer_state`) nor assign offsets (`log`). Nothing here copies records, except
-where a batch is rewritten. The walk over the records is in `record_walk`, what is allowed in `validation_rules`, the reasons of a refusal
-in `rejections`.
+Does not check sequences and producer epochs (`producer_state`) nor assign offsets (`log`). Nothing here copies records,
+except where a batch is rewritten. The walk over the records is in `record_walk`, what is allowed in `validation_rules`,
+the reasons of a refusal in `rejections`.
 """
 
 from __future__ import annotations
@@ -43,13 +43,7 @@ from lowtide.protocol.records import (
 )
 from lowtide.protocol.types import NO_TIMESTAMP
 from lowtide.storage.log.decompression_room import RoomUsedUpError
-from lowtide.storage.log.record_walk import (
-    HEADERS_MAX,
-    RecordWalk,
-    TooManyHeadersError,
-    renumber_records,
-    walk_records,
-)
+from lowtide.storage.log.record_walk import HEADERS_MAX, RecordWalk, TooManyHeadersError, renumber_records, walk_records
 from lowtide.storage.log.rejections import Rejection, reject_header, reject_records, reject_set, rejected
 from lowtide.storage.log.validation_rules import MAX_RECORDS, TARGET_CODECS, ValidationRules
 
@@ -72,7 +66,8 @@ class ValidatedBatch(msgspec.Struct, gc=False):
     """A batch that may be appended.
 
     `tail` holds its bytes from the magic (position 16) on; the log writes base offset, batch length (`size_bytes` - 12) and leader
-    epoch before them. Its parts may be views into the request's buffer: they are to be written before that is used again.
+    epoch before them. Its parts may be views into the request's buffer: they are to be written before that is used
+    again.
     `max_timestamp` is the stored one; the first record that has it is `offset_delta_of_max_timestamp` behind the base offset.
     `decompressed_bytes`: what its records were decompressed to; 0 where they were not compressed.
     """
@@ -112,12 +107,19 @@ def validate_produce(  # noqa: PLR0911 - the hot path: a sound batch passes thro
     Source: KIP-98, `LogValidator`.
     """
     if records is None or len(records) < RECORD_BATCH_OVERHEAD:
-        return reject_set(records or b"", rules) or rejected(ErrorCode.CORRUPT_MESSAGE, "the batch is shorter than a header")
+        return reject_set(records or b"", rules) or rejected(
+            ErrorCode.CORRUPT_MESSAGE, "the batch is shorter than a header"
+        )
     (base_offset, batch_length, _, magic, crc, attributes, last_offset_delta, base_timestamp, max_timestamp,
      producer_id, producer_epoch, base_sequence, record_count) = _unpack_header(records)  # fmt: skip
     size = batch_length + LOG_OVERHEAD
     codec = attributes & COMPRESSION_BITS
-    if size != len(records) or magic != CURRENT_MAGIC or batch_length < SMALLEST_BATCH_LENGTH or (codec == _ZSTD and not rules.allow_zstd):
+    if (
+        size != len(records)
+        or magic != CURRENT_MAGIC
+        or batch_length < SMALLEST_BATCH_LENGTH
+        or (codec == _ZSTD and not rules.allow_zstd)
+    ):
         rejection = reject_set(records, rules)
         if rejection is not None:
             return rejection
@@ -153,7 +155,9 @@ def validate_produce(  # noqa: PLR0911 - the hot path: a sound batch passes thro
         or latest > now_ms + rules.timestamp_after_max_ms
         or latest > _MAX_INT64
     ):
-        rejection = reject_records(payload, record_count, rules, base_timestamp=base_timestamp, attributes=attributes, now_ms=now_ms)
+        rejection = reject_records(
+            payload, record_count, rules, base_timestamp=base_timestamp, attributes=attributes, now_ms=now_ms
+        )
         if rejection is not None:
             return rejection
     batch = ValidatedBatch(
@@ -182,7 +186,11 @@ def _decompressed(codec: int, payload: Buffer, rules: ValidationRules, room: Dec
 def _unreadable(error: ProtocolError, rules: ValidationRules) -> Rejection | None:
     """None where the records only take long to decompress."""
     if isinstance(error, DecompressedTooLargeError):
-        return rejected(ErrorCode.MESSAGE_TOO_LARGE, str(error)) if rules.quick_bytes >= rules.max_decompressed_bytes else None
+        return (
+            rejected(ErrorCode.MESSAGE_TOO_LARGE, str(error))
+            if rules.quick_bytes >= rules.max_decompressed_bytes
+            else None
+        )
     if isinstance(error, TooManyHeadersError) and rules.quick_headers < HEADERS_MAX:
         return None
     if isinstance(error, RoomUsedUpError):  # The code lets the client send it again.
@@ -237,9 +245,10 @@ def validate_stored(  # noqa: PLR0911 - one return per fault
 ) -> str | None:
     """Check the batch at `position` of a segment or of a leader's answer; its header was read from there.
 
-    Returns None when it is sound, otherwise what is wrong with it, in words for the log. `max_bytes` bounds the whole batch,
-    inclusive. Looks at size, magic, CRC and the order of header fields, not at the records: those were walked when a leader took
-    them. Unlike a producer's batch, a stored one may have fewer records than offsets, for compaction removes records.
+    Returns None when it is sound, otherwise what is wrong with it, in words for the log. `max_bytes` bounds the whole
+    batch, inclusive. Looks at size, magic, CRC and the order of header fields, not at the records: those were walked
+    when a leader took them. Unlike a producer's batch, a stored one may have fewer records than offsets, for compaction
+    removes records.
     """
     length = header.batch_length
     end = position + length + LOG_OVERHEAD

@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 
 
 class Verification(msgspec.Struct, eq=False):
-    """One producer's, in one epoch. `adds_itself`: each transaction has an epoch of its own, and begins with sequence 0 everywhere."""
+    """One producer's, in one epoch.
+
+    `adds_itself`: each transaction has an epoch of its own, and begins with sequence 0 everywhere.
+    """
 
     producer_epoch: ProducerEpoch
     lowest_sequence: int
@@ -65,7 +68,10 @@ class Verifications:
     def begin(
         self, producer_id: ProducerId, producer_epoch: ProducerEpoch, sequence: int, *, adds_itself: bool, now_ms: int
     ) -> Verification:
-        """Return the producer's verification in this epoch, which it may have already. A later epoch replaces an earlier one."""
+        """Return the producer's verification in this epoch, which it may have already.
+
+        A later epoch replaces an earlier one.
+        """
         known = self._of.get(producer_id)
         if known is not None and known.producer_epoch >= producer_epoch:
             if known.producer_epoch == producer_epoch:
@@ -79,7 +85,9 @@ class Verifications:
         begun = self._of[producer_id] = Verification(producer_epoch, sequence, adds_itself, now_ms)
         return begun
 
-    def note_refused(self, producer_id: ProducerId, producer_epoch: ProducerEpoch, sequence: int, *, now_ms: int) -> None:
+    def note_refused(
+        self, producer_id: ProducerId, producer_epoch: ProducerEpoch, sequence: int, *, now_ms: int
+    ) -> None:
         """A batch was refused for now: its producer sends it again, before those behind it."""
         known = self.begin(producer_id, producer_epoch, sequence, adds_itself=False, now_ms=now_ms)
         if known.producer_epoch != producer_epoch:
@@ -92,7 +100,12 @@ class Verifications:
     def is_behind_refused(self, producer_id: ProducerId, producer_epoch: ProducerEpoch, sequence: int) -> bool:
         """Whether the batch comes behind one that was refused for now, and may come once more."""
         known = self._of.get(producer_id)
-        return known is not None and known.producer_epoch == producer_epoch and known.is_refused and sequence > known.lowest_sequence
+        return (
+            known is not None
+            and known.producer_epoch == producer_epoch
+            and known.is_refused
+            and sequence > known.lowest_sequence
+        )
 
     def find(self, producer_id: ProducerId) -> Verification | None:
         """Return the one that guards the producer's next batch."""
@@ -113,7 +126,8 @@ class Verifications:
     def on_marker(self, producer_id: ProducerId, producer_epoch: ProducerEpoch) -> None:
         """A marker of this epoch was appended.
 
-        The marker of a transaction has the epoch of the next one where each has its own: such a marker does not end what it precedes.
+        The marker of a transaction has the epoch of the next one where each has its own: such a marker does not end
+        what it precedes.
         """
         known = self._of.get(producer_id)
         if known is not None and not (known.adds_itself and producer_epoch <= known.producer_epoch):

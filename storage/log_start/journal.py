@@ -1,6 +1,7 @@
 """The journal of log start offsets: what makes an acknowledged delete stay deleted.
 
-One file per log directory, `lowtide-log-start.journal`, alone says where each of its logs starts, if not at the first segment.
+One file per log directory, `lowtide-log-start.journal`, alone says where each of its logs starts, if not at the first
+segment.
 `LogStartJournal` guards these promises:
 
 - **Durable before visible.** `request_log_starts` changes nothing that `value` or `entries` answer; they change when the entry can't be
@@ -11,8 +12,8 @@ One file per log directory, `lowtide-log-start.journal`, alone says where each o
 - **Never "log start 0" for want of knowledge.** A torn last frame (which was never acknowledged) is dropped; any other damage raises
   StorageError with the file's name and the command that repairs it. Apache Kafka's fallback isn't followed here.
 
-When the file is three quarters full, at a clean stop and on request it *folds* (`journal_fold.py`): a new journal that begins with a
-snapshot takes its place, together with two exports. A full disk delays a fold only.
+When the file is three quarters full, at a clean stop and on request it *folds* (`journal_fold.py`): a new journal that
+begins with a snapshot takes its place, together with two exports. A full disk delays a fold only.
 
 It doesn't know logs: whether an offset is in range, and what follows from a rise, is decided by its callers.
 
@@ -29,13 +30,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from lowtide.protocol.types import (
-    ZERO_TOPIC_ID,
-    FilePosition,
-    Offset,
-    TopicId,
-    TopicPartition,
-)
+from lowtide.protocol.types import ZERO_TOPIC_ID, FilePosition, Offset, TopicId, TopicPartition
 from lowtide.runtime.committer import Barrier, Committer
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.errors import is_passing
@@ -71,7 +66,9 @@ class _Accepted(NamedTuple):
 class LogStartJournal:
     """The journal of one open log directory. Used from the event loop only."""
 
-    def __init__(self, filesystem: FileSystem, directory: str, committer: Committer, content: JournalContent, hooks: JournalHooks) -> None:
+    def __init__(
+        self, filesystem: FileSystem, directory: str, committer: Committer, content: JournalContent, hooks: JournalHooks
+    ) -> None:
         self._committer = committer
         self._hooks = hooks
         self._path = journal_path(directory)
@@ -104,12 +101,13 @@ class LogStartJournal:
         expected: bool,
         hooks: JournalHooks,
     ) -> LogStartJournal:
-        """Reads the directory's journal, making one where none is due, and adopts what Kafka has written. Start code: it may sync.
+        """Reads the directory's journal, making one where none is due, and adopts what Kafka has written.
 
+        Start code: it may sync.
         `folders` are the partitions of the directory with their topic ids (zero where unknown), for adoption. `expected` says that the
-        directory has had a journal before, so that its absence is damage.
-        Errors: StorageError with the file's name and the repair command, for a damaged or missing journal and for an offset checkpoint
-        that can't be read; OSError from the file system.
+        directory has had a journal before, so that its absence is damage. Errors: StorageError with the file's name and
+        the repair command, for a damaged or missing journal and for an offset checkpoint that can't be read; OSError
+        from the file system.
         """
         content = load_journal(filesystem, directory, folders=folders, expected=expected)
         return cls(filesystem, directory, committer, content, hooks)
@@ -131,20 +129,26 @@ class LogStartJournal:
     def request_log_starts(self, entries: Sequence[LogStartEntry], on_durable: OnDurable) -> None:
         """Takes log start offsets; `on_durable(None)` runs when all of them are durable and visible through `value`.
 
-        The sequence mustn't change afterwards. `on_durable` is given the error, and the entries may or may not be found after a restart,
-        when the write failed; it's never called from within this call, and exactly once, unless the process ends before.
-        Does not promise: that an offset is larger than the one before.
+        The sequence mustn't change afterwards. `on_durable` is given the error, and the entries may or may not be found
+        after a restart, when the write failed; it's never called from within this call, and exactly once, unless the
+        process ends before. Does not promise: that an offset is larger than the one before.
         """
         check_entries(entries)
         self._take(_Accepted(entries, on_durable))
 
     def forget(self, partitions: Iterable[tuple[TopicId, int]], on_durable: OnDurable) -> None:
-        """Removes the entries of partitions whose logs are gone; as `request_log_starts` otherwise. Unknown partitions are no fault."""
+        """Removes the entries of partitions whose logs are gone; as `request_log_starts` otherwise.
+
+        Unknown partitions are no fault.
+        """
         known = [(topic_id, partition, REMOVED) for topic_id, partition in partitions if topic_id != ZERO_TOPIC_ID]
         self.request_log_starts(known, on_durable)
 
     def fold(self, on_folded: OnDurable) -> None:
-        """Folds soon: new journal, fresh exports. `on_folded` is given an error if that failed; ENOSPC leaves the journal in service."""
+        """Folds soon: new journal, fresh exports.
+
+        `on_folded` is given an error if that failed; ENOSPC leaves the journal in service.
+        """
         assert not self._stopping, self._path
         self._fold_wanted = True
         self._fold_waiters.append(on_folded)
@@ -156,7 +160,10 @@ class LogStartJournal:
         return bool(self._stalled)
 
     def retry(self) -> None:
-        """Writes the frame for which there was no room, if there is one. On the order of once a second; later entries wait for it."""
+        """Writes the frame for which there was no room, if there is one.
+
+        On the order of once a second; later entries wait for it.
+        """
         self._commit_next()
 
     def stop(self) -> None:
@@ -164,10 +171,11 @@ class LogStartJournal:
         self._stopping = True
 
     def finish(self) -> None:
-        """Makes durable what still waits, folds if there's something to fold, and lets the file go. Stop code: it syncs.
+        """Makes durable what still waits, folds if there's something to fold, and lets the file go.
 
-        Called after `stop`, when the committer has answered everything. On a full disk the journal is left unfolded, which is no error.
-        Errors: OSError, the one after which the journal had failed or a new one; callers that wait get it too.
+        Stop code: it syncs. Called after `stop`, when the committer has answered everything. On a full disk the journal
+        is left unfolded, which is no error. Errors: OSError, the one after which the journal had failed or a new one;
+        callers that wait get it too.
         """
         assert self._stopping, self._path
         assert not self._in_flight, self._path
@@ -221,7 +229,9 @@ class LogStartJournal:
 
     def _take(self, accepted: _Accepted) -> None:
         if self._stopping or self.failure is not None:
-            refused = self.failure or OSError(errno.ESHUTDOWN, "the journal takes no more entries: the broker is stopping", self._path)
+            refused = self.failure or OSError(
+                errno.ESHUTDOWN, "the journal takes no more entries: the broker is stopping", self._path
+            )
             self._answer_later([accepted], refused)
             return
         self._waiting.append(accepted)
@@ -230,7 +240,12 @@ class LogStartJournal:
 
     def _commit_next(self) -> None:
         """Sends what waits on its way, if nothing is under way."""
-        if self._in_flight or self._stopping or self.failure is not None or not (self._waiting or self._fold_wanted or self._stalled):
+        if (
+            self._in_flight
+            or self._stopping
+            or self.failure is not None
+            or not (self._waiting or self._fold_wanted or self._stalled)
+        ):
             return
         if self._stalled:
             # The very same bytes: a torn frame at this place stays the beginning of one frame.
@@ -250,7 +265,8 @@ class LogStartJournal:
             if end > self._header.capacity:
                 self._answer_later(batch, full)
                 return
-            # A full disk delays the fold only: a quarter of the file is kept for deletes, which are what frees the disk.
+            # A full disk delays the fold only: a quarter of the file is kept for deletes, which are what frees the
+            # disk.
             self._fold_at = min(self._header.capacity, end + self._header.capacity // 16)
         self._write_frame(batch, entries, end)
 
@@ -276,7 +292,9 @@ class LogStartJournal:
         self._in_flight = True
         self._committer.submit(barrier, on_done)
 
-    def _on_frame_durable(self, batch: list[_Accepted], entries: Sequence[LogStartEntry], error: OSError | None) -> None:
+    def _on_frame_durable(
+        self, batch: list[_Accepted], entries: Sequence[LogStartEntry], error: OSError | None
+    ) -> None:
         self._in_flight = False
         if error is None:
             apply_entries(self._entries, entries)
@@ -287,10 +305,13 @@ class LogStartJournal:
             accepted.on_durable(error)
         self._drain_after_failure()
 
-    def _fold_with(self, batch: list[_Accepted], entries: Sequence[LogStartEntry], waiters: list[OnDurable]) -> OSError | None:
+    def _fold_with(
+        self, batch: list[_Accepted], entries: Sequence[LogStartEntry], waiters: list[OnDurable]
+    ) -> OSError | None:
         """Starts a fold that also makes `entries` durable.
 
-        Returns None when it's under way (or the journal has failed and all callers are getting the error), or the error of a full disk.
+        Returns None when it's under way (or the journal has failed and all callers are getting the error), or the error
+        of a full disk.
         """
         image = self._image_with(entries)
         if not batch and self._fold.is_done(image, self._header, self.end):
@@ -308,7 +329,9 @@ class LogStartJournal:
         self._answer_later(batch, error)
         return None
 
-    def _on_fold(self, batch: list[_Accepted], waiters: list[OnDurable], content: JournalContent, outcome: FoldOutcome) -> None:
+    def _on_fold(
+        self, batch: list[_Accepted], waiters: list[OnDurable], content: JournalContent, outcome: FoldOutcome
+    ) -> None:
         self._in_flight = False
         if isinstance(outcome, Undone):
             self._on_fold_undone(batch, waiters, outcome.full)

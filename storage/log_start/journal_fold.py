@@ -1,12 +1,12 @@
 """The fold of a journal: a new journal that begins with a snapshot takes its place, together with two exports.
 
-The exports are `log-begin-offset-checkpoint` (KIP-107) and Kafka's `log-start-offset-checkpoint`. We never read values back from them, with
-one exception, adoption: if Kafka's file isn't the one that we exported or adopted last (its CRC is in the journal's header), then Kafka has
-been at work here, and for each partition the larger value wins, once.
+The exports are `log-begin-offset-checkpoint` (KIP-107) and Kafka's `log-start-offset-checkpoint`. We never read values
+back from them, with one exception, adoption: if Kafka's file isn't the one that we exported or adopted last (its CRC is
+in the journal's header), then Kafka has been at work here, and for each partition the larger value wins, once.
 
-All three files are written under temporary names and get their own ones by the same barrier. The exports are renamed before the journal. A
-crash in between leaves the old journal beside newer exports, which adoption then reads; they hold what the old journal holds and entries
-that weren't acknowledged, so nothing is lost by it.
+All three files are written under temporary names and get their own ones by the same barrier. The exports are renamed
+before the journal. A crash in between leaves the old journal beside newer exports, which adoption then reads; they hold
+what the old journal holds and entries that weren't acknowledged, so nothing is lost by it.
 
 It decides neither when a fold is due nor what it holds: `journal.py` does.
 """
@@ -59,7 +59,9 @@ FoldOutcome: TypeAlias = File | Undone | OSError
 class JournalFold:
     """Carries out the folds of one log directory. It keeps nothing between them."""
 
-    def __init__(self, filesystem: FileSystem, directory: str, committer: Committer, topic_name: Callable[[TopicId], str | None]) -> None:
+    def __init__(
+        self, filesystem: FileSystem, directory: str, committer: Committer, topic_name: Callable[[TopicId], str | None]
+    ) -> None:
         """`topic_name` gives the topic's name for the exports; None for a topic that this directory has no log of."""
         self._filesystem = filesystem
         self._directory = directory
@@ -84,7 +86,10 @@ class JournalFold:
         return FoldImage(exported, journal, content)
 
     def start(self, image: FoldImage, on_done: Callable[[FoldOutcome], None]) -> OSError | None:
-        """Starts a fold. Returns None when it is under way; `on_done` is called later, once. Otherwise the error, and no file is left."""
+        """Starts a fold.
+
+        Returns None when it is under way; `on_done` is called later, once. Otherwise the error, and no file is left.
+        """
         staged = self._stage(image)
         if isinstance(staged, OSError):
             return staged
@@ -127,7 +132,11 @@ class JournalFold:
     def _stage(self, image: FoldImage) -> Barrier | OSError:
         """Writes the three files of a fold under temporary names, all of them or none."""
         staged: list[Barrier] = []
-        contents = ((LOG_BEGIN_CHECKPOINT, image.exported), (LOG_START_CHECKPOINT, image.exported), (JOURNAL_NAME, image.journal))
+        contents = (
+            (LOG_BEGIN_CHECKPOINT, image.exported),
+            (LOG_START_CHECKPOINT, image.exported),
+            (JOURNAL_NAME, image.journal),
+        )
         try:
             for name, text in contents:
                 staged.append(staged_checkpoint(self._filesystem, f"{self._directory}/{name}", text))
@@ -137,10 +146,11 @@ class JournalFold:
         return joined(staged)
 
     def _undo(self) -> None:
-        """There was no room for one of the names of a fold. The journal's comes last, so the old journal stays in service.
+        """There was no room for one of the names of a fold.
 
-        The export that the next start may adopt must not say what the journal doesn't: a later truncation could lower that, and the start
-        would raise it again. A start that finds no export adopts nothing. Errors: OSError.
+        The journal's comes last, so the old journal stays in service. The export that the next start may adopt must not
+        say what the journal doesn't: a later truncation could lower that, and the start would raise it again. A start
+        that finds no export adopts nothing. Errors: OSError.
         """
         self._remove_staged()
         with contextlib.suppress(FileNotFoundError):

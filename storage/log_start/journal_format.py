@@ -28,15 +28,15 @@ and from 512 on frames, each right behind the one before:
 '4c534631 00000001 5549716f 00000000 00000007 30313233 34353637 38396162 63646566 00000002 00000000 0000012c 4c53462e'
 
 **What a reader may conclude.** One frame at most is under way at a time, and a frame is acknowledged only once it's durable. So of all
-frames only the last can be incomplete, and that one was never acknowledged. A disk writes sectors of 512 bytes each whole or not at all (a
-cut at any byte is understood too). The marks have no zero byte and the entries have no zero topic id, so each sector's piece of a written
-frame holds something that isn't zero. Hence
+frames only the last can be incomplete, and that one was never acknowledged. A disk writes sectors of 512 bytes each
+whole or not at all (a cut at any byte is understood too). The marks have no zero byte and the entries have no zero
+topic id, so each sector's piece of a written frame holds something that isn't zero. Hence
 - a bad frame with a good one anywhere behind it was acknowledged: damage;
 - a bad last frame in which a piece is missing (zero) is a torn write: dropped;
 - a bad last frame in which no piece is missing was written whole and changed later: damage.
 
-Damage is never read as "no entry". The one loss that can't be seen is that of all sectors of the last frame together: it looks as if it was
-never written.
+Damage is never read as "no entry". The one loss that can't be seen is that of all sectors of the last frame together:
+it looks as if it was never written.
 
 Another layout gets another version and magic stays; version 1 must then still be read.
 """
@@ -136,11 +136,16 @@ def check_entries(entries: Iterable[LogStartEntry]) -> None:
 
 
 def encode_journal(
-    entries: Sequence[LogStartEntry], *, first_sequence: int, exported_crc: int | None, minimum_capacity: int = MINIMUM_CAPACITY
+    entries: Sequence[LogStartEntry],
+    *,
+    first_sequence: int,
+    exported_crc: int | None,
+    minimum_capacity: int = MINIMUM_CAPACITY,
 ) -> tuple[bytes, JournalContent]:
     """A whole new journal whose first frames are a snapshot of `entries`, and what a reader of it will find.
 
-    Its capacity is the smallest power of two, at least `minimum_capacity`, of which the snapshot takes a quarter or less.
+    Its capacity is the smallest power of two, at least `minimum_capacity`, of which the snapshot takes a quarter or
+    less.
     """
     frames = []
     sequence = first_sequence
@@ -149,7 +154,9 @@ def encode_journal(
         sequence += 1
     end = HEADER_BYTES + sum(map(len, frames))
     capacity = max(minimum_capacity, 1 << (4 * end - 1).bit_length())
-    header = JournalHeader(capacity=capacity, first_sequence=first_sequence, snapshot_end=end, exported_crc=exported_crc)
+    header = JournalHeader(
+        capacity=capacity, first_sequence=first_sequence, snapshot_end=end, exported_crc=exported_crc
+    )
     image = b"".join((_encode_header(header), *frames, bytes(capacity - end)))
     live = {(topic_id, partition): offset for topic_id, partition, offset in entries}
     return image, JournalContent(header=header, entries=live, end=end, next_sequence=sequence, torn=False)
@@ -192,7 +199,10 @@ def apply_entries(state: dict[tuple[TopicId, int], Offset], entries: Iterable[Lo
 
 
 def salvage_frames(image: bytes) -> list[tuple[int, list[LogStartEntry]]]:
-    """Every frame that can still be read, wherever it lies, as (sequence, entries) in order of sequence. For repair only."""
+    """Every frame that can still be read, wherever it lies, as (sequence, entries) in order of sequence.
+
+    For repair only.
+    """
     found: dict[int, list[LogStartEntry]] = {}
     position = image.find(_FRAME_MARK)
     while position >= 0:
@@ -249,7 +259,8 @@ def _is_torn(image: bytes, position: FilePosition, written_end: FilePosition) ->
     ends = image.endswith(_END_MARK, position, written_end)
     fits = (written_end - position - FRAME_OVERHEAD) % ENTRY_BYTES == 0
     if not any(image[position:first_end]):
-        # The first sector's piece is missing. If what is left isn't the end of a frame that began here, older frames are missing with it.
+        # The first sector's piece is missing. If what is left isn't the end of a frame that began here, older frames
+        # are missing with it.
         return fits or not ends
     present = image[position : min(written_end, first_end)]
     if not present.startswith(_FRAME_MARK[: len(present)]):
@@ -257,7 +268,9 @@ def _is_torn(image: bytes, position: FilePosition, written_end: FilePosition) ->
     count_end = position + len(_FRAME_MARK) + _CRC.size
     if written_end < count_end or (first_end < count_end and not any(image[first_end:count_end])):
         return True  # Cut within mark or count, or the second sector, with the rest of them, is missing.
-    mark, count = _FRAME_HEAD.unpack_from(image, position)[:2] if position + _FRAME_HEAD.size <= len(image) else (b"", 0)
+    mark, count = (
+        _FRAME_HEAD.unpack_from(image, position)[:2] if position + _FRAME_HEAD.size <= len(image) else (b"", 0)
+    )
     frame_end = position + frame_bytes(count)
     if mark != _FRAME_MARK or count == 0 or frame_end > len(image) or written_end > frame_end:
         return False

@@ -15,7 +15,13 @@ from lowtide.protocol.types import ZERO_TOPIC_ID, FilePosition, Offset, TopicId,
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.checkpoint import LOG_BEGIN_CHECKPOINT, LOG_START_CHECKPOINT, CheckpointError, decode_offsets
 from lowtide.storage.errors import StorageError, is_passing
-from lowtide.storage.log_start.journal_format import JOURNAL_NAME, JournalContent, JournalDamageError, decode_journal, encode_journal
+from lowtide.storage.log_start.journal_format import (
+    JOURNAL_NAME,
+    JournalContent,
+    JournalDamageError,
+    decode_journal,
+    encode_journal,
+)
 
 
 def repair_hint(directory: str) -> str:
@@ -28,7 +34,9 @@ def journal_path(directory: str) -> str:
     return f"{directory}/{JOURNAL_NAME}"
 
 
-def load_journal(filesystem: FileSystem, directory: str, *, folders: Mapping[TopicPartition, TopicId], expected: bool) -> JournalContent:
+def load_journal(
+    filesystem: FileSystem, directory: str, *, folders: Mapping[TopicPartition, TopicId], expected: bool
+) -> JournalContent:
     """Reads a directory's journal and writes it again: durable, folded, without a torn tail, with what Kafka has written. See `open`."""
     path = journal_path(directory)
     exports = {
@@ -41,7 +49,9 @@ def load_journal(filesystem: FileSystem, directory: str, *, folders: Mapping[Top
         try:
             content = decode_journal(filesystem.read_bytes(path))
         except JournalDamageError as damage:
-            raise StorageError(path, f"the journal of log start offsets is damaged: {damage}; {repair_hint(directory)}") from damage
+            raise StorageError(
+                path, f"the journal of log start offsets is damaged: {damage}; {repair_hint(directory)}"
+            ) from damage
     elif expected or LOG_BEGIN_CHECKPOINT in exports:
         reason = f"the journal of log start offsets is missing though this directory had one; {repair_hint(directory)}"
         raise StorageError(path, reason)
@@ -52,11 +62,14 @@ def load_journal(filesystem: FileSystem, directory: str, *, folders: Mapping[Top
     unknown = any(folders.get(topic_partition) == ZERO_TOPIC_ID for topic_partition in kafka_offsets)
     if exported_crc != known_crc:
         merge_larger(entries, kafka_offsets, folders)
-    # Always written again. What a killed process wrote can be read though it may not be durable, and after a failed sync the system says of
-    # such pages that they are clean: syncing the old file again would prove nothing, and a later frame would stand behind a lost one.
+    # Always written again. What a killed process wrote can be read though it may not be durable, and after a failed
+    # sync the system says of such pages that they are clean: syncing the old file again would prove nothing, and a
+    # later frame would stand behind a lost one.
     first_sequence = content.next_sequence if content else 1
     snapshot = [(topic_id, partition, offset) for (topic_id, partition), offset in entries.items()]
-    image, rewritten = encode_journal(snapshot, first_sequence=first_sequence, exported_crc=known_crc if unknown else exported_crc)
+    image, rewritten = encode_journal(
+        snapshot, first_sequence=first_sequence, exported_crc=known_crc if unknown else exported_crc
+    )
     try:
         filesystem.replace_file(path, image)
     except OSError as error:
@@ -98,7 +111,8 @@ def merge_larger(
 def read_offsets(filesystem: FileSystem, directory: str, name: str) -> tuple[int, dict[TopicPartition, Offset]]:
     """The CRC-32C and the entries of one of the two exports.
 
-    Errors: CheckpointError with the repair command; an empty file is one: log starts that were lost aren't "no deletes".
+    Errors: CheckpointError with the repair command; an empty file is one: log starts that were lost aren't "no
+    deletes".
     """
     path = f"{directory}/{name}"
     content = filesystem.read_bytes(path)

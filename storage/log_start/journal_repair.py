@@ -52,8 +52,9 @@ class RepairReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def repair(filesystem: FileSystem, directory: str, *, dry_run: bool = False) -> RepairReport:
-    """Repairs the journal and the exports of a log directory that no broker uses. With `dry_run` it only says what it would do.
+    """Repairs the journal and the exports of a log directory that no broker uses.
 
+    With `dry_run` it only says what it would do.
     Errors: StorageError when a broker uses the directory; OSError from the file system.
     """
     if not filesystem.is_directory(directory):
@@ -87,7 +88,9 @@ def _repair_locked(filesystem: FileSystem, directory: str, *, dry_run: bool) -> 
             merge_larger(entries, kafka[1], folders)  # Kafka has worked here since the last fold.
     set_aside: tuple[str, ...] = ()
     if damage and not dry_run:
-        set_aside = _write_repaired(filesystem, directory, damage, None if journal_is_good else entries, frames[-1][0] if frames else 0)
+        set_aside = _write_repaired(
+            filesystem, directory, damage, None if journal_is_good else entries, frames[-1][0] if frames else 0
+        )
     if journal_is_good:
         entries = decode_journal(filesystem.read_bytes(journal_path(directory))).entries
     return RepairReport(

@@ -109,7 +109,9 @@ class Campaign:
     def _keep_output(self, run: Run, output: str) -> None:
         folder = self.failures
         folder.mkdir(exist_ok=True)
-        (folder / f"{run.kind.name.replace(' ', '-')}-{run.first}.log").write_text(output[-KEPT_BYTES:], encoding="utf-8")
+        (folder / f"{run.kind.name.replace(' ', '-')}-{run.first}.log").write_text(
+            output[-KEPT_BYTES:], encoding="utf-8"
+        )
         for old in sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)[:-KEPT]:
             old.unlink()
 
@@ -123,22 +125,31 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.campaign", description="search without end, at the lowest priority")
-    parser.add_argument("--folder", type=Path, default=ROOT / "build/campaign", help="of the ledger and of all other files")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.campaign", description="search without end, at the lowest priority"
+    )
+    parser.add_argument(
+        "--folder", type=Path, default=ROOT / "build/campaign", help="of the ledger and of all other files"
+    )
     parser.add_argument("--totals", action="store_true", help="print the totals of the ledger, and end")
     parser.add_argument("--publish", action="store_true", help="add the ledger to docs/evidence.md, and end")
     parser.add_argument("--kinds", help=f"only these, of {', '.join(kind.name for kind in KINDS)}")
     parser.add_argument("--runs", type=int, help="end after this many")
     parser.add_argument("--minutes", type=float, help="start no run after this many")
     parser.add_argument(
-        "--first-seed", type=int, help="of a new ledger, for a second campaign at a time; else what is published is passed over"
+        "--first-seed",
+        type=int,
+        help="of a new ledger, for a second campaign at a time; else what is published is passed over",
     )
     parser.add_argument("--floor-mib", type=int, default=5 * 1024, help="stop when the disk has less free space")
     return parser.parse_args(arguments)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command. Returns 0, 1 if a run found a violation, 2 if another campaign uses the folder, 130 after an interrupt."""
+    """The command.
+
+    Returns 0, 1 if a run found a violation, 2 if another campaign uses the folder, 130 after an interrupt.
+    """
     options = parse(arguments)
     folder: Path = options.folder.resolve()
     if options.totals:
@@ -183,7 +194,10 @@ def search(campaign: Campaign) -> int:
         return 130
     finally:
         if campaign.broken:
-            print(f"{campaign.broken} of {campaign.runs} runs found violations: their output is in {campaign.failures}", flush=True)
+            print(
+                f"{campaign.broken} of {campaign.runs} runs found violations: their output is in {campaign.failures}",
+                flush=True,
+            )
     return 1 if campaign.broken else 0
 
 

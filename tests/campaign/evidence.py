@@ -1,8 +1,9 @@
-"""`make campaign ARGS=--publish`: what campaigns have searched, as a page. The sums of their ledgers are kept in the tree.
+"""`make campaign ARGS=--publish`: what campaigns have searched, as a page.
 
+The sums of their ledgers are kept in the tree.
 `evidence.jsonl` has one line for each ledger, kind and commit. Publishing replaces the lines of this ledger by new sums, so it may be
-repeated; a ledger is known by the number in its folder. The page is written from these lines and from what has changed since. Adding up
-and the page are pure.
+repeated; a ledger is known by the number in its folder. The page is written from these lines and from what has changed
+since. Adding up and the page are pure.
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ class Sum(msgspec.Struct, frozen=True):
 
 
 def sums(name: str, entries: Iterable[ledger.Entry], folder: str = "") -> list[Sum]:
-    """The lines of one ledger. Runs of a tree that differed from its commit don't count. The published reasons of violations name
+    """The lines of one ledger.
+
+    Runs of a tree that differed from its commit don't count. The published reasons of violations name
     files below the ledger's `folder` as those of the default folder are named: a page names no machine."""
     groups: dict[tuple[str, str], list[ledger.Entry]] = {}
     for entry in entries:
@@ -99,7 +102,10 @@ def sums(name: str, entries: Iterable[ledger.Entry], folder: str = "") -> list[S
 
 
 def page(lines: Sequence[Sum], kinds: Sequence[Kind], is_current: Callable[[Kind, str], bool], *others: str) -> str:
-    """The page of these lines, then `others`. `is_current` says whether runs of a kind at a commit still stand for the tree."""
+    """The page of these lines, then `others`.
+
+    `is_current` says whether runs of a kind at a commit still stand for the tree.
+    """
     rows = [
         "| kind | current | most at a commit | all | goal | CPU hours | a core does in a day | faults | states | violations | last run |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
@@ -117,9 +123,8 @@ def page(lines: Sequence[Sum], kinds: Sequence[Kind], is_current: Callable[[Kind
         count, hours = at_commits.total(), sum(line.cpu_seconds for line in of_kind) / 3600
         faults, states = sum(line.fault_count() for line in of_kind), sum(line.states for line in of_kind)
         violations, last = sum(len(line.violations) for line in of_kind), max(line.last for line in of_kind)[:10]
-        counts = (
-            f"{current:,} | {max(at_commits.values()):,} | {count:,} | {goal} | {hours:,.2f} | {count / hours * 24 if hours else 0:,.0f}"
-        )
+        a_day = count / hours * 24 if hours else 0
+        counts = f"{current:,} | {max(at_commits.values()):,} | {count:,} | {goal} | {hours:,.2f} | {a_day:,.0f}"
         rows.append(f"| {kind.name} | {counts} | {faults:,} | {states or ''} | {violations} | {last} |")
     struck = Counter[str]()
     for line in lines:
@@ -154,9 +159,14 @@ def mutant_part(sums: Sequence[mutation.Sum], is_current: Callable[[mutation.Sum
     for folder, listed in sorted(folders.items()):
         names = ", ".join(f"`{each.module.rpartition('/')[2].removesuffix('.py')}`" for each in listed)
         current = sum(is_current(each) for each in listed)
-        counts = [sum(getattr(each, name) for each in listed) for name in ("mutants", "killed", "timed_out", "explained", "open")]
+        counts = [
+            sum(getattr(each, name) for each in listed)
+            for name in ("mutants", "killed", "timed_out", "explained", "open")
+        ]
         numbers = " | ".join(f"{count:,}" for count in counts)
-        rows.append(f"| {folder}: {names} | {current} of {len(listed)} | {numbers} | {max(each.date for each in listed)} |")
+        rows.append(
+            f"| {folder}: {names} | {current} of {len(listed)} | {numbers} | {max(each.date for each in listed)} |"
+        )
     return "\n".join(rows)
 
 
@@ -165,7 +175,10 @@ def plant_part(tries: Sequence[planting.Try]) -> str:
     by_plant: dict[tuple[str, str], list[planting.Try]] = {}
     for each in tries:
         by_plant.setdefault((each.plant, each.expected), []).append(each)
-    within = sum(all(each.seeds is not None and each.seeds <= planting.GOAL_SEEDS for each in listed) for listed in by_plant.values())
+    within = sum(
+        all(each.seeds is not None and each.seeds <= planting.GOAL_SEEDS for each in listed)
+        for listed in by_plant.values()
+    )
     rows = [
         "## Planted bugs",
         "",
@@ -192,7 +205,10 @@ def load(file: Path = SUMS) -> list[Sum]:
 
 
 def seeds_of(lines: Iterable[Sum]) -> dict[str, int]:
-    """How many seeds of each kind were searched. Ledgers take them in turn, so those from this number on are new, `--first-seed` aside."""
+    """How many seeds of each kind were searched.
+
+    Ledgers take them in turn, so those from this number on are new, `--first-seed` aside.
+    """
     found = Counter[str]()
     for line in lines:
         found[line.kind] += line.seeds
@@ -216,7 +232,9 @@ def unchanged_since(kind: Kind, commit: str) -> bool:
 def publish(folder: Path, file: Path = SUMS, target: Path = PAGE) -> None:
     """Add up the ledger of a folder, and write the page."""
     name = name_of(folder)
-    lines = [line for line in load(file) if line.ledger != name] + sums(name, ledger.load(folder / "ledger.jsonl"), str(folder))
+    lines = [line for line in load(file) if line.ledger != name] + sums(
+        name, ledger.load(folder / "ledger.jsonl"), str(folder)
+    )
     file.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
     write_page(file, target)
 

@@ -1,7 +1,7 @@
 """The kinds of runs of a campaign: commands and shares. Values only.
 
-A run is one process that ends by itself after a minute or so of CPU: a killed campaign loses only that run. It leaves its result in
-files that `Workplace` names; all its other files are below `TMPDIR`.
+A run is one process that ends by itself after a minute or so of CPU: a killed campaign loses only that run. It leaves
+its result in files that `Workplace` names; all its other files are below `TMPDIR`.
 """
 
 from __future__ import annotations
@@ -99,7 +99,9 @@ def pytest(*paths: str, **env: str) -> Callable[[Workplace, int, int], Command]:
     def command(place: Workplace, first: int, _end: int) -> Command:
         words = (place.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={place.junit}", *paths)
         given = {**env, "SEED": str(first), "TEST_FAULTS": str(place.struck)}
-        replay = " ".join([*(f"{name}={value}" for name, value in (env | {"SEED": str(first)}).items()), ".venv/bin/pytest", *paths])
+        replay = " ".join(
+            [*(f"{name}={value}" for name, value in (env | {"SEED": str(first)}).items()), ".venv/bin/pytest", *paths]
+        )
         return Command(words, given, replay)
 
     return command
@@ -131,7 +133,13 @@ KILLED = "SIGKILL of a broker"
 
 KINDS = (
     Kind("cluster", 20, 20, simulated("cluster", "make sim SEED={seed}"), (*SERVED, "simulation"), goal=100_000),
-    Kind("drawn faults", 15, 20, simulated("drawn faults", ".venv/bin/python -m tests.campaign.found {seed}"), (*SERVED, "simulation")),
+    Kind(
+        "drawn faults",
+        15,
+        20,
+        simulated("drawn faults", ".venv/bin/python -m tests.campaign.found {seed}"),
+        (*SERVED, "simulation"),
+    ),
     Kind("one broker", 5, 200, simulated("one broker", "make sim SEED={seed}"), (*SERVED, "simulation")),
     Kind(
         "crash states",

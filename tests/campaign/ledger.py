@@ -1,13 +1,16 @@
-"""The ledger of the campaign: one JSON line for each run that ended, in the order of their ends. Reading and adding up are pure.
+"""The ledger of the campaign: one JSON line for each run that ended, in the order of their ends.
 
+Reading and adding up are pure.
 ```
-{"kind": "cluster", "commit": "1a2b3c4d5e6f", "changed": false, "first_seed": 40, "end_seed": 60, "began": "2026-01-02T03:04:05Z",
+{"kind": "cluster", "commit": "1a2b3c4d5e6f", "changed": false, "first_seed": 40, "end_seed": 60, "began":
+"2026-01-02T03:04:05Z",
  "seconds": 21.5, "cpu_seconds": 17.3, "faults": {"kill": 31}, "violations": []}
 ```
 
 `end_seed` is exclusive; `changed` means that files of the tree differ from the commit. A line is appended with one write and reaches
 the disk before the next run starts. Guards: a line that a crash truncated is skipped, and the next line starts on a new
-line; the next seed of a kind follows the highest `end_seed` of its lines, so that the ledger is all that a campaign needs to continue.
+line; the next seed of a kind follows the highest `end_seed` of its lines, so that the ledger is all that a campaign
+needs to continue.
 """
 
 from __future__ import annotations
@@ -93,7 +96,9 @@ def table(found: dict[str, Totals]) -> list[str]:
         struck.update(total.faults)
     lines += [f"{count:12,} {kind}" for kind, count in struck.most_common()]
     return lines + [
-        f"{kind}: {violation.reason}\n    {violation.replay}" for kind, total in sorted(found.items()) for violation in total.violations
+        f"{kind}: {violation.reason}\n    {violation.replay}"
+        for kind, total in sorted(found.items())
+        for violation in total.violations
     ]
 
 

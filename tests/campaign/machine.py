@@ -1,7 +1,7 @@
 """The machine of a campaign: one core, the lowest priority, a folder that it empties, processes that it ends.
 
-Every process of a run has `TESTS_OF_CAMPAIGN` with the campaign's folder in its environment, as have its children: after a run, and
-before the first, remaining processes of a run are found by it and killed. No other process is touched.
+Every process of a run has `TESTS_OF_CAMPAIGN` with the campaign's folder in its environment, as have its children:
+after a run, and before the first, remaining processes of a run are found by it and killed. No other process is touched.
 """
 
 from __future__ import annotations

@@ -20,7 +20,10 @@ def invariant(reason: str) -> str:
 
 
 def minimise(run: DrawnRun, reason: str, breaks: Callable[[DrawnRun], str | None], tries: int = TRIES) -> DrawnRun:
-    """The smallest run found that violates the same. `breaks` gives a run's violation, or None; it is called `tries` times at most."""
+    """The smallest run found that violates the same.
+
+    `breaks` gives a run's violation, or None; it is called `tries` times at most.
+    """
     wanted = invariant(reason)
     left = tries
     while left > 0:

@@ -1,8 +1,8 @@
 """The next step of a campaign: decided from the ledger alone. Pure.
 
-The kind with the least CPU time relative to its share is next, with seeds that follow those of its last run. A new ledger begins behind the
-seeds that others have published, so that another machine searches new ones. A campaign stops when the disk has less free space than the
-minimum.
+The kind with the least CPU time relative to its share is next, with seeds that follow those of its last run. A new
+ledger begins behind the seeds that others have published, so that another machine searches new ones. A campaign stops
+when the disk has less free space than the minimum.
 """
 
 from __future__ import annotations

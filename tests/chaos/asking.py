@@ -6,7 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from lowtide.protocol.batch_building import build_batch
-from lowtide.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from lowtide.protocol.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
 from lowtide.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from lowtide.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -32,7 +37,10 @@ def topic_request(
     configs: dict[str, str] | None = None,
 ) -> CreateTopicsRequest:
     """A topic with given replicas, or with a number of partitions and replicas."""
-    rows = [CreatableReplicaAssignment(partition_index=number, broker_ids=list(row)) for number, row in enumerate(assignment or ())]
+    rows = [
+        CreatableReplicaAssignment(partition_index=number, broker_ids=list(row))
+        for number, row in enumerate(assignment or ())
+    ]
     topic = CreatableTopic(
         name=name,
         num_partitions=-1 if rows else partitions,
@@ -48,13 +56,17 @@ def batch(values: Sequence[bytes]) -> bytes:
     return build_batch([(TIMESTAMP_MS, None, value, ()) for value in values])
 
 
-def produce_request(topic: str, partition: int, values: Sequence[bytes], *, acks: int = -1, timeout_ms: int = 10_000) -> ProduceRequest:
+def produce_request(
+    topic: str, partition: int, values: Sequence[bytes], *, acks: int = -1, timeout_ms: int = 10_000
+) -> ProduceRequest:
     """One batch."""
     data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=partition, records=batch(values))])
     return ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=[data])
 
 
-def delete_request(topic: str, partition: int, offset: int, *, timeout_ms: int = 10_000, leader_only: bool = False) -> DeleteRecordsRequest:
+def delete_request(
+    topic: str, partition: int, offset: int, *, timeout_ms: int = 10_000, leader_only: bool = False
+) -> DeleteRecordsRequest:
     """A delete to `offset` (exclusive); -1 is the high watermark."""
     row = DeleteRecordsTopic(name=topic, partitions=[DeleteRecordsPartition(partition_index=partition, offset=offset)])
     return DeleteRecordsRequest(topics=[row], timeout_ms=timeout_ms, leader_only=leader_only)
@@ -63,12 +75,19 @@ def delete_request(topic: str, partition: int, offset: int, *, timeout_ms: int =
 def fetch_request(topic: str, partition: int, offset: int, *, wait_ms: int = 0, min_bytes: int = 0) -> FetchRequest:
     """A consumer's Fetch for one response."""
     row = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES)
-    return FetchRequest(max_wait_ms=wait_ms, min_bytes=min_bytes, max_bytes=FETCH_BYTES, topics=[FetchTopic(topic=topic, partitions=[row])])
+    return FetchRequest(
+        max_wait_ms=wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=FETCH_BYTES,
+        topics=[FetchTopic(topic=topic, partitions=[row])],
+    )
 
 
 def offsets_request(topic: str, partition: int, timestamp: int) -> ListOffsetsRequest:
     """The first offset, or the end."""
-    row = ListOffsetsTopic(name=topic, partitions=[ListOffsetsPartition(partition_index=partition, timestamp=timestamp)])
+    row = ListOffsetsTopic(
+        name=topic, partitions=[ListOffsetsPartition(partition_index=partition, timestamp=timestamp)]
+    )
     return ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[row])
 
 
@@ -81,7 +100,10 @@ def only_row(response: Any) -> Any:
 
 
 def records_from(data: bytes | memoryview | None, offset: int) -> dict[int, bytes]:
-    """Offset → value, as a client that fetches from `offset` delivers them. Errors: AssertionError for a wrong checksum."""
+    """Offset → value, as a client that fetches from `offset` delivers them.
+
+    Errors: AssertionError for a wrong checksum.
+    """
     found: dict[int, bytes] = {}
     data = bytes(data or b"")
     for position, header in iterate_batches(data):

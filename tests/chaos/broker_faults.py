@@ -77,7 +77,9 @@ class BrokerFaults:
         """The current coordinator according to any broker, or any broker."""
         for broker_id in self._cluster.awake:
             with contextlib.suppress(OSError):
-                answer = await self._cluster.ask(broker_id, FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key]), 4)
+                answer = await self._cluster.ask(
+                    broker_id, FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key]), 4
+                )
                 found = answer.coordinators[0].node_id
                 if found in self._cluster.awake:
                     return int(found)

@@ -35,7 +35,8 @@ def tell(value: Any) -> None:
 def asked_to_end() -> threading.Event:
     """Set when SIGTERM has come. To be called before other threads are started, which must not receive it.
 
-    By a thread: a handler would run in the main thread, and wait for ever for the event's lock where that is just looking at the event.
+    By a thread: a handler would run in the main thread, and wait for ever for the event's lock where that is just
+    looking at the event.
     """
     asked = threading.Event()
 

@@ -1,8 +1,8 @@
 """Clients that work on one partition of a cluster of processes under faults, and the history that checks their results.
 
-A producer, a deleter and readers; each has its own connections, asks for the leader, and treats a lost connection or a late answer as an
-unknown result. Readers ask followers too. `lowtide.simulation.cluster_history` checks the history, and the load checks that a broker that
-could answer did so within the request's timeout and `GRACE_S`.
+A producer, a deleter and readers; each has its own connections, asks for the leader, and treats a lost connection or a
+late answer as an unknown result. Readers ask followers too. `lowtide.simulation.cluster_history` checks the history,
+and the load checks that a broker that could answer did so within the request's timeout and `GRACE_S`.
 """
 
 from __future__ import annotations
@@ -110,7 +110,9 @@ class Caller:
 class PartitionWork:
     """A producer, a deleter and readers of one partition. `start`, then `stop`, then `check`."""
 
-    def __init__(self, cluster: ClusterProcesses, topic: str, number: int = 0, *, seed: int = 7, deletes: bool = True) -> None:
+    def __init__(
+        self, cluster: ClusterProcesses, topic: str, number: int = 0, *, seed: int = 7, deletes: bool = True
+    ) -> None:
         self.cluster = cluster
         self.topic, self.number = topic, number
         self.history = ClusterPartitionHistory(f"{topic}-{number}")
@@ -130,7 +132,12 @@ class PartitionWork:
     def start(self) -> None:
         """Start the clients."""
         self._stop = asyncio.Event()
-        jobs = [self._loop(self._produce), self._loop(self._produce), self._loop(self._read_leader), self._loop(self._read_follower)]
+        jobs = [
+            self._loop(self._produce),
+            self._loop(self._produce),
+            self._loop(self._read_leader),
+            self._loop(self._read_follower),
+        ]
         jobs += [self._loop(self._delete)] if self._deletes else []
         self._tasks = [asyncio.create_task(job) for job in (*jobs, self._starvation.watch())]
 
@@ -159,7 +166,10 @@ class PartitionWork:
             raise AssertionError(f"{told}\n{self.cluster.tail()}") from None
 
     async def check(self) -> None:
-        """After all faults: read everything from every replica. Errors: HistoryError, AssertionError without recovery in time."""
+        """After all faults: read everything from every replica.
+
+        Errors: HistoryError, AssertionError without recovery in time.
+        """
         caller = Caller(self.cluster, self._starvation)
         row = await self.cluster.until_in_sync(self.topic, self.number)
         for broker_id in [row.leader_id, *[other for other in row.replica_nodes if other != row.leader_id]]:
@@ -185,7 +195,10 @@ class PartitionWork:
 
     async def _produce(self, caller: Caller) -> None:
         leader = await self._find_leader()
-        values = [b"%s-%d-%s" % (self.topic.encode(), self._serial + each, b"x" * self._random.randint(0, 300)) for each in range(3)]
+        values = [
+            b"%s-%d-%s" % (self.topic.encode(), self._serial + each, b"x" * self._random.randint(0, 300))
+            for each in range(3)
+        ]
         self.history.on_send(values, id(caller), self._serial, ordered=False)
         self._serial += len(values)
         request = produce_request(self.topic, self.number, values, timeout_ms=TIMEOUT_MS)
@@ -215,7 +228,9 @@ class PartitionWork:
             self.history.on_delete_acknowledged(offset, row.low_watermark)
             self._count("deleted")
         elif row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            self._on_error(row.error_code)  # a new leader's high watermark may be behind what was acknowledged, for a moment
+            self._on_error(
+                row.error_code
+            )  # a new leader's high watermark may be behind what was acknowledged, for a moment
         else:
             await self._undecided(row.error_code, "DeleteRecords")
 
@@ -251,7 +266,11 @@ class PartitionWork:
         deleted, acknowledged = self.history.acknowledged_delete, self.history.acknowledged_end
         position, rows = deleted, 0
         while position < acknowledged or rows == 0:
-            row = only_row(await caller.ask(broker_id, fetch_request(self.topic, self.number, position), FETCH_VERSION, timeout_ms=0))
+            row = only_row(
+                await caller.ask(
+                    broker_id, fetch_request(self.topic, self.number, position), FETCH_VERSION, timeout_ms=0
+                )
+            )
             rows += 1
             records = records_from(row.records, position)
             if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -261,22 +280,29 @@ class PartitionWork:
                     position = log_start  # a delete whose answer was lost
                     continue
             if row.error_code not in UNDECIDED and row.error_code != ErrorCode.NONE:
-                raise HistoryError(f"{self.topic}: broker {broker_id} answers {ErrorCode(row.error_code).name} at {position}, {row}")
+                raise HistoryError(
+                    f"{self.topic}: broker {broker_id} answers {ErrorCode(row.error_code).name} at {position}, {row}"
+                )
             self.history.on_read(records, start=position, deleted_before=deleted)
             position = max(records, default=position - 1) + 1
             if not records and position < acknowledged:
                 if time.monotonic() > until:
-                    told = (
-                        f"broker {broker_id} shows nothing at {position}, {acknowledged} was acknowledged: {ErrorCode(row.error_code).name}"
-                    )
+                    error = ErrorCode(row.error_code).name
+                    told = f"broker {broker_id} shows nothing at {position}, {acknowledged} was acknowledged: {error}"
                     raise HistoryError(f"{self.topic}: {told}\n{self.cluster.tail()}")
                 await asyncio.sleep(RETRY_S)
         if deleted > 0:
             row, records = await self.cluster.fetch(broker_id, self.topic, deleted - 1, partition=self.number)
             if row.error_code != ErrorCode.OFFSET_OUT_OF_RANGE or records:
-                raise HistoryError(f"{self.topic}: broker {broker_id} answers {row.error_code} with {len(records)} records below {deleted}")
+                raise HistoryError(
+                    f"{self.topic}: broker {broker_id} answers {row.error_code} with {len(records)} records below {deleted}"
+                )
         for timestamp in (EARLIEST, LATEST):
-            row = only_row(await self.cluster.ask(broker_id, offsets_request(self.topic, self.number, timestamp), LIST_OFFSETS_VERSION))
+            row = only_row(
+                await self.cluster.ask(
+                    broker_id, offsets_request(self.topic, self.number, timestamp), LIST_OFFSETS_VERSION
+                )
+            )
             if row.error_code == ErrorCode.NONE and timestamp == EARLIEST:
                 self.history.on_log_start(row.offset, deleted_before=deleted)
             elif row.error_code == ErrorCode.NONE:
@@ -285,7 +311,9 @@ class PartitionWork:
     # ------------------------------------------------------------------ shared
     async def _log_start(self, broker_id: int) -> int:
         """Where a leader's log starts, which it doesn't say beside an error; -1 if it isn't known."""
-        row = only_row(await self.cluster.ask(broker_id, offsets_request(self.topic, self.number, EARLIEST), LIST_OFFSETS_VERSION))
+        row = only_row(
+            await self.cluster.ask(broker_id, offsets_request(self.topic, self.number, EARLIEST), LIST_OFFSETS_VERSION)
+        )
         return int(row.offset) if row.error_code == ErrorCode.NONE else -1
 
     async def _find_leader(self) -> int:

@@ -16,7 +16,12 @@ from typing import Any, Self
 
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_topics import CreatableTopicResult
-from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponsePartition
+from lowtide.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponsePartition,
+)
 from lowtide.simulation.client import ConnectionLostError, WireClient
 from lowtide.testing.etcd import EtcdCluster, EtcdProcess
 from lowtide.testing.free_ports import free_ports
@@ -77,8 +82,9 @@ class ClusterProcesses:
         security: Security | None = None,
         etcd_settings: Sequence[str] = (),
     ) -> None:
-        """With `namespaces`, the caller is in their hub. With `security`, clients and brokers log in, and etcd asks for a certificate.
+        """With `namespaces`, the caller is in their hub.
 
+        With `security`, clients and brokers log in, and etcd asks for a certificate.
         `etcd_settings` are further options of the only member.
         """
         self.directory = directory
@@ -97,7 +103,9 @@ class ClusterProcesses:
         self._with_links = links
         self._namespaces = namespaces
         self._security = security
-        self._hosts = {broker_id: HOST if namespaces is None else namespaces.address(broker_id) for broker_id in self.ids}
+        self._hosts = {
+            broker_id: HOST if namespaces is None else namespaces.address(broker_id) for broker_id in self.ids
+        }
         self._etcd: EtcdProcess | EtcdCluster = (
             EtcdProcess(
                 directory / "etcd",
@@ -229,8 +237,13 @@ class ClusterProcesses:
     def _metadata(self) -> str:
         return f"etcd://{','.join(each.endpoint if self._security is None else each.secured_endpoint for each in self.etcd_members)}"
 
-    async def connect(self, broker_id: int, user: str = CLIENT, password: str = "", *, by_token: bool = False) -> WireClient:
-        """A separate connection, of that user where clients log in. Errors: OSError, TimeoutError included; LoginRefusedError."""
+    async def connect(
+        self, broker_id: int, user: str = CLIENT, password: str = "", *, by_token: bool = False
+    ) -> WireClient:
+        """A separate connection, of that user where clients log in.
+
+        Errors: OSError, TimeoutError included; LoginRefusedError.
+        """
         host, port = self._hosts[broker_id], self._ports[broker_id]
         async with asyncio.timeout(ANSWER_LIMIT_S):
             if self._security is None:
@@ -247,14 +260,20 @@ class ClusterProcesses:
                 return await client.request(request, version)
         except TimeoutError:
             self._drop_connection(broker_id)
-            raise ConnectionLostError(f"broker {broker_id} did not answer {type(request).__name__} within {limit_s} s") from None
+            raise ConnectionLostError(
+                f"broker {broker_id} did not answer {type(request).__name__} within {limit_s} s"
+            ) from None
 
     async def metadata(self, broker_id: int, *topics: str) -> MetadataResponse:
         """A broker's metadata of topics, of all topics without names. Errors: OSError."""
         wanted = [MetadataRequestTopic(name=name) for name in topics] if topics else None
-        return await self.ask(broker_id, MetadataRequest(topics=wanted, allow_auto_topic_creation=False), METADATA_VERSION)
+        return await self.ask(
+            broker_id, MetadataRequest(topics=wanted, allow_auto_topic_creation=False), METADATA_VERSION
+        )
 
-    async def partition(self, topic: str, number: int = 0, *, of: int | None = None) -> MetadataResponsePartition | None:
+    async def partition(
+        self, topic: str, number: int = 0, *, of: int | None = None
+    ) -> MetadataResponsePartition | None:
         """A partition according to a broker, or to any that runs; None without an answer."""
         for broker_id in self.awake if of is None else [of]:
             with contextlib.suppress(OSError):
@@ -265,7 +284,12 @@ class ClusterProcesses:
         return None
 
     async def until_partition(
-        self, topic: str, condition: Callable[[MetadataResponsePartition], bool], number: int = 0, *, of: int | None = None
+        self,
+        topic: str,
+        condition: Callable[[MetadataResponsePartition], bool],
+        number: int = 0,
+        *,
+        of: int | None = None,
     ) -> MetadataResponsePartition:
         """Wait until a broker, or any that runs, reports such a partition."""
         row: MetadataResponsePartition | None = None
@@ -277,14 +301,21 @@ class ClusterProcesses:
                         return row
                     await asyncio.sleep(LOOK_AGAIN_S)
         except TimeoutError:
-            raise AssertionError(f"the expected state of {topic}-{number} was not reached; last: {row}\n{self.tail()}") from None
+            raise AssertionError(
+                f"the expected state of {topic}-{number} was not reached; last: {row}\n{self.tail()}"
+            ) from None
 
-    async def until_in_sync(self, topic: str, number: int = 0, *, members: set[int] | None = None) -> MetadataResponsePartition:
+    async def until_in_sync(
+        self, topic: str, number: int = 0, *, members: set[int] | None = None
+    ) -> MetadataResponsePartition:
         """Wait until all replicas, or just these, are in sync, according to each running broker."""
         row = None
         for broker_id in self.awake:
             row = await self.until_partition(
-                topic, lambda row: row.leader_id >= 0 and set(row.isr_nodes) == (members or set(row.replica_nodes)), number, of=broker_id
+                topic,
+                lambda row: row.leader_id >= 0 and set(row.isr_nodes) == (members or set(row.replica_nodes)),
+                number,
+                of=broker_id,
             )
         assert row is not None
         return row
@@ -303,12 +334,18 @@ class ClusterProcesses:
             raise AssertionError(f"{what}: it did not happen within {limit_s} s\n{self.tail()}") from None
 
     async def create_topic(
-        self, name: str, assignment: Sequence[Sequence[int]] | None = None, *, partitions: int = -1, configs: dict[str, str] | None = None
+        self,
+        name: str,
+        assignment: Sequence[Sequence[int]] | None = None,
+        *,
+        partitions: int = -1,
+        configs: dict[str, str] | None = None,
     ) -> None:
         """Through any broker; returns when all replicas are in sync, according to all brokers.
 
-        On a busy machine a broker may have lost its short session, and registers again: the request waits for those that it names, and is
-        repeated, as clients do, where the broker is no longer the controller that it was when the request came.
+        On a busy machine a broker may have lost its short session, and registers again: the request waits for those
+        that it names, and is repeated, as clients do, where the broker is no longer the controller that it was when the
+        request came.
         """
         asked = self.awake[-1]
         named = {broker_id for replicas in assignment or () for broker_id in replicas}
@@ -330,23 +367,40 @@ class ClusterProcesses:
             await self.until_in_sync(name, number)
 
     async def produce(
-        self, broker_id: int, topic: str, values: Sequence[bytes], *, partition: int = 0, acks: int = -1, timeout_ms: int = 10_000
+        self,
+        broker_id: int,
+        topic: str,
+        values: Sequence[bytes],
+        *,
+        partition: int = 0,
+        acks: int = -1,
+        timeout_ms: int = 10_000,
     ) -> Any:
         """The row of the response. Errors: OSError."""
         request = produce_request(topic, partition, values, acks=acks, timeout_ms=timeout_ms)
         return only_row(await self.ask(broker_id, request, PRODUCE_VERSION, limit_s=timeout_ms / 1000 + ANSWER_LIMIT_S))
 
     async def delete(
-        self, broker_id: int, topic: str, offset: int, *, partition: int = 0, timeout_ms: int = 10_000, leader_only: bool = False
+        self,
+        broker_id: int,
+        topic: str,
+        offset: int,
+        *,
+        partition: int = 0,
+        timeout_ms: int = 10_000,
+        leader_only: bool = False,
     ) -> Any:
         """The row of the response. Errors: OSError."""
         request = delete_request(topic, partition, offset, timeout_ms=timeout_ms, leader_only=leader_only)
-        return only_row(await self.ask(broker_id, request, DELETE_RECORDS_VERSION, limit_s=timeout_ms / 1000 + ANSWER_LIMIT_S))
+        return only_row(
+            await self.ask(broker_id, request, DELETE_RECORDS_VERSION, limit_s=timeout_ms / 1000 + ANSWER_LIMIT_S)
+        )
 
     async def acknowledged(self, topic: str, ask: Callable[[int], Awaitable[Any]]) -> int:
         """Ask whichever broker leads until it answers with success; returns it.
 
-        On a busy machine a leader may lose its short session just then, or a follower's: it has appended nothing of what it refuses.
+        On a busy machine a leader may lose its short session just then, or a follower's: it has appended nothing of
+        what it refuses.
         """
 
         async def is_acknowledged() -> bool:
@@ -372,7 +426,9 @@ class ClusterProcesses:
         await self.acknowledged(topic, produce)
         return int(row.base_offset)
 
-    async def fetch(self, broker_id: int, topic: str, offset: int, *, partition: int = 0) -> tuple[Any, dict[int, bytes]]:
+    async def fetch(
+        self, broker_id: int, topic: str, offset: int, *, partition: int = 0
+    ) -> tuple[Any, dict[int, bytes]]:
         """The row of the response and its records, as a client delivers them. Errors: OSError."""
         row = only_row(await self.ask(broker_id, fetch_request(topic, partition, offset), FETCH_VERSION))
         return row, records_from(row.records, offset)
@@ -381,7 +437,9 @@ class ClusterProcesses:
         """Log start and log end for readers. Errors: OSError."""
         found = []
         for timestamp in (EARLIEST, LATEST):
-            row = only_row(await self.ask(broker_id, offsets_request(topic, partition, timestamp), LIST_OFFSETS_VERSION))
+            row = only_row(
+                await self.ask(broker_id, offsets_request(topic, partition, timestamp), LIST_OFFSETS_VERSION)
+            )
             if row.error_code != ErrorCode.NONE:
                 return ErrorCode(row.error_code)
             found.append(row.offset)
@@ -392,7 +450,8 @@ class ClusterProcesses:
         told = []
         for broker_id, broker in self.brokers.items():
             told += [
-                f"broker {broker_id}: {' '.join(str(value) for value in line.values())}" for line in broker.lines[-lines:]
+                f"broker {broker_id}: {' '.join(str(value) for value in line.values())}"
+                for line in broker.lines[-lines:]
             ] + broker.noise
         return "\n".join(told)
 

@@ -24,14 +24,22 @@ METADATA_VERSION, CREATE_TOPICS_VERSION, DELETE_TOPICS_VERSION = 12, 7, 6
 
 
 async def make_fuzz_topics(broker: ServeProcess) -> None:
-    """Create the missing topics that random requests name. Other requests may create or delete them at the same time."""
+    """Create the missing topics that random requests name.
+
+    Other requests may create or delete them at the same time.
+    """
     config = [CreatableTopicConfig(name="internal.segment.bytes", value="3000")]
-    topics = [CreatableTopic(name=name, num_partitions=2, replication_factor=1, assignments=[], configs=config) for name in FUZZ_TOPICS]
+    topics = [
+        CreatableTopic(name=name, num_partitions=2, replication_factor=1, assignments=[], configs=config)
+        for name in FUZZ_TOPICS
+    ]
     client = await broker.connect()
     async with asyncio.timeout(ANSWER_LIMIT_S):
         errors = {ErrorCode.REQUEST_TIMED_OUT}
         while errors & RETRIED:
-            response = await client.request(CreateTopicsRequest(topics=topics, timeout_ms=10_000), CREATE_TOPICS_VERSION)
+            response = await client.request(
+                CreateTopicsRequest(topics=topics, timeout_ms=10_000), CREATE_TOPICS_VERSION
+            )
             errors = {topic.error_code for topic in response.topics}
     client.close()
     assert errors <= {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}, response

@@ -82,7 +82,9 @@ def _confluent_member(bootstrap: str, story: Story, settings: dict[str, Any]) ->
     ends: Ends = {}
 
     def on_assign(_: object, places: list[Any]) -> None:
-        told = consumer.consumer_group_metadata()  # "CGMDv2:", the generation, then the ids of group and member, each ended by a zero.
+        told = (
+            consumer.consumer_group_metadata()
+        )  # "CGMDv2:", the generation, then the ids of group and member, each ended by a zero.
         # With KIP-848 it is the member's epoch.
         generation = int.from_bytes(told[7:11], sys.byteorder, signed=True)
         member_id = told[11:].split(b"\0")[1].decode()
@@ -96,14 +98,17 @@ def _confluent_member(bootstrap: str, story: Story, settings: dict[str, Any]) ->
             if message.error() is None:
                 story.on_read(message.partition(), message.offset())
                 ends[message.partition()] = message.offset() + 1
-        # A refused commit is repeated while the partition is assigned: with KIP-848 it may stay assigned without new records.
+        # A refused commit is repeated while the partition is assigned: with KIP-848 it may stay assigned without new
+        # records.
         for number in ends.keys() - {place.partition for place in consumer.assignment()}:
             del ends[number]
         if ends:
             try:
                 wanted = [confluent_kafka.TopicPartition(TOPIC, number, offset) for number, offset in ends.items()]
                 done = {
-                    place.partition: place.offset for place in consumer.commit(offsets=wanted, asynchronous=False) if place.error is None
+                    place.partition: place.offset
+                    for place in consumer.commit(offsets=wanted, asynchronous=False)
+                    if place.error is None
                 }
                 story.on_committed(done)
                 for number in done:
@@ -143,7 +148,10 @@ def kafka_python_member(bootstrap: str, story: Story) -> None:
         if ends:
             try:
                 consumer.commit(
-                    {kafka.TopicPartition(TOPIC, number): kafka.OffsetAndMetadata(offset, "", -1) for number, offset in ends.items()}
+                    {
+                        kafka.TopicPartition(TOPIC, number): kafka.OffsetAndMetadata(offset, "", -1)
+                        for number, offset in ends.items()
+                    }
                 )
                 story.on_committed(ends)
             except KafkaPythonError as error:
@@ -184,7 +192,9 @@ async def _aiokafka_member(bootstrap: str, story: Story) -> None:
             ends[place.partition] = records[-1].offset + 1
         if ends:
             try:
-                await consumer.commit({aiokafka.TopicPartition(TOPIC, number): offset for number, offset in ends.items()})
+                await consumer.commit(
+                    {aiokafka.TopicPartition(TOPIC, number): offset for number, offset in ends.items()}
+                )
                 story.on_committed(ends)
             except AiokafkaError as error:
                 tell({"refused": repr(error)})

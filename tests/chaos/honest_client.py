@@ -1,9 +1,10 @@
-"""A well-behaved client that measures the time of each response. It is a separate process, so that it measures only the broker.
+"""A well-behaved client that measures the time of each response.
 
+It is a separate process, so that it measures only the broker.
     python tests/chaos/honest_client.py PORT TOPIC
 
-Produces one record every few milliseconds to partition 0 of a topic that exists. For each line on standard input it prints, as a line of
-JSON, its results since the previous line, and ends at the end of the input.
+Produces one record every few milliseconds to partition 0 of a topic that exists. For each line on standard input it
+prints, as a line of JSON, its results since the previous line, and ends at the end of the input.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ def produce_request(topic: str) -> ProduceRequest:
 def summary(times_s: list[float], errors: list[str]) -> dict[str, object]:
     """Milliseconds."""
     ordered = sorted(times_s) or [0.0]
-    at = {name: ordered[min(int(len(ordered) * share), len(ordered) - 1)] for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))}
+    at = {
+        name: ordered[min(int(len(ordered) * share), len(ordered) - 1)]
+        for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
+    }
     return {"count": len(times_s), "errors": errors[:5], **{name: round(value * 1000, 2) for name, value in at.items()}}
 
 
@@ -50,7 +54,9 @@ def main(port: int, topic: str) -> None:
 
     threading.Thread(target=listen, daemon=True).start()
     address, clock = Address("127.0.0.1", port), SystemClock()
-    settings = ClientSettings(bootstrap_servers=(address,), client_id="honest", connection_setup_timeout_ms=ANSWER_LIMIT_MS)
+    settings = ClientSettings(
+        bootstrap_servers=(address,), client_id="honest", connection_setup_timeout_ms=ANSWER_LIMIT_MS
+    )
     connection = BlockingConnection.open(address, settings, clock.monotonic_ms() + ANSWER_LIMIT_MS)
     request = produce_request(topic)
     times_s: list[float] = []

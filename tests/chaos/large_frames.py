@@ -15,8 +15,9 @@ CORRELATION_ID = 7
 
 
 class LargeFrames:
-    """Builds requests with about `rows` rows. `deep` puts the rows into the innermost arrays; otherwise each outer row has one inner row.
+    """Builds requests with about `rows` rows.
 
+    `deep` puts the rows into the innermost arrays; otherwise each outer row has one inner row.
     `names`: the values of strings, used in turn.
     """
 
@@ -69,7 +70,11 @@ class LargeFrames:
         nested = isinstance(element, Entity) and any(isinstance(content, CountedArray) for _, content in element.fields)
         if nested:
             assert isinstance(element, Entity)
-            return [self._struct(element, rows)] if self._deep else [self._struct(element, 1) for _ in range(max(1, rows // 2))]
+            return (
+                [self._struct(element, rows)]
+                if self._deep
+                else [self._struct(element, 1) for _ in range(max(1, rows // 2))]
+            )
         if isinstance(element, Entity):
             return [self._struct(element, 1) for _ in range(rows)]
         if not isinstance(element, Text) and fixed_format(element) != "b":

@@ -113,7 +113,9 @@ class Connection:
     """One connection of a broker to another, through the proxy."""
 
     def __init__(
-        self, near: tuple[asyncio.StreamReader, asyncio.StreamWriter], far: tuple[asyncio.StreamReader, asyncio.StreamWriter]
+        self,
+        near: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        far: tuple[asyncio.StreamReader, asyncio.StreamWriter],
     ) -> None:
         self._near, self._far = near, far
         self._asked: dict[bytes, ApiKey] = {}
@@ -151,11 +153,16 @@ class Connection:
 
 
 class Links:
-    """All links of a cluster. `targets`: broker id → the port at which it listens for other brokers. Used as `async with`."""
+    """All links of a cluster.
+
+    `targets`: broker id → the port at which it listens for other brokers. Used as `async with`.
+    """
 
     def __init__(self, targets: dict[int, int]) -> None:
         self._targets = targets
-        self._links = {(origin, target): Link(origin, target) for origin in targets for target in targets if origin != target}
+        self._links = {
+            (origin, target): Link(origin, target) for origin in targets for target in targets if origin != target
+        }
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self.ports: dict[int, int] = {}

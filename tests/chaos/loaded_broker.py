@@ -34,7 +34,9 @@ TOPICS = {
 class LoadedBroker:
     """One broker over all its restarts, and the clients that survive them."""
 
-    def __init__(self, directory: Path, seed: int, *, rounds: int, topics: Mapping[str, Mapping[str, str]] = TOPICS) -> None:
+    def __init__(
+        self, directory: Path, seed: int, *, rounds: int, topics: Mapping[str, Mapping[str, str]] = TOPICS
+    ) -> None:
         """`topics` are made with these configurations; each kind of request is to be answered `rounds` times at least."""
         self.random = random.Random(seed)
         self.rounds = rounds
@@ -42,7 +44,9 @@ class LoadedBroker:
         self.directory = directory
         self.process = ServeProcess(directory, *SETTINGS)
         self.loads = [
-            PartitionLoad(topic, partition, lambda: self.process.connect(), random.Random(f"{seed} {topic} {partition}"))
+            PartitionLoad(
+                topic, partition, lambda: self.process.connect(), random.Random(f"{seed} {topic} {partition}")
+            )
             for topic in topics
             for partition in range(PARTITIONS)
         ]

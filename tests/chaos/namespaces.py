@@ -33,7 +33,9 @@ def missing_namespaces() -> str | None:
     made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
     if made.returncode != 0:
         return f"this machine does not allow network namespaces: {made.stderr.strip()}"
-    ruled = subprocess.run(["ip", "-n", name, "rule", "add", "from", f"{_NETWORK}.1", "blackhole"], capture_output=True, check=False)
+    ruled = subprocess.run(
+        ["ip", "-n", name, "rule", "add", "from", f"{_NETWORK}.1", "blackhole"], capture_output=True, check=False
+    )
     subprocess.run(["ip", "netns", "del", name], check=False)
     return None if ruled.returncode == 0 else "this machine has no routing rules, by which one direction could be cut"
 
@@ -71,7 +73,9 @@ class Namespaces:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for name in self._made:
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
 
@@ -85,8 +89,14 @@ class Namespaces:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """This thread is in the hub, with the sockets, processes and threads that it creates meanwhile. Errors: OSError."""
-        with Path("/proc/thread-self/ns/net").open("rb") as before, Path(f"/var/run/netns/{self.hub}").open("rb") as hub:
+        """This thread is in the hub, with the sockets, processes and threads that it creates meanwhile.
+
+        Errors: OSError.
+        """
+        with (
+            Path("/proc/thread-self/ns/net").open("rb") as before,
+            Path(f"/var/run/netns/{self.hub}").open("rb") as hub,
+        ):
             _enter(hub.fileno())
             try:
                 yield
@@ -117,7 +127,11 @@ class Namespaces:
         _ip("-n", name, "link", "set", "lo", "up")
 
     def _set(self, name: str, key: str, value: str) -> None:
-        subprocess.run(["ip", "netns", "exec", name, "sh", "-c", f"echo {value} > /proc/sys/{key}"], check=True, capture_output=True)
+        subprocess.run(
+            ["ip", "netns", "exec", name, "sh", "-c", f"echo {value} > /proc/sys/{key}"],
+            check=True,
+            capture_output=True,
+        )
 
 
 def _enter(descriptor: int) -> None:

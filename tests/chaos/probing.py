@@ -45,8 +45,9 @@ class Prober:
         self._reader = self._writer = None
 
     async def exchange(self, frame: bytes) -> list[bytes]:
-        """Send a frame and an ApiVersions behind it. Returns the answers to the frame: none if the connection is closed.
+        """Send a frame and an ApiVersions behind it.
 
+        Returns the answers to the frame: none if the connection is closed.
         A connection without any answer is dropped.
         """
         reader, writer = await self.open()
@@ -69,8 +70,9 @@ class Prober:
         return answers
 
     async def send_and_probe(self, stream: bytes, *, limit_s: float) -> str:
-        """Send bytes unchanged, followed by an ApiVersions. Returns "answered" if that is answered, else "closed" or "stuck".
+        """Send bytes unchanged, followed by an ApiVersions.
 
+        Returns "answered" if that is answered, else "closed" or "stuck".
         A connection without its answer is dropped.
         """
         self._probe_id += 1
@@ -91,7 +93,10 @@ class Prober:
         return outcome
 
     async def is_closed_after(self, stream: bytes, *, then_end: bool = False) -> bytes:
-        """Send bytes unchanged; with `then_end` close our side. Returns the bytes before the broker closes. Errors: TimeoutError."""
+        """Send bytes unchanged; with `then_end` close our side.
+
+        Returns the bytes before the broker closes. Errors: TimeoutError.
+        """
         reader, writer = await self.open()
         try:
             async with asyncio.timeout(ANSWER_LIMIT_S):

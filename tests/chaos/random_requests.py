@@ -199,7 +199,12 @@ class RandomRequests:
         rng = self.random
         is_idempotent = rng.random() < 0.4
         rows = [
-            (NOW_MS + rng.randrange(-5, 5), rng.choice((None, b"", b"key")), rng.choice((None, b"", rng.randbytes(rng.randrange(90)))), ())
+            (
+                NOW_MS + rng.randrange(-5, 5),
+                rng.choice((None, b"", b"key")),
+                rng.choice((None, b"", rng.randbytes(rng.randrange(90)))),
+                (),
+            )
             for _ in range(rng.choice((1, 1, 2, 7)))
         ]
         return build_batch(
@@ -242,7 +247,8 @@ def mutated(frame: bytes, rng: random.Random) -> bytes:
 def is_bearable(frame: bytes) -> bool:
     """Whether a damaged frame can't be a valid request that harms others rightly.
 
-    Such are one for so many partitions that serving it takes long, and one that gives every client a quota of nearly nothing.
+    Such are one for so many partitions that serving it takes long, and one that gives every client a quota of nearly
+    nothing.
     """
     try:
         key, version, _, _, position = read_request_header(frame, 0, len(frame))
@@ -254,7 +260,8 @@ def is_bearable(frame: bytes) -> bool:
     if key == ApiKey.ALTER_CLIENT_QUOTAS:
         return False
     wanted = sum(
-        max(topic.num_partitions if key == ApiKey.CREATE_TOPICS else topic.count, len(topic.assignments or ())) for topic in request.topics
+        max(topic.num_partitions if key == ApiKey.CREATE_TOPICS else topic.count, len(topic.assignments or ()))
+        for topic in request.topics
     )
     return not BEARABLE_PARTITIONS < wanted <= 10_000
 

@@ -48,7 +48,15 @@ class Security:
     def etcd_options(self) -> list[str]:
         """It shows a certificate, and asks for one."""
         store = str(self._path("store"))
-        return ["--cert-file", store, "--key-file", store, "--trusted-ca-file", str(self._path("ca")), "--client-cert-auth"]
+        return [
+            "--cert-file",
+            store,
+            "--key-file",
+            store,
+            "--trusted-ca-file",
+            str(self._path("ca")),
+            "--client-cert-auth",
+        ]
 
     @property
     def metadata_options(self) -> list[str]:
@@ -89,13 +97,17 @@ class Security:
                 check=True,
             )
 
-    async def connect(self, host: str, port: int, user: str, password: str = "", *, by_token: bool = False) -> WireClient:
+    async def connect(
+        self, host: str, port: int, user: str, password: str = "", *, by_token: bool = False
+    ) -> WireClient:
         """A client that has logged in. Errors: OSError; LoginRefusedError where the broker refuses it."""
         try:
             client = await WireClient.connect(host, port, self._context)
         except ssl.SSLCertVerificationError as error:
             raise AssertionError("the certificate of a broker is not trusted") from error
-        given = SaslSettings(mechanism=MECHANISM, username=user, password=password or PASSWORDS[user], by_token=by_token)
+        given = SaslSettings(
+            mechanism=MECHANISM, username=user, password=password or PASSWORDS[user], by_token=by_token
+        )
         exchange, received = SaslExchange(given, os.urandom(16).hex()), None
         try:
             assert (await client.request(SaslHandshakeRequest(mechanism=MECHANISM), 1)).error_code == 0

@@ -22,15 +22,20 @@ HOST = "127.0.0.1"
 _LINE_LIMIT_BYTES = 1 << 20
 
 
-def serve_command(directory: Path, *settings: str, metadata: str | None = None, python: str = sys.executable) -> list[str]:
-    """The command line of a broker over `directory`; port 0 is a free one, which the ready line has. `metadata` as of `--metadata`.
+def serve_command(
+    directory: Path, *settings: str, metadata: str | None = None, python: str = sys.executable
+) -> list[str]:
+    """The command line of a broker over `directory`; port 0 is a free one, which the ready line has.
 
+    `metadata` as of `--metadata`.
     `python` is the interpreter of an environment with Lowtide, which may be another version.
 
     Records may have any age: without a setting or a topic's configuration, none is deleted by time.
     """
     given = [f"listeners=PLAINTEXT://{HOST}:0", f"log.dirs={directory}", "log.retention.ms=-1", *settings]
-    options = [word for setting in given for word in ("--set", setting)] + ([] if metadata is None else ["--metadata", metadata])
+    options = [word for setting in given for word in ("--set", setting)] + (
+        [] if metadata is None else ["--metadata", metadata]
+    )
     return [python, "-m", "lowtide.cli.main", "serve", *options]
 
 
@@ -76,7 +81,9 @@ class ServeProcess:
     async def launch(self) -> None:
         """Start the process without waiting for it."""
         self._ready = asyncio.get_running_loop().create_future()
-        self._process = await asyncio.create_subprocess_exec(*self._command, stderr=subprocess.PIPE, limit=_LINE_LIMIT_BYTES)
+        self._process = await asyncio.create_subprocess_exec(
+            *self._command, stderr=subprocess.PIPE, limit=_LINE_LIMIT_BYTES
+        )
         self._reading = asyncio.get_running_loop().create_task(self._read_log())
 
     async def wait_ready(self) -> None:
@@ -141,11 +148,16 @@ class ServeProcess:
     def faults(self) -> list[str]:
         """The faults that a broker reported of itself; empty for a correct broker, whatever its clients did."""
         lines = [line for line in self.lines if line["level"] in ("error", "critical")]
-        return [f"{line['event']}: {line.get('request') or line.get('error')}\n{line.get('exception', '')}" for line in lines] + self.noise
+        return [
+            f"{line['event']}: {line.get('request') or line.get('error')}\n{line.get('exception', '')}"
+            for line in lines
+        ] + self.noise
 
     def resident_bytes(self) -> int:
         """Resident memory now."""
-        line = next(line for line in Path(f"/proc/{self.pid}/status").read_text().splitlines() if line.startswith("VmRSS:"))
+        line = next(
+            line for line in Path(f"/proc/{self.pid}/status").read_text().splitlines() if line.startswith("VmRSS:")
+        )
         return int(line.split()[1]) * 1024
 
     async def _end(self, number: int) -> int:

@@ -20,7 +20,10 @@ WAIT_LIMIT_S = 120.0
 
 
 class SeveralProcesses:
-    """A supervisor and its brokers over `directory`, on free ports. Used as `with`: at the end none of the processes runs."""
+    """A supervisor and its brokers over `directory`, on free ports.
+
+    Used as `with`: at the end none of the processes runs.
+    """
 
     def __init__(self, directory: Path, count: int | None, *settings: str, options: tuple[str, ...] = ()) -> None:
         given = ("node.id=1", f"listeners=PLAINTEXT://{HOST}:0", f"log.dirs={directory}", *settings)

@@ -1,4 +1,7 @@
-"""Topics created while a broker is down: it is known, so it gets replicas, and catches up when it returns. Real brokers, one process."""
+"""Topics created while a broker is down: it is known, so it gets replicas, and catches up when it returns.
+
+Real brokers, one process.
+"""
 
 from __future__ import annotations
 
@@ -119,7 +122,10 @@ def test_a_broker_that_does_not_come_back_is_unregistered(cluster: LowtideCluste
 
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
 def test_a_topic_is_made_while_a_broker_is_dead(tmp_path: Path) -> None:
-    """Processes on an etcd: one is killed, and its lease ends. When it returns it gets the records written meanwhile, and is in sync."""
+    """Processes on an etcd: one is killed, and its lease ends.
+
+    When it returns it gets the records written meanwhile, and is in sync.
+    """
 
     async def scenario() -> None:
         async with ClusterProcesses(tmp_path) as cluster:

@@ -1,7 +1,7 @@
 """A consumer whose broker is killed again and again: each time it continues, and gets every record.
 
-It is librdkafka's, by both protocols; nothing but its own requests brings it back: to a coordinator that is loading, to a group that the
-broker has read from its log.
+It is librdkafka's, by both protocols; nothing but its own requests brings it back: to a coordinator that is loading, to
+a group that the broker has read from its log.
 """
 
 from __future__ import annotations
@@ -87,11 +87,19 @@ async def produced(broker: ServeProcess, values: list[bytes]) -> None:
 
 @pytest.mark.parametrize(
     ("protocol", "rounds"),
-    [("consumer", 3), pytest.param("consumer", 20, marks=pytest.mark.full), pytest.param("classic", 20, marks=pytest.mark.full)],
+    [
+        ("consumer", 3),
+        pytest.param("consumer", 20, marks=pytest.mark.full),
+        pytest.param("classic", 20, marks=pytest.mark.full),
+    ],
 )
 async def test_after_each_kill_it_reads_on(tmp_path: Path, protocol: str, rounds: int) -> None:
     (port,) = free_ports(1)
-    settings = (f"listeners=PLAINTEXT://{HOST}:{port}", "offsets.topic.num.partitions=1", "group.initial.rebalance.delay.ms=0")
+    settings = (
+        f"listeners=PLAINTEXT://{HOST}:{port}",
+        "offsets.topic.num.partitions=1",
+        "group.initial.rebalance.delay.ms=0",
+    )
     chance = random.Random(SEED)
     written: list[bytes] = []
     async with ServeProcess(tmp_path, *settings) as broker:

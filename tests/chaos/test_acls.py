@@ -111,14 +111,18 @@ def creation(name: str, replicas: int = 1) -> CreateTopicsRequest:
 
 def latest(name: str) -> ListOffsetsRequest:
     return ListOffsetsRequest(
-        replica_id=-1, topics=[ListOffsetsTopic(name=name, partitions=[ListOffsetsPartition(partition_index=0, timestamp=-1)])]
+        replica_id=-1,
+        topics=[ListOffsetsTopic(name=name, partitions=[ListOffsetsPartition(partition_index=0, timestamp=-1)])],
     )
 
 
 def test_without_an_authorizer_there_are_no_rules() -> None:
     with LowtideCluster() as cluster:
         assert ask(cluster, EVERYTHING).error_code == ErrorCode.SECURITY_DISABLED
-        assert ask(cluster, CreateAclsRequest(creations=[rule(TOPIC, "t", READ)])).results[0].error_code == ErrorCode.SECURITY_DISABLED
+        assert (
+            ask(cluster, CreateAclsRequest(creations=[rule(TOPIC, "t", READ)])).results[0].error_code
+            == ErrorCode.SECURITY_DISABLED
+        )
         assert ask(cluster, removal()).filter_results[0].error_code == ErrorCode.SECURITY_DISABLED
 
 
@@ -136,14 +140,18 @@ def test_rules_outlive_the_administrator_that_made_them(tmp_path: Path) -> None:
     with LowtideCluster(data_directory=tmp_path, config=AUTHORIZER) as cluster:
         denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         errors = {
-            name: ask(cluster, latest(name)).topics[0].partitions[0].error_code for name in ("mine-a", "mine-secret", "other", "none")
+            name: ask(cluster, latest(name)).topics[0].partitions[0].error_code
+            for name in ("mine-a", "mine-secret", "other", "none")
         }
         assert errors == {"mine-a": 0, "mine-secret": denied, "other": denied, "none": denied}
         assert [ask(cluster, creation(name)).topics[0].error_code for name in ("mine-b", "yours")] == [0, denied]
         deletion = DeleteTopicsRequest(topics=[DeleteTopicState(name="mine-a")], topic_names=[], timeout_ms=10_000)
         assert ask(cluster, deletion).responses[0].error_code == denied
         assert ask(cluster, EVERYTHING).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-        assert ask(cluster, CreateAclsRequest(creations=rules)).results[2].error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        assert (
+            ask(cluster, CreateAclsRequest(creations=rules)).results[2].error_code
+            == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        )
         assert ask(cluster, removal()).filter_results[0].error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         producer = Producer({"bootstrap.servers": cluster.bootstrap})
         told: list[Any] = []
@@ -169,7 +177,9 @@ def test_a_change_is_in_force_on_all_brokers_when_it_is_answered(several: Lowtid
     """Without that, tests that create rules and use them at once would fail now and then."""
     for number in range(10):
         name = f"spread-{number}"
-        made = ask(several, CreateAclsRequest(creations=[rule(TOPIC, name, READ), rule(TOPIC, name, WRITE)]), 1 + number % 3)
+        made = ask(
+            several, CreateAclsRequest(creations=[rule(TOPIC, name, READ), rule(TOPIC, name, WRITE)]), 1 + number % 3
+        )
         assert [row.error_code for row in made.results] == [0, 0]
         for broker_id in several.broker_ids:
             assert described(several, broker_id) == [(name, 2)]
@@ -198,7 +208,13 @@ def test_the_admin_clients_of_others(several: LowtideCluster) -> None:
     """confluent-kafka (librdkafka) and kafka-python: created, found, removed."""
     admin = AdminClient({"bootstrap.servers": several.bootstrap})
     binding = AclBinding(
-        ResourceType.TOPIC, "theirs", ResourcePatternType.PREFIXED, "User:bob", "*", AclOperation.READ, AclPermissionType.ALLOW
+        ResourceType.TOPIC,
+        "theirs",
+        ResourcePatternType.PREFIXED,
+        "User:bob",
+        "*",
+        AclOperation.READ,
+        AclPermissionType.ALLOW,
     )
     for _ in range(2):
         for made in admin.create_acls([binding]).values():
@@ -211,7 +227,13 @@ def test_the_admin_clients_of_others(several: LowtideCluster) -> None:
     )
     assert admin.describe_acls(matched).result(30) == [binding]
     broken = AclBinding(
-        ResourceType.BROKER, "not-it", ResourcePatternType.LITERAL, "User:b", "*", AclOperation.READ, AclPermissionType.ALLOW
+        ResourceType.BROKER,
+        "not-it",
+        ResourcePatternType.LITERAL,
+        "User:b",
+        "*",
+        AclOperation.READ,
+        AclPermissionType.ALLOW,
     )
     for refused in admin.create_acls([broken]).values():
         with pytest.raises(KafkaException) as caught:
@@ -229,10 +251,18 @@ def test_the_admin_clients_of_others(several: LowtideCluster) -> None:
 
 def kafka_python(admin: KafkaAdminClient) -> None:
     """Beside what confluent-kafka made."""
-    made = ACL("User:carol", "10.0.0.1", ACLOperation.WRITE, ACLPermissionType.DENY, ResourcePattern(Kind.GROUP, "g", Pattern.LITERAL))
+    made = ACL(
+        "User:carol",
+        "10.0.0.1",
+        ACLOperation.WRITE,
+        ACLPermissionType.DENY,
+        ResourcePattern(Kind.GROUP, "g", Pattern.LITERAL),
+    )
     created = admin.create_acls([made])
     assert created["failed"] == []
-    wanted = ACLFilter("User:carol", None, ACLOperation.ANY, ACLPermissionType.ANY, ResourcePatternFilter(Kind.ANY, None, Pattern.ANY))
+    wanted = ACLFilter(
+        "User:carol", None, ACLOperation.ANY, ACLPermissionType.ANY, ResourcePatternFilter(Kind.ANY, None, Pattern.ANY)
+    )
     found, error = admin.describe_acls(wanted)
     assert [str(each) for each in found] == [str(made)], error
     (deleted,) = admin.delete_acls([wanted])
@@ -248,7 +278,9 @@ def test_brokers_that_are_no_super_users_form_a_cluster(tmp_path: Path) -> None:
         for broker_id in cluster.broker_ids:
             made = ask(cluster, creation(f"mine-{broker_id}", replicas=3), broker_id).topics[0]
             assert (made.error_code, made.error_message) == (0, None)
-            assert ask(cluster, creation("yours"), broker_id).topics[0].error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            assert (
+                ask(cluster, creation("yours"), broker_id).topics[0].error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            )
         producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
         told: list[Any] = []
         for broker_id in cluster.broker_ids:
@@ -272,7 +304,11 @@ async def test_rules_survive_sigkill_and_are_never_half_applied(tmp_path: Path, 
         async with ServeProcess(tmp_path, *settings) as broker:
             found = {row.resource_name: len(row.acls) for row in (await send(broker.port, EVERYTHING)).resources}
             assert {name: count for name, count in found.items() if count != size} == {}
-            assert {f"batch-{number}" for number in kept} <= found.keys() <= {f"batch-{number}" for number in range(sent + 1)}
+            assert (
+                {f"batch-{number}" for number in kept}
+                <= found.keys()
+                <= {f"batch-{number}" for number in range(sent + 1)}
+            )
             assert not {f"batch-{number}" for number in removed} & found.keys()
             client = await WireClient.connect(HOST, broker.port)
 
@@ -280,7 +316,10 @@ async def test_rules_survive_sigkill_and_are_never_half_applied(tmp_path: Path, 
                 nonlocal sent
                 while True:
                     sent += 1
-                    batch = [rule(TOPIC, f"batch-{sent}", READ, host=f"10.0.{host // 256}.{host % 256}") for host in range(size)]
+                    batch = [
+                        rule(TOPIC, f"batch-{sent}", READ, host=f"10.0.{host // 256}.{host % 256}")
+                        for host in range(size)
+                    ]
                     answer = await client.request(CreateAclsRequest(creations=batch), 3)
                     assert [row.error_code for row in answer.results] == [0] * size
                     kept.add(sent)
@@ -292,7 +331,9 @@ async def test_rules_survive_sigkill_and_are_never_half_applied(tmp_path: Path, 
 
             before = sent
             changing = asyncio.create_task(change())
-            while sent < before + 2 and not changing.done():  # One batch is answered; how far the next one is, is left to chance.
+            while (
+                sent < before + 2 and not changing.done()
+            ):  # One batch is answered; how far the next one is, is left to chance.
                 await asyncio.sleep(0.001)
             await asyncio.wait([changing], timeout=chance.uniform(0.0, 0.3))
             await broker.kill()

@@ -40,13 +40,17 @@ async def test_rules_in_etcd(tmp_path: Path, etcd: EtcdProcess) -> None:
     async with broker(1, tmp_path, etcd) as one:
         async with broker(2, tmp_path, etcd) as two:
             for number in range(5):
-                made = await send((one, two)[number % 2].port, CreateAclsRequest(creations=[rule(TOPIC, f"t{number}", READ)]))
+                made = await send(
+                    (one, two)[number % 2].port, CreateAclsRequest(creations=[rule(TOPIC, f"t{number}", READ)])
+                )
                 assert [row.error_code for row in made.results] == [0]
                 expected = {f"t{each}" for each in range(number + 1)}
                 assert (await names(one), await names(two)) == (expected, expected)
             two.freeze()
             began = time.monotonic()
-            made = await asyncio.wait_for(send(one.port, CreateAclsRequest(creations=[rule(TOPIC, "silent", READ)])), BOUND_S)
+            made = await asyncio.wait_for(
+                send(one.port, CreateAclsRequest(creations=[rule(TOPIC, "silent", READ)])), BOUND_S
+            )
             assert [row.error_code for row in made.results] == [0]
             named = [line for line in one.lines if line["event"].startswith("broker may still act on older metadata")]
             assert named == [] or named[0]["broker_id"] == 2

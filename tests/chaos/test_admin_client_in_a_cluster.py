@@ -40,14 +40,18 @@ async def cluster(tmp_path: Path) -> AsyncIterator[ClusterProcesses]:
         await made.until_partition(TOPIC, lambda row: row.leader_id == 1)
         await made.start(2)
         await made.until_in_sync(TOPIC)
-        assert only_row(await made.ask(1, produce_request(TOPIC, 0, VALUES), PRODUCE_VERSION)).error_code == ErrorCode.NONE
+        assert (
+            only_row(await made.ask(1, produce_request(TOPIC, 0, VALUES), PRODUCE_VERSION)).error_code == ErrorCode.NONE
+        )
         assert made.links is not None
         made.links[3, 1].hold_requests()
         yield made
         made.check_no_faults()
 
 
-async def deleting(cluster: ClusterProcesses, admin: AdminClient, offset: int) -> asyncio.Task[DeletedRecords | DeleteRecordsError]:
+async def deleting(
+    cluster: ClusterProcesses, admin: AdminClient, offset: int
+) -> asyncio.Task[DeletedRecords | DeleteRecordsError]:
     """A delete that waits at broker 1 for the silent follower."""
 
     async def delete() -> DeletedRecords | DeleteRecordsError:
@@ -91,11 +95,20 @@ async def test_a_delete_while_the_cluster_is_in_trouble(cluster: ClusterProcesse
 
 
 async def test_no_call_waits_for_a_broker_that_it_does_not_need(tmp_path: Path) -> None:
-    """Broker 3 is stopped and keeps its connections, then so is the controller. A delete at a live leader took 30 seconds."""
-    async with ClusterProcesses(tmp_path) as cluster, AdminClient({"bootstrap.servers": cluster.bootstrap, **PATIENT}) as admin:
+    """Broker 3 is stopped and keeps its connections, then so is the controller.
+
+    A delete at a live leader took 30 seconds.
+    """
+    async with (
+        ClusterProcesses(tmp_path) as cluster,
+        AdminClient({"bootstrap.servers": cluster.bootstrap, **PATIENT}) as admin,
+    ):
         await cluster.create_topic(TOPIC, [[1, 2]])
         await cluster.until_partition(TOPIC, lambda row: row.leader_id == 1)
-        assert only_row(await cluster.ask(1, produce_request(TOPIC, 0, VALUES), PRODUCE_VERSION)).error_code == ErrorCode.NONE
+        assert (
+            only_row(await cluster.ask(1, produce_request(TOPIC, 0, VALUES), PRODUCE_VERSION)).error_code
+            == ErrorCode.NONE
+        )
         for broker_id in (1, 2, 3):  # Open a connection to each.
             await admin.describe_log_dirs([broker_id])
         cluster.freeze(3)
@@ -103,7 +116,9 @@ async def test_no_call_waits_for_a_broker_that_it_does_not_need(tmp_path: Path) 
             for offset in range(1, 6):
                 result = (await admin.delete_records({FIRST: offset}, leader_only=True))[FIRST]
                 assert isinstance(result, DeletedRecords)
-            created = (await admin.create_topics([NewTopic(name="created", partitions=1, replication_factor=1)]))["created"]
+            created = (await admin.create_topics([NewTopic(name="created", partitions=1, replication_factor=1)]))[
+                "created"
+            ]
             assert not isinstance(created, Exception)
         cluster.thaw(3)
         cluster.check_no_faults()
@@ -114,10 +129,22 @@ async def test_the_status_of_a_cluster_shows_a_silent_broker_and_does_not_wait_f
     async with ClusterProcesses(tmp_path) as cluster:
         await cluster.create_topic(TOPIC, [[1, 2]])
         cluster.freeze(3)
-        command = [sys.executable, "-m", "lowtide.cli.main", "cluster", "status", "-b", cluster.bootstrap, "--output", "json"]
+        command = [
+            sys.executable,
+            "-m",
+            "lowtide.cli.main",
+            "cluster",
+            "status",
+            "-b",
+            cluster.bootstrap,
+            "--output",
+            "json",
+        ]
         shown = await asyncio.to_thread(run_to_end, [*command, "--timeout", "900"], limit_s=LIMIT_S)
         assert shown.returncode == 1
         assert 3 in [row["broker"] for row in json.loads(shown.stdout)["brokers"] if row["fenced"]]
-        assert not shown.stderr or "broker 3 is not known" in shown.stderr, "it is fenced already where the command comes late"
+        assert not shown.stderr or "broker 3 is not known" in shown.stderr, (
+            "it is fenced already where the command comes late"
+        )
         cluster.thaw(3)
         cluster.check_no_faults()

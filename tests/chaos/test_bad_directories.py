@@ -1,7 +1,8 @@
 """A broker with a log directory that is damaged, foreign, in use, or not writable.
 
-It ends with code 2 and one message that names the file and, if there is one, the remedy; and it changes nothing: with the
-file restored, or after the requested repair, the broker starts and has every record. Real processes over real files.
+It ends with code 2 and one message that names the file and, if there is one, the remedy; and it changes nothing: with
+the file restored, or after the requested repair, the broker starts and has every record. Real processes over real
+files.
 """
 
 from __future__ import annotations
@@ -135,7 +136,10 @@ def refusal(directory: Path, *settings: str) -> str:
 
 
 def snapshot(directory: Path) -> dict[str, bytes | None]:
-    """Every file and folder. Without the metadata store, which counts its openings, and whose contents are compared by reading."""
+    """Every file and folder.
+
+    Without the metadata store, which counts its openings, and whose contents are compared by reading.
+    """
     return {
         str(path.relative_to(directory)): path.read_bytes() if path.is_file() else None
         for path in directory.rglob("*")
@@ -197,12 +201,17 @@ def test_a_damaged_journal_is_refused_and_can_be_repaired(left: Left, damage: st
 
 @pytest.mark.parametrize("damage", ["frame", "missing"])
 def test_a_damaged_journal_of_a_killed_broker_is_refused_and_can_be_repaired(left_by_kill: Left, damage: str) -> None:
-    """After SIGKILL records whose delete is only in the journal may return; the repair reports that. Nothing else changes."""
+    """After SIGKILL records whose delete is only in the journal may return; the repair reports that.
+
+    Nothing else changes.
+    """
     known = left_by_kill.content
     refuse_and_repair(left_by_kill, damage)
     content = served(left_by_kill.directory)
     assert content.log_start_offset <= known.log_start_offset
-    assert {offset: value for offset, value in content.records.items() if offset >= known.log_start_offset} == known.records
+    assert {
+        offset: value for offset, value in content.records.items() if offset >= known.log_start_offset
+    } == known.records
     assert (content.topic_id, content.log_end_offset) == (known.topic_id, known.log_end_offset)
     assert served(left_by_kill.directory) == content, "a second start has other contents"
 
@@ -288,12 +297,16 @@ def test_a_directory_in_use_is_refused(left: Left) -> None:
 
 def property_changed(directory: Path, name: str, value: str) -> Callable[[], None]:
     path = directory / "meta.properties"
-    lines = [f"{name}={value}\n" if line.startswith(f"{name}=") else line for line in path.read_text().splitlines(keepends=True)]
+    lines = [
+        f"{name}={value}\n" if line.startswith(f"{name}=") else line
+        for line in path.read_text().splitlines(keepends=True)
+    ]
     return replaced(path, "".join(lines).encode())
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "what"), [("node.id", "7", "node 7"), ("version", "9", "version is '9'"), ("node.id", "x", "node.id is 'x'")]
+    ("name", "value", "what"),
+    [("node.id", "7", "node 7"), ("version", "9", "version is '9'"), ("node.id", "x", "node.id is 'x'")],
 )
 def test_a_directory_of_another_broker_is_refused(left: Left, name: str, value: str, what: str) -> None:
     """meta.properties that name another node, or cannot be parsed."""
@@ -416,7 +429,9 @@ def lose_metadata(directory: Path, *, leave_empty: bool) -> None:
 
 
 @pytest.mark.parametrize("leave_empty", [False, True], ids=["removed", "empty"])
-def test_lost_metadata_are_refused_unless_the_operator_wants_the_topics_as_they_are(left: Left, leave_empty: bool) -> None:
+def test_lost_metadata_are_refused_unless_the_operator_wants_the_topics_as_they_are(
+    left: Left, leave_empty: bool
+) -> None:
     """Only the other contents of the directory distinguish them from a new broker's. Deleted records stay deleted."""
     lose_metadata(left.directory, leave_empty=leave_empty)
     for _ in range(2):
@@ -458,12 +473,17 @@ def test_a_directory_below_a_file_is_refused(tmp_path: Path) -> None:
     assert path.read_bytes() == b"another file"
 
 
-WITHOUT_PRIVILEGE = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-dac_override,-dac_read_search"]
+WITHOUT_PRIVILEGE = [
+    "setpriv",
+    "--bounding-set=-dac_override,-dac_read_search",
+    "--inh-caps=-dac_override,-dac_read_search",
+]
 """Permissions bind root too without these capabilities."""
 
 
 @pytest.mark.skipif(
-    os.geteuid() == 0 and shutil.which("setpriv") is None, reason="root may write anywhere, and there is no setpriv to bind it"
+    os.geteuid() == 0 and shutil.which("setpriv") is None,
+    reason="root may write anywhere, and there is no setpriv to bind it",
 )
 def test_a_directory_that_cannot_be_written_is_refused(left: Left) -> None:
     """Permissions deny writing."""
@@ -481,7 +501,9 @@ def test_a_directory_that_cannot_be_written_is_refused(left: Left) -> None:
 READ_ONLY_FILESYSTEM = Path("/proc/self")
 
 
-@pytest.mark.skipif(not READ_ONLY_FILESYSTEM.is_dir(), reason="there is no filesystem here in which not even root can create a folder")
+@pytest.mark.skipif(
+    not READ_ONLY_FILESYSTEM.is_dir(), reason="there is no filesystem here in which not even root can create a folder"
+)
 def test_a_directory_where_nothing_can_be_made_is_refused() -> None:
     """This holds for root too: no process can create a folder in /proc."""
     path = READ_ONLY_FILESYSTEM / "log"

@@ -34,7 +34,11 @@ from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
 from lowtide.protocol.messages.heartbeat import HeartbeatRequest
 from lowtide.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from lowtide.protocol.messages.leave_group import LeaveGroupRequest
-from lowtide.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from lowtide.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from lowtide.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from lowtide.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
@@ -73,7 +77,9 @@ ERROR, ERROR_POSITION = struct.Struct(">h"), 8
 NONE = ErrorCode.NONE
 
 
-def join_request(group: str, metadata: bytes = b"", *, member_id: str = "", session_ms: int = SESSION_MS) -> JoinGroupRequest:
+def join_request(
+    group: str, metadata: bytes = b"", *, member_id: str = "", session_ms: int = SESSION_MS
+) -> JoinGroupRequest:
     protocols = [JoinGroupRequestProtocol(name="range", metadata=metadata)]
     return JoinGroupRequest(
         group_id=group,
@@ -87,7 +93,9 @@ def join_request(group: str, metadata: bytes = b"", *, member_id: str = "", sess
 
 def sync_request(group: str, joined: Any, assignment: bytes) -> SyncGroupRequest:
     rows = [SyncGroupRequestAssignment(member_id=joined.member_id, assignment=assignment)]
-    return SyncGroupRequest(group_id=group, generation_id=joined.generation_id, member_id=joined.member_id, assignments=rows)
+    return SyncGroupRequest(
+        group_id=group, generation_id=joined.generation_id, member_id=joined.member_id, assignments=rows
+    )
 
 
 async def join(client: WireClient, group: str, metadata: bytes = b"", **others: Any) -> Any:
@@ -159,7 +167,9 @@ async def committed(client: WireClient, group: str) -> int:
     """The committed offset of a group for the topic's first partition; -1 for none."""
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=None)])
     async with asyncio.timeout(LIMIT_S):
-        while (row := (await client.request(request, OFFSET_FETCH_VERSION)).groups[0]).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+        while (
+            row := (await client.request(request, OFFSET_FETCH_VERSION)).groups[0]
+        ).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             await asyncio.sleep(0.02)
     assert row.error_code == NONE
     return row.topics[0].partitions[0].committed_offset if row.topics else -1
@@ -170,7 +180,9 @@ async def prepare(broker: ServeProcess) -> WireClient:
     client = await broker.connect()
     await client.request(topic_request(TOPIC, partitions=1), CREATE_TOPICS_VERSION)
     async with asyncio.timeout(LIMIT_S):
-        while (await client.request(FindCoordinatorRequest(coordinator_keys=["g"]), 4)).coordinators[0].error_code != NONE:
+        while (await client.request(FindCoordinatorRequest(coordinator_keys=["g"]), 4)).coordinators[
+            0
+        ].error_code != NONE:
             await asyncio.sleep(0.02)
     return client
 
@@ -196,7 +208,10 @@ async def unharmed(broker: ServeProcess, honest: Honest) -> AsyncIterator[None]:
 
 
 async def test_large_metadata_of_many_groups_is_refused_when_it_is_too_much(broker: ServeProcess) -> None:
-    """Members may send any metadata, with any session timeout: the total has a limit. A member that leaves frees memory."""
+    """Members may send any metadata, with any session timeout: the total has a limit.
+
+    A member that leaves frees memory.
+    """
     before, metadata = broker.resident_bytes(), bytes(8 << 20)
     client = await broker.connect()
     answers = {group: await join(client, group, metadata) for group in (f"large-{number}" for number in range(20))}
@@ -204,7 +219,9 @@ async def test_large_metadata_of_many_groups_is_refused_when_it_is_too_much(brok
     assert broker.resident_bytes() - before < MEMORY_LIMIT_BYTES
     for group, answer in answers.items():
         if answer.error_code == NONE:
-            assert (await client.request(LeaveGroupRequest(group_id=group, member_id=answer.member_id), LEAVE_VERSION)).error_code == NONE
+            assert (
+                await client.request(LeaveGroupRequest(group_id=group, member_id=answer.member_id), LEAVE_VERSION)
+            ).error_code == NONE
     assert (await join(client, "large-19", metadata)).error_code == NONE
     client.close()
 
@@ -214,14 +231,18 @@ async def test_large_metadata_of_many_members_is_refused_when_it_is_too_much(bro
     clients = [await broker.connect() for _ in range(12)]
     waiting = [client.send(join_request("wide", bytes(4 << 20)), IDS_AT_ONCE_VERSION) for client in clients]
     async with asyncio.timeout(LIMIT_S):
-        while not any(future.done() and future.result().error_code == ErrorCode.GROUP_MAX_SIZE_REACHED for future in waiting):
+        while not any(
+            future.done() and future.result().error_code == ErrorCode.GROUP_MAX_SIZE_REACHED for future in waiting
+        ):
             await asyncio.sleep(0.02)
     for client in clients:
         client.close()
     await asyncio.gather(*waiting, return_exceptions=True)
 
 
-@pytest.mark.parametrize(("size", "error"), [(8 << 20, ErrorCode.MESSAGE_TOO_LARGE), (20 << 20, ErrorCode.INVALID_REQUEST)])
+@pytest.mark.parametrize(
+    ("size", "error"), [(8 << 20, ErrorCode.MESSAGE_TOO_LARGE), (20 << 20, ErrorCode.INVALID_REQUEST)]
+)
 async def test_an_assignment_that_cant_be_kept_is_refused(broker: ServeProcess, size: int, error: ErrorCode) -> None:
     """It does not fit into a record, or the field is too large for a request; the group continues with one that fits."""
     client, group = await broker.connect(), f"assigned-{size}"
@@ -275,8 +296,12 @@ async def test_clients_dont_write_to_the_coordinators_topic(broker: ServeProcess
     """Kafka allows it for the client id `__admin_client`; Lowtide allows it for no client."""
     key, value = encode_offset_commit("honest", TOPIC, 0, OffsetCommitValue(offset=0, metadata="", commit_timestamp=0))
     rows = [PartitionProduceData(index=0, records=build_batch([(0, key, value, ())]))]
-    request = ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[TopicProduceData(name=OFFSETS_TOPIC, partition_data=rows)])
-    body = request_header(ApiKey.PRODUCE, PRODUCE_VERSION, 1, client_id) + codec_for(ProduceRequest, PRODUCE_VERSION).encode(request)
+    request = ProduceRequest(
+        acks=-1, timeout_ms=1000, topic_data=[TopicProduceData(name=OFFSETS_TOPIC, partition_data=rows)]
+    )
+    body = request_header(ApiKey.PRODUCE, PRODUCE_VERSION, 1, client_id) + codec_for(
+        ProduceRequest, PRODUCE_VERSION
+    ).encode(request)
     prober = Prober(broker)
     [answer] = await prober.exchange(body)
     prober.drop()
@@ -290,7 +315,10 @@ async def test_unknown_records_affect_only_themselves(tmp_path: Path) -> None:
         client = await prepare(broker)
         assert await commit(client, "before", 7) == NONE
         await broker.kill()
-    append_to_log(tmp_path / f"{OFFSETS_TOPIC}-0" / f"{0:020}.log", [[record] for record in STRANGE_RECORDS] + [[GARBAGE] * 5_000, [LATER]])
+    append_to_log(
+        tmp_path / f"{OFFSETS_TOPIC}-0" / f"{0:020}.log",
+        [[record] for record in STRANGE_RECORDS] + [[GARBAGE] * 5_000, [LATER]],
+    )
     async with ServeProcess(tmp_path, *SETTINGS) as broker:
         client = await broker.connect()
         assert (await committed(client, "before"), await committed(client, "later")) == (7, 9)
@@ -304,14 +332,18 @@ async def test_unknown_records_affect_only_themselves(tmp_path: Path) -> None:
 
 def group_record(leader: str, members: list[str]) -> tuple[bytes, bytes | None]:
     rows = [
-        MemberMetadata(member_id=name, client_id="", client_host="", session_timeout=6_000, subscription=b"", assignment=b"")
+        MemberMetadata(
+            member_id=name, client_id="", client_host="", session_timeout=6_000, subscription=b"", assignment=b""
+        )
         for name in members
     ]
     value = GroupMetadataValue(protocol_type="consumer", generation=1, protocol="range", leader=leader, members=rows)
     return encode_group_metadata("leaderless", value)
 
 
-_KNOWN_KEY, _KNOWN_VALUE = encode_offset_commit("later", TOPIC, 0, OffsetCommitValue(offset=9, metadata="", commit_timestamp=1))
+_KNOWN_KEY, _KNOWN_VALUE = encode_offset_commit(
+    "later", TOPIC, 0, OffsetCommitValue(offset=9, metadata="", commit_timestamp=1)
+)
 assert _KNOWN_VALUE is not None
 GARBAGE = (b"\xff", b"garbage")
 LATER = (_KNOWN_KEY, _KNOWN_VALUE)

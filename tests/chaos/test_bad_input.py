@@ -1,6 +1,7 @@
 """Input of hostile or broken clients: each has a defined answer, and affects no other client.
 
-One real broker for the whole file. After each test: the broker answers, has reported no fault, and an honest client's history holds.
+One real broker for the whole file. After each test: the broker answers, has reported no fault, and an honest client's
+history holds.
 
 `SEED=n` selects other requests.
 """
@@ -25,7 +26,11 @@ from lowtide.protocol.headers import read_response_header, request_header
 from lowtide.protocol.messages.api_versions import ApiVersionsRequest
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from lowtide.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderPartition, OffsetForLeaderTopic
+from lowtide.protocol.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from lowtide.simulation.client import WireClient
 from lowtide.simulation.load import FETCH_VERSION, PRODUCE_VERSION, PartitionLoad
@@ -58,7 +63,9 @@ def request_frame(request: object, version: int, *, key: ApiKey) -> bytes:
 
 
 API_VERSIONS = request_frame(
-    ApiVersionsRequest(client_software_name="chaos", client_software_version="1"), API_VERSIONS_VERSION, key=ApiKey.API_VERSIONS
+    ApiVersionsRequest(client_software_name="chaos", client_software_version="1"),
+    API_VERSIONS_VERSION,
+    key=ApiKey.API_VERSIONS,
 )
 METADATA = request_frame(MetadataRequest(topics=None), METADATA_VERSION, key=ApiKey.METADATA)
 
@@ -228,7 +235,9 @@ async def test_announced_frames_cost_no_memory(broker: ServeProcess) -> None:
 
 
 @pytest.mark.parametrize(("size", "error"), [(900_000, ErrorCode.NONE), (50_000_000, ErrorCode.MESSAGE_TOO_LARGE)])
-async def test_clients_that_only_announce_large_frames_block_no_other(broker: ServeProcess, size: int, error: ErrorCode) -> None:
+async def test_clients_that_only_announce_large_frames_block_no_other(
+    broker: ServeProcess, size: int, error: ErrorCode
+) -> None:
     """A request that does not arrive in one piece is answered, though others have announced more than the memory of all requests."""
     client = await broker.connect()
     await produce(client, "large", [b"so that the topic exists"])
@@ -265,7 +274,9 @@ async def test_a_client_that_never_reads_costs_little(broker: ServeProcess) -> N
         await produce(client, "unread", [bytes(1000) for _ in range(900)])
     row = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 26)
     fetch = request_frame(
-        FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 26, topics=[FetchTopic(topic="unread", partitions=[row])]),
+        FetchRequest(
+            max_wait_ms=0, min_bytes=0, max_bytes=1 << 26, topics=[FetchTopic(topic="unread", partitions=[row])]
+        ),
         FETCH_VERSION,
         key=ApiKey.FETCH,
     )
@@ -334,7 +345,9 @@ async def test_a_negative_leader_epoch_is_answered(broker: ServeProcess) -> None
     client = await broker.connect()
     row = OffsetForLeaderPartition(partition=1, leader_epoch=-2)
     try:
-        request = OffsetForLeaderEpochRequest(replica_id=-1, topics=[OffsetForLeaderTopic(topic=FUZZ_TOPICS[0], partitions=[row])])
+        request = OffsetForLeaderEpochRequest(
+            replica_id=-1, topics=[OffsetForLeaderTopic(topic=FUZZ_TOPICS[0], partitions=[row])]
+        )
         async with asyncio.timeout(ANSWER_LIMIT_S):
             answer = (await client.request(request, 4)).topics[0].partitions[0]
         assert (answer.error_code, answer.leader_epoch, answer.end_offset) == (ErrorCode.NONE, -1, -1)
@@ -374,7 +387,9 @@ async def test_a_session_may_be_changed_while_a_fetch_of_it_waits(broker: ServeP
     await remove_topics(broker)
 
 
-def check_answer(requests: RandomRequests, key: ApiKey, version: int, correlation_id: int, answers: list[bytes]) -> None:
+def check_answer(
+    requests: RandomRequests, key: ApiKey, version: int, correlation_id: int, answers: list[bytes]
+) -> None:
     """One answer, to this request, that decodes to its end."""
     (answer,) = answers
     found, position = read_response_header(answer, 0, len(answer), flexible=response_header_is_flexible(key, version))

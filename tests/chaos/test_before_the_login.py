@@ -54,12 +54,22 @@ def conversations(token: str) -> list[bytes]:
     tags = b"\xff\xff\xff\xff\x07" + b"\x00\x01x" * 100_000
     flood = struct.pack(">hhih", 18, 3, 7, -1) + tags
     return [
-        versions + frame(SaslHandshakeRequest(mechanism="PLAIN"), 1) + frame(SaslAuthenticateRequest(auth_bytes=password), 2),
-        versions + frame(SaslHandshakeRequest(mechanism="SCRAM-SHA-512"), 1) + frame(SaslAuthenticateRequest(auth_bytes=first), 2),
+        versions
+        + frame(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+        + frame(SaslAuthenticateRequest(auth_bytes=password), 2),
+        versions
+        + frame(SaslHandshakeRequest(mechanism="SCRAM-SHA-512"), 1)
+        + frame(SaslAuthenticateRequest(auth_bytes=first), 2),
         frame(SaslHandshakeRequest(mechanism="PLAIN"), 0) + struct.pack(">i", len(password)) + password,
         frame(SaslHandshakeRequest(mechanism="SCRAM-SHA-512"), 0) + struct.pack(">i", len(first)) + first,
-        versions + frame(SaslHandshakeRequest(mechanism="OAUTHBEARER"), 1) + frame(SaslAuthenticateRequest(auth_bytes=bearer), 2),
-        frame(SaslHandshakeRequest(mechanism="OAUTHBEARER"), 0) + struct.pack(">i", len(bearer)) + bearer + struct.pack(">i", 1) + b"\x01",
+        versions
+        + frame(SaslHandshakeRequest(mechanism="OAUTHBEARER"), 1)
+        + frame(SaslAuthenticateRequest(auth_bytes=bearer), 2),
+        frame(SaslHandshakeRequest(mechanism="OAUTHBEARER"), 0)
+        + struct.pack(">i", len(bearer))
+        + bearer
+        + struct.pack(">i", 1)
+        + b"\x01",
         struct.pack(">i", len(flood)) + flood,
         struct.pack(">i", 524_288) + b"x" * 5_000,
     ]
@@ -133,7 +143,10 @@ async def test_damaged_frames_and_handshakes_end_their_connections_only(tmp_path
         ready = next(line for line in broker.lines if line["event"] == "ready")
         ports = {text.partition("://")[0]: int(text.rpartition(":")[2]) for text in ready["listeners"]}
         login = {"sasl.mechanism": "PLAIN", "sasl.username": "alice", "sasl.password": MARKER}
-        honest: dict[str, Any] = {"bootstrap.servers": f"127.0.0.1:{ports['SASL_PLAINTEXT']}", "security.protocol": "SASL_PLAINTEXT"}
+        honest: dict[str, Any] = {
+            "bootstrap.servers": f"127.0.0.1:{ports['SASL_PLAINTEXT']}",
+            "security.protocol": "SASL_PLAINTEXT",
+        }
         async with AdminClient(honest | login) as admin:
             change = ScramUpsertion(mechanism=ScramMechanism.SHA_512, password=MARKER, salt=b"salt")
             assert await admin.alter_scram_users({"bob": change}) == {"bob": None}
@@ -161,5 +174,7 @@ async def test_damaged_frames_and_handshakes_end_their_connections_only(tmp_path
         assert MARKER.encode() not in path.read_bytes(), path
     async with ServeProcess(data, *given) as broker:
         login = {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "bob", "sasl.password": MARKER}
-        async with AdminClient({"bootstrap.servers": f"127.0.0.1:{broker.port}", "security.protocol": "SASL_PLAINTEXT"} | login) as admin:
+        async with AdminClient(
+            {"bootstrap.servers": f"127.0.0.1:{broker.port}", "security.protocol": "SASL_PLAINTEXT"} | login
+        ) as admin:
             assert await admin.describe_scram_users() == {"bob": {ScramMechanism.SHA_512: 4096}}

@@ -18,7 +18,9 @@ from .working_clients import working_clients
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 
-async def test_clients_continue_while_a_broker_fails_and_returns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_clients_continue_while_a_broker_fails_and_returns(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.CRITICAL, logger="kafka")
     caplog.set_level(logging.CRITICAL, logger="aiokafka")
     async with ClusterProcesses(tmp_path) as cluster:

@@ -15,7 +15,10 @@ from pathlib import Path
 import pytest
 
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest, ScramCredentialUpsertion
+from lowtide.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialUpsertion,
+)
 from lowtide.protocol.messages.create_acls import AclCreation, CreateAclsRequest
 from lowtide.protocol.messages.describe_acls import DescribeAclsRequest
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -45,7 +48,10 @@ RULES = [
     (_CLUSTER, "kafka-cluster", ANYBODY, _ALL, _ALLOW),
     (_TOPIC, DENIED_TOPIC, ANYBODY, _ALL, _DENY),
 ]
-RULES_OF_CLIENT = [(_TOPIC, TOPIC, f"User:{CLIENT}", _ALL, _ALLOW), (_TOPIC, DENIED_TOPIC, f"User:{CLIENT}", _ALL, _DENY)]
+RULES_OF_CLIENT = [
+    (_TOPIC, TOPIC, f"User:{CLIENT}", _ALL, _ALLOW),
+    (_TOPIC, DENIED_TOPIC, f"User:{CLIENT}", _ALL, _DENY),
+]
 """Where clients log in."""
 
 Rule = tuple[int, str, str, int, int]
@@ -84,9 +90,16 @@ class Scene:
 
 
 async def run_scene(
-    tmp_path: Path, strikes: list[Callable[[Scene], Awaitable[None]]], *, ruled: bool = False, security: Security | None = None
+    tmp_path: Path,
+    strikes: list[Callable[[Scene], Awaitable[None]]],
+    *,
+    ruled: bool = False,
+    security: Security | None = None,
 ) -> None:
-    """Run each fault under load; at the end everything is read from every broker. `ruled`: brokers decide by access rules."""
+    """Run each fault under load; at the end everything is read from every broker.
+
+    `ruled`: brokers decide by access rules.
+    """
     rules = RULES_OF_CLIENT if security is not None else RULES if ruled else []
     async with ClusterProcesses(tmp_path / "cluster", *(RULED if ruled else ()), security=security) as cluster:
         await cluster.create_topic(TOPIC, [[1, 2, 3]], configs=SEGMENTS)
@@ -113,7 +126,12 @@ async def create_rules(cluster: ClusterProcesses, rules: list[Rule]) -> None:
     """What the load and the brokers need, and nothing of another topic."""
     rows = [
         AclCreation(
-            resource_type=kind, resource_name=name, principal=principal, host="127.0.0.1", operation=operation, permission_type=permission
+            resource_type=kind,
+            resource_name=name,
+            principal=principal,
+            host="127.0.0.1",
+            operation=operation,
+            permission_type=permission,
         )
         for kind, name, principal, operation, permission in rules
     ]
@@ -157,7 +175,9 @@ async def kill(scene: Scene, broker_id: int) -> None:
 async def freeze(scene: Scene, broker_id: int) -> None:
     """SIGSTOP until its lease ends and the others continue without it; SIGCONT."""
     scene.cluster.freeze(broker_id)
-    await scene.cluster.until_partition(TOPIC, lambda row: broker_id not in row.isr_nodes and row.leader_id not in (broker_id, -1))
+    await scene.cluster.until_partition(
+        TOPIC, lambda row: broker_id not in row.isr_nodes and row.leader_id not in (broker_id, -1)
+    )
     await scene.progress()
     scene.cluster.thaw(broker_id)
 
@@ -239,7 +259,9 @@ async def test_brokers_are_killed_while_a_replica_is_added(tmp_path: Path) -> No
             await cluster.until_partition(TOPIC, lambda row: sorted(row.replica_nodes) == others)
             await reassign(cluster, TOPIC, [*others, added])
             victim = added if role is None else await role(scene)
-            await cluster.restart(victim)  # Two are in sync, as many as there must be, so nothing progresses while one is away.
+            await cluster.restart(
+                victim
+            )  # Two are in sync, as many as there must be, so nothing progresses while one is away.
             if victim != added:
                 cluster.thaw(added)
             await cluster.until_partition(TOPIC, lambda row: set(row.isr_nodes) == set(cluster.ids))

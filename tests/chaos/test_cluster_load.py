@@ -129,7 +129,9 @@ class LyingCluster:
         if self.lies("a batch is written twice"):
             self.log += values
         refuses = self.lies("what was refused is written")
-        return SimpleNamespace(error_code=ErrorCode.NOT_ENOUGH_REPLICAS if refuses else ErrorCode.NONE, base_offset=base_offset)
+        return SimpleNamespace(
+            error_code=ErrorCode.NOT_ENOUGH_REPLICAS if refuses else ErrorCode.NONE, base_offset=base_offset
+        )
 
     def _fetch(self, broker_id: int, offset: int) -> Any:
         start = self.log_start_offset
@@ -159,7 +161,9 @@ class LyingCluster:
 
     def _offset(self, timestamp: int) -> Any:
         end = len(self.log) - 1 if self.lies("the end is reported to be lower") else len(self.log)
-        return SimpleNamespace(error_code=ErrorCode.NONE, offset=self.log_start_offset if timestamp == EARLIEST else end)
+        return SimpleNamespace(
+            error_code=ErrorCode.NONE, offset=self.log_start_offset if timestamp == EARLIEST else end
+        )
 
 
 def placed(offset: int, values: Sequence[bytes]) -> bytes:
@@ -176,7 +180,9 @@ async def work_with(lie: str, *, repents: bool = False) -> PartitionWork:
         async with asyncio.timeout(LIMIT_S):
             await work.until("produced", HONEST_BATCHES)
             enough = 0 if lie in ("", TOLD_TO_THE_CHECK) else LIES_TOLD
-            while (cluster.batches < 3 * HONEST_BATCHES or cluster.told < enough) and not any(task.done() for task in work._tasks):
+            while (cluster.batches < 3 * HONEST_BATCHES or cluster.told < enough) and not any(
+                task.done() for task in work._tasks
+            ):
                 await asyncio.sleep(0.01)
     finally:
         await work.stop()

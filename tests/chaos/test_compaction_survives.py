@@ -15,7 +15,11 @@ import pytest
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
-from lowtide.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from lowtide.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from lowtide.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from lowtide.simulation.client import ConnectionLostError, WireClient
@@ -68,7 +72,9 @@ class KeyedLoad:
 
 def produce_request(batch: bytes) -> ProduceRequest:
     partition = PartitionProduceData(index=0, records=batch)
-    return ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[TopicProduceData(name="t", partition_data=[partition])])
+    return ProduceRequest(
+        acks=-1, timeout_ms=10_000, topic_data=[TopicProduceData(name="t", partition_data=[partition])]
+    )
 
 
 async def create_topic(broker: ServeProcess, others: dict[str, str] | None = None) -> None:
@@ -83,9 +89,28 @@ async def create_topic(broker: ServeProcess, others: dict[str, str] | None = Non
 
 async def read_with_kcat(broker: ServeProcess) -> tuple[dict[str, str], int]:
     """The last value of each key, and the number of records."""
-    command = ["kcat", "-b", f"{HOST}:{broker.port}", "-X", "broker.address.family=v4", "-C", "-t", "t", "-p", "0", "-o", "beginning", "-e"]
+    command = [
+        "kcat",
+        "-b",
+        f"{HOST}:{broker.port}",
+        "-X",
+        "broker.address.family=v4",
+        "-C",
+        "-t",
+        "t",
+        "-p",
+        "0",
+        "-o",
+        "beginning",
+        "-e",
+    ]
     done = await asyncio.to_thread(
-        subprocess.run, [*command, "-q", "-f", "%k %s\\n"], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+        subprocess.run,
+        [*command, "-q", "-f", "%k %s\\n"],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
     )
     assert done.returncode == 0, f"{done.stderr}\n{broker.faults}"
     rows = [line.split(" ") for line in done.stdout.splitlines()]
@@ -189,7 +214,9 @@ async def test_committed_offsets_stay_bounded_and_are_there_after_a_restart(tmp_
         await create_topic(broker)
         client = await broker.connect()
         async with asyncio.timeout(DEADLINE_S):
-            while (await client.request(FindCoordinatorRequest(key="g0"), 3)).error_code or await commit(client, "g0", 0):
+            while (await client.request(FindCoordinatorRequest(key="g0"), 3)).error_code or await commit(
+                client, "g0", 0
+            ):
                 await asyncio.sleep(0.1)
         for number in range(COMMITS):
             assert await commit(client, f"g{number % 7}", number) == 0
@@ -209,8 +236,12 @@ async def test_committed_offsets_stay_bounded_and_are_there_after_a_restart(tmp_
 
 
 async def commit(client: WireClient, group: str, offset: int) -> int:
-    row = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=METADATA)
-    request = OffsetCommitRequest(group_id=group, member_id="", topics=[OffsetCommitRequestTopic(name="t", partitions=[row])])
+    row = OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=METADATA
+    )
+    request = OffsetCommitRequest(
+        group_id=group, member_id="", topics=[OffsetCommitRequestTopic(name="t", partitions=[row])]
+    )
     answer = await client.request(request, 8)
     return answer.topics[0].partitions[0].error_code
 

@@ -7,7 +7,11 @@ from pathlib import Path
 
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from lowtide.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from lowtide.protocol.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource, IncrementalAlterConfigsRequest
+from lowtide.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from lowtide.simulation.client import WireClient
 
 from .serving import ServeProcess
@@ -23,7 +27,9 @@ async def alter(client: WireClient, *changes: tuple[int, str, int, str | None]) 
     """(type, name, operation, value) of each resource's key."""
     resources = [
         AlterConfigsResource(
-            resource_type=kind, resource_name=name, configs=[AlterableConfig(name=KEYS[kind], config_operation=operation, value=value)]
+            resource_type=kind,
+            resource_name=name,
+            configs=[AlterableConfig(name=KEYS[kind], config_operation=operation, value=value)],
         )
         for kind, name, operation, value in changes
     ]
@@ -34,7 +40,8 @@ async def alter(client: WireClient, *changes: tuple[int, str, int, str | None]) 
 async def told(client: WireClient) -> list[list[tuple[str | None, int]]]:
     """Values and sources of the keys in order of precedence, for the topic and the broker."""
     resources = [
-        DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=[KEYS[kind]]) for kind, name in RESOURCES[:2]
+        DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=[KEYS[kind]])
+        for kind, name in RESOURCES[:2]
     ]
     answer = await client.request(DescribeConfigsRequest(resources=resources, include_synonyms=True), 4)
     return [[(synonym.value, synonym.source) for synonym in row.configs[0].synonyms] for row in answer.results]
@@ -52,7 +59,9 @@ async def survive(directory: Path) -> None:
                 of_broker = [(f"{life}2", 2), (f"{life}3", 3), default]
                 assert await told(client) == [[(f"{life}1", 1), *of_broker], of_broker]
             values = [f"{life + 1}{number}" for number in (1, 2, 3)]
-            await alter(client, *((kind, name, SET, value) for (kind, name), value in zip(RESOURCES, values, strict=True)))
+            await alter(
+                client, *((kind, name, SET, value) for (kind, name), value in zip(RESOURCES, values, strict=True))
+            )
             await process.kill()
     async with ServeProcess(directory) as process:
         await alter(await process.connect(), *((kind, name, DELETE, None) for kind, name in RESOURCES))

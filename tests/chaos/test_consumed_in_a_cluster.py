@@ -15,7 +15,11 @@ from pathlib import Path
 from lowtide.broker.coordinator.runtime.offsets_topic import java_hash
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
-from lowtide.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from lowtide.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 
 from .cluster_processes import LIMIT_S, ClusterProcesses
 
@@ -31,7 +35,12 @@ SETTINGS = (
     f"offsets.topic.num.partitions={COORDINATORS}",
     "offsets.topic.replication.factor=3",
 )
-CONFIGS = {"retention.commitoffset.ms": "0", "retention.ms": "-1", "internal.segment.bytes": "150", "file.delete.delay.ms": "0"}
+CONFIGS = {
+    "retention.commitoffset.ms": "0",
+    "retention.ms": "-1",
+    "internal.segment.bytes": "150",
+    "file.delete.delay.ms": "0",
+}
 A_RECORD = b"v" * 50
 SILENT_LOOKS = 40
 COMMIT_VERSION, FIND_VERSION = 8, 4
@@ -39,7 +48,9 @@ COMMIT_VERSION, FIND_VERSION = 8, 4
 
 def group_of(name: str, coordinator: int) -> str:
     """A group id of that name in a given partition of the groups' topic."""
-    return next(f"{name}-{number}" for number in range(100) if java_hash(f"{name}-{number}") % COORDINATORS == coordinator)
+    return next(
+        f"{name}-{number}" for number in range(100) if java_hash(f"{name}-{number}") % COORDINATORS == coordinator
+    )
 
 
 GROUPS = {group_of(name, number): lag for number, (name, lag) in enumerate(LAGS.items())}
@@ -59,7 +70,9 @@ class Groups:
     async def coordinator_of(self, group: str) -> int | None:
         for broker_id in self.cluster.awake:
             with contextlib.suppress(OSError):
-                answer = await self.cluster.ask(broker_id, FindCoordinatorRequest(coordinator_keys=[group]), FIND_VERSION)
+                answer = await self.cluster.ask(
+                    broker_id, FindCoordinatorRequest(coordinator_keys=[group]), FIND_VERSION
+                )
                 if answer.coordinators[0].error_code == ErrorCode.NONE:
                     return int(answer.coordinators[0].node_id)
         return None
@@ -70,8 +83,12 @@ class Groups:
         if coordinator not in self.cluster.awake:
             return False
         assert coordinator is not None
-        row = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=None)
-        request = OffsetCommitRequest(group_id=group, member_id="", topics=[OffsetCommitRequestTopic(name=TOPIC, partitions=[row])])
+        row = OffsetCommitRequestPartition(
+            partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=None
+        )
+        request = OffsetCommitRequest(
+            group_id=group, member_id="", topics=[OffsetCommitRequestTopic(name=TOPIC, partitions=[row])]
+        )
         self.sent[group] = max(self.sent[group], offset)
         answer = await self.cluster.ask(coordinator, request, COMMIT_VERSION, limit_s=LIMIT_S)
         if answer.topics[0].partitions[0].error_code != ErrorCode.NONE:
@@ -100,7 +117,9 @@ class Groups:
                 bounds = await self.cluster.bounds(broker_id, TOPIC)
                 if not isinstance(bounds, ErrorCode):
                     may_have = min(self.sent.values())
-                    assert bounds[0] <= may_have, f"the log starts at {bounds[0]}, the slowest group has committed {may_have} at most"
+                    assert bounds[0] <= may_have, (
+                        f"the log starts at {bounds[0]}, the slowest group has committed {may_have} at most"
+                    )
                     start = max(start, bounds[0])
                     self.looks += 1
         return start
@@ -161,7 +180,8 @@ async def test_nothing_is_deleted_that_the_slowest_group_has_not_consumed(tmp_pa
                 cluster.freeze(victim)
             else:
                 await cluster.kill(victim)
-            # No group commits for some passes: without the slow group, a pass would delete what the others have consumed.
+            # No group commits for some passes: without the slow group, a pass would delete what the others have
+            # consumed.
             for _ in range(SILENT_LOOKS):
                 await groups.look()
                 await asyncio.sleep(0.02)

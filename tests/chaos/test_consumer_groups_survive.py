@@ -1,6 +1,7 @@
 """A broker that is killed at any moment restores the members of a consumer group: their partitions and epochs.
 
-Members join and leave while it runs. A member that received its response continues after the kill; any other sends its full state.
+Members join and leave while it runs. A member that received its response continues after the kill; any other sends its
+full state.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class Member:
     async def beat(self, client: WireClient) -> None:
         """Send a heartbeat with its partitions; it revokes and takes partitions at once."""
         rows = [HeartbeatTopicPartitions(topic_id=self.topic_id, partitions=sorted(self.owned))] if self.owned else []
-        request = ConsumerGroupHeartbeatRequest(group_id=GROUP, member_id=self.member_id, member_epoch=self.epoch, topic_partitions=rows)
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=GROUP, member_id=self.member_id, member_epoch=self.epoch, topic_partitions=rows
+        )
         if self.says_all:
             request.rebalance_timeout_ms, request.subscribed_topic_names = 600_000, [TOPIC]
         self.says_all = True
@@ -58,7 +61,11 @@ class Member:
         if answer.error_code in NOT_YET:
             await asyncio.sleep(0.02)
             return
-        assert answer.error_code == ErrorCode.NONE, (ErrorCode(answer.error_code).name, answer.error_message, self.epoch)
+        assert answer.error_code == ErrorCode.NONE, (
+            ErrorCode(answer.error_code).name,
+            answer.error_message,
+            self.epoch,
+        )
         self.says_all = False
         assert answer.member_epoch >= self.epoch
         self.epoch = answer.member_epoch
@@ -94,19 +101,25 @@ async def settle(broker: ServeProcess, members: list[Member]) -> None:
     """All members apply their assignments until each partition has an owner."""
     client = await broker.connect()
     async with asyncio.timeout(120):
-        while not (all(member.owned for member in members) and set().union(*(member.owned for member in members)) == PARTITIONS):
+        while not (
+            all(member.owned for member in members) and set().union(*(member.owned for member in members)) == PARTITIONS
+        ):
             for member in members:
                 await member.beat(client)
                 check_owners(members)
         while True:
             described = (
-                await client.request(ConsumerGroupDescribeRequest(group_ids=[GROUP], include_authorized_operations=False), 1)
+                await client.request(
+                    ConsumerGroupDescribeRequest(group_ids=[GROUP], include_authorized_operations=False), 1
+                )
             ).groups[0]
             if described.group_state == "Stable":
                 break
             for member in members:
                 await member.beat(client)
-    assert {row.member_id: row.member_epoch for row in described.members} == {member.member_id: member.epoch for member in members}
+    assert {row.member_id: row.member_epoch for row in described.members} == {
+        member.member_id: member.epoch for member in members
+    }
     client.close()
 
 
@@ -118,7 +131,9 @@ async def test_members_go_on_after_sigkill(tmp_path: Path) -> None:
         async with ServeProcess(tmp_path, *SETTINGS) as broker:
             client = await broker.connect()
             if not number:
-                topic = CreatableTopic(name=TOPIC, num_partitions=len(PARTITIONS), replication_factor=1, assignments=[], configs=[])
+                topic = CreatableTopic(
+                    name=TOPIC, num_partitions=len(PARTITIONS), replication_factor=1, assignments=[], configs=[]
+                )
                 await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7)
                 await client.request(FindCoordinatorRequest(coordinator_keys=[GROUP]), 4)
             elif len(members) > 2:

@@ -78,7 +78,9 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def topic(name: str, *replicas: list[int]) -> CreateTopicsRequest:
-    assignments = [CreatableReplicaAssignment(partition_index=number, broker_ids=ids) for number, ids in enumerate(replicas)]
+    assignments = [
+        CreatableReplicaAssignment(partition_index=number, broker_ids=ids) for number, ids in enumerate(replicas)
+    ]
     row = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=assignments, configs=[])
     return CreateTopicsRequest(topics=[row], timeout_ms=20_000, validate_only=False)
 
@@ -94,11 +96,15 @@ def test_topics_are_created_grown_and_deleted_by_any_broker(cluster: LowtideClus
         again = ask(cluster, broker_id, topic(name, [1]), version).topics[0]
         assert again.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
         growth = CreatePartitionsTopic(name=name, count=5, assignments=None)
-        (row,) = ask(cluster, broker_id, CreatePartitionsRequest(topics=[growth], timeout_ms=20_000, validate_only=False)).results
+        (row,) = ask(
+            cluster, broker_id, CreatePartitionsRequest(topics=[growth], timeout_ms=20_000, validate_only=False)
+        ).results
         assert row.error_code == ErrorCode.NONE
         assert [len(each.replica_nodes) for each in partitions_of(cluster, broker_id, name)] == [3] * 5
         (row,) = ask(
-            cluster, broker_id, DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], topic_names=[], timeout_ms=20_000)
+            cluster,
+            broker_id,
+            DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], topic_names=[], timeout_ms=20_000),
         ).responses
         assert (row.name, row.error_code) == (name, ErrorCode.NONE)
         assert partitions_of(cluster, broker_id, name) == []
@@ -107,7 +113,9 @@ def test_topics_are_created_grown_and_deleted_by_any_broker(cluster: LowtideClus
 def test_topics_are_created_automatically_on_any_broker(cluster: LowtideCluster) -> None:
     """A client that requests metadata finds the topic in its next request."""
     for broker_id in others_than_the_controller(cluster):
-        request = MetadataRequest(topics=[MetadataRequestTopic(name=f"auto-{broker_id}")], allow_auto_topic_creation=True)
+        request = MetadataRequest(
+            topics=[MetadataRequestTopic(name=f"auto-{broker_id}")], allow_auto_topic_creation=True
+        )
         assert ask(cluster, broker_id, request).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         until(lambda broker_id=broker_id: partitions_of(cluster, broker_id, f"auto-{broker_id}") != [])
 
@@ -116,10 +124,16 @@ def test_elections(cluster: LowtideCluster) -> None:
     """The responses when there is nothing to do, and for missing topics."""
     asked = others_than_the_controller(cluster)[0]
     assert ask(cluster, asked, topic("voting", [2, 1], [3, 2])).topics[0].error_code == ErrorCode.NONE
-    wanted = [ElectLeadersTopicPartitions(topic="voting", partitions=[0, 9]), ElectLeadersTopicPartitions(topic="none", partitions=[0])]
+    wanted = [
+        ElectLeadersTopicPartitions(topic="voting", partitions=[0, 9]),
+        ElectLeadersTopicPartitions(topic="none", partitions=[0]),
+    ]
     for version, election_type in ((0, 0), (1, 0), (2, 0), (2, 1)):
         answer = ask(cluster, asked, ElectLeadersRequest(election_type=election_type, topic_partitions=wanted), version)
-        rows = [[(row.partition_id, row.error_code) for row in each.partition_result] for each in answer.replica_election_results]
+        rows = [
+            [(row.partition_id, row.error_code) for row in each.partition_result]
+            for each in answer.replica_election_results
+        ]
         not_needed, unknown = ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert rows == [[(0, not_needed), (9, unknown)], [(0, unknown)]]
     everything = ask(cluster, asked, ElectLeadersRequest(topic_partitions=None))
@@ -152,7 +166,10 @@ def test_refused_reassignments(cluster: LowtideCluster) -> None:
     assert reassign(cluster, "stays", []) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
     assert reassign(cluster, "stays", [1, 1]) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
     assert reassign(cluster, "stays", [1, 9]) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
-    assert reassign(cluster, "stays", [1, 9, 9], allow_replication_factor_change=False) == ErrorCode.INVALID_REPLICATION_FACTOR
+    assert (
+        reassign(cluster, "stays", [1, 9, 9], allow_replication_factor_change=False)
+        == ErrorCode.INVALID_REPLICATION_FACTOR
+    )
     assert reassign(cluster, "stays", [1], timeout_ms=0) == ErrorCode.REQUEST_TIMED_OUT
     assert moving(cluster) == {}
 
@@ -211,7 +228,9 @@ def test_a_move_to_a_broker_that_is_down_can_be_cancelled() -> None:
 
 def reassign_from(cluster: LowtideCluster, asked: int, name: str, replicas: list[int] | None) -> int:
     row = ReassignablePartition(partition_index=0, replicas=replicas)
-    answer = ask(cluster, asked, AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name=name, partitions=[row])]))
+    answer = ask(
+        cluster, asked, AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name=name, partitions=[row])])
+    )
     return answer.responses[0].partitions[0].error_code
 
 
@@ -245,9 +264,16 @@ def test_a_quota_of_changes_is_of_the_client_whichever_broker_it_asks(cluster: L
     with BlockingAdminClient(cluster.bootstrap) as admin:
         admin.alter_quotas({QuotaEntity(client_id=name): {"controller_mutation_rate": 0.01}})
         try:
-            made = [made_by(cluster, broker_id, name, f"quota-{broker_id}") for broker_id in others_than_the_controller(cluster)]
+            made = [
+                made_by(cluster, broker_id, name, f"quota-{broker_id}")
+                for broker_id in others_than_the_controller(cluster)
+            ]
             assert made == [0, ErrorCode.THROTTLING_QUOTA_EXCEEDED]
-            assert [made_by(cluster, broker_id, "other", f"free-{broker_id}") for broker_id in cluster.broker_ids] == [0, 0, 0]
+            assert [made_by(cluster, broker_id, "other", f"free-{broker_id}") for broker_id in cluster.broker_ids] == [
+                0,
+                0,
+                0,
+            ]
         finally:
             admin.alter_quotas({QuotaEntity(client_id=name): {"controller_mutation_rate": None}})
 
@@ -277,7 +303,9 @@ def made_by(cluster: LowtideCluster, broker_id: int, client_id: str, topic: str)
 def asked_by(cluster: LowtideCluster, broker_id: int, client_id: str, topic: str) -> int:
     """The error code of a topic in Metadata, which creates it."""
     return int(
-        answer_of(cluster, broker_id, client_id, MetadataRequest(topics=[MetadataRequestTopic(name=topic)]), 12).topics[0].error_code
+        answer_of(cluster, broker_id, client_id, MetadataRequest(topics=[MetadataRequestTopic(name=topic)]), 12)
+        .topics[0]
+        .error_code
     )
 
 
@@ -295,9 +323,13 @@ def answer_of(cluster: LowtideCluster, broker_id: int, client_id: str, request: 
     return codec.decode(memoryview(body), 5, size)
 
 
-def update_feature(cluster: LowtideCluster, name: str, level: int, kind: int, *, check: bool = False, version: int = 2) -> Any:
+def update_feature(
+    cluster: LowtideCluster, name: str, level: int, kind: int, *, check: bool = False, version: int = 2
+) -> Any:
     """Sent to a broker that is not the controller."""
-    row = FeatureUpdateKey(feature=name, max_version_level=level, upgrade_type=kind, allow_downgrade=version == 0 and kind > 1)
+    row = FeatureUpdateKey(
+        feature=name, max_version_level=level, upgrade_type=kind, allow_downgrade=version == 0 and kind > 1
+    )
     request = UpdateFeaturesRequest(feature_updates=[row], validate_only=check)
     return ask(cluster, others_than_the_controller(cluster)[0], request, version)
 
@@ -316,13 +348,21 @@ def test_levels_of_features_are_changed_for_all_brokers(cluster: LowtideCluster,
         assert update_feature(cluster, "group.version", 0, 2, check=True, version=version).error_code == ErrorCode.NONE
         assert levels_at(cluster, 1) == (epoch, before)
     changed = update_feature(cluster, "group.version", 0, 2, version=version)
-    assert (changed.error_code, [row.feature for row in changed.results]) == (ErrorCode.NONE, ["group.version"] if version < 2 else [])
+    assert (changed.error_code, [row.feature for row in changed.results]) == (
+        ErrorCode.NONE,
+        ["group.version"] if version < 2 else [],
+    )
     without = {name: level for name, level in before.items() if name != "group.version"}
     for broker_id in cluster.broker_ids:
         until(lambda broker_id=broker_id: levels_at(cluster, broker_id)[1] == without)
         assert levels_at(cluster, broker_id)[0] > epoch
         joining = ConsumerGroupHeartbeatRequest(
-            group_id="g", member_id="m", member_epoch=0, rebalance_timeout_ms=1000, subscribed_topic_names=["t"], topic_partitions=[]
+            group_id="g",
+            member_id="m",
+            member_epoch=0,
+            rebalance_timeout_ms=1000,
+            subscribed_topic_names=["t"],
+            topic_partitions=[],
         )
         assert ask(cluster, broker_id, joining, 0).error_code == ErrorCode.UNSUPPORTED_VERSION
     assert update_feature(cluster, "group.version", 1, 1, version=version).error_code == ErrorCode.NONE
@@ -330,11 +370,17 @@ def test_levels_of_features_are_changed_for_all_brokers(cluster: LowtideCluster,
         until(lambda broker_id=broker_id: levels_at(cluster, broker_id)[1] == before)
 
 
-@pytest.mark.parametrize(("name", "level"), [("metadata.version", 29), ("eligible.leader.replicas.version", 0), ("share.version", 9)])
+@pytest.mark.parametrize(
+    ("name", "level"), [("metadata.version", 29), ("eligible.leader.replicas.version", 0), ("share.version", 9)]
+)
 def test_levels_that_cannot_be_had_are_refused(cluster: LowtideCluster, name: str, level: int) -> None:
     refused = update_feature(cluster, name, level, 2)
     assert refused.error_code == ErrorCode.INVALID_UPDATE_VERSION
-    assert refused.error_message.startswith("The update failed for all features since the following feature had an error: ")
+    assert refused.error_message.startswith(
+        "The update failed for all features since the following feature had an error: "
+    )
     assert name in refused.error_message
-    many = UpdateFeaturesRequest(feature_updates=[FeatureUpdateKey(feature=f"f{number}", max_version_level=1) for number in range(101)])
+    many = UpdateFeaturesRequest(
+        feature_updates=[FeatureUpdateKey(feature=f"f{number}", max_version_level=1) for number in range(101)]
+    )
     assert ask(cluster, 1, many).error_code == ErrorCode.INVALID_REQUEST

@@ -56,7 +56,9 @@ class Tokens:
 
     async def _opens(self, broker_id: int, token: Any) -> bool:
         try:
-            client = await self.cluster.connect(broker_id, token.token_id, base64.b64encode(token.hmac).decode(), by_token=True)
+            client = await self.cluster.connect(
+                broker_id, token.token_id, base64.b64encode(token.hmac).decode(), by_token=True
+            )
         except LoginRefusedError:
             return False
         client.close()
@@ -74,7 +76,9 @@ async def test_tokens_in_etcd(tmp_path: Path) -> None:
         assert await tokens.opens(later) == [True] * 3
         renewed = await tokens.ask(2, RenewDelegationTokenRequest(hmac=token.hmac, renew_period_ms=HOUR_MS), 2)
         assert renewed.error_code == 0
-        assert {(await tokens.ends(broker_id))[token.token_id] for broker_id in cluster.ids} == {renewed.expiry_timestamp_ms}
+        assert {(await tokens.ends(broker_id))[token.token_id] for broker_id in cluster.ids} == {
+            renewed.expiry_timestamp_ms
+        }
         await cluster.kill(*cluster.ids)
         await asyncio.to_thread(cluster.etcd.kill)
         await asyncio.to_thread(cluster.etcd.start)

@@ -24,8 +24,13 @@ BATCHES = 30
 
 
 def found(cluster: ClusterProcesses, words: bytes) -> list[str]:
-    """The files of all brokers that have these bytes. A file that a broker renames or removes meanwhile raises OSError."""
-    files = (path for directory in cluster.directories.values() for path in sorted(directory.rglob("*")) if path.is_file())
+    """The files of all brokers that have these bytes.
+
+    A file that a broker renames or removes meanwhile raises OSError.
+    """
+    files = (
+        path for directory in cluster.directories.values() for path in sorted(directory.rglob("*")) if path.is_file()
+    )
     return [str(path.relative_to(cluster.directory)) for path in files if words in path.read_bytes()]
 
 

@@ -1,7 +1,7 @@
 """Known ways in which other brokers undo an acknowledged delete, or answer it wrongly, with real processes.
 
-Ten records, a delete to 5, and then: crashes right after the answer, replicas that return with an older log start and are elected, and
-clients that read from them meanwhile.
+Ten records, a delete to 5, and then: crashes right after the answer, replicas that return with an older log start and
+are elected, and clients that read from them meanwhile.
 """
 
 from __future__ import annotations
@@ -277,7 +277,9 @@ async def test_one_follower_frozen(cluster: ClusterProcesses) -> None:
         assert (row.low_watermark, row.leader_log_start_offset) == (0, offset), "both have their current values"
     row = await cluster.delete(1, TOPIC, X, timeout_ms=240_000)
     assert (row.error_code, row.low_watermark) == (ErrorCode.NONE, X)
-    assert time.monotonic() - frozen < SESSION_TIMEOUT_S + SLOW_S, "it ends with the follower's lease, not with its own timeout"
+    assert time.monotonic() - frozen < SESSION_TIMEOUT_S + SLOW_S, (
+        "it ends with the follower's lease, not with its own timeout"
+    )
     cluster.thaw(3)
     await assert_deleted_everywhere(cluster)
 
@@ -320,7 +322,10 @@ async def test_a_silent_follower_delays_its_partition_and_no_other(linked: Clust
     for topic in (TOPIC, other):
         assert (await linked.produce(1, topic, VALUES)).error_code == ErrorCode.NONE
     linked.links[3, 1].hold_requests()
-    rows = [DeleteRecordsTopic(name=topic, partitions=[DeleteRecordsPartition(partition_index=0, offset=X)]) for topic in (TOPIC, other)]
+    rows = [
+        DeleteRecordsTopic(name=topic, partitions=[DeleteRecordsPartition(partition_index=0, offset=X)])
+        for topic in (TOPIC, other)
+    ]
     answer = await linked.ask(1, DeleteRecordsRequest(topics=rows, timeout_ms=300), DELETE_RECORDS_VERSION)
     found = {topic.name: (topic.partitions[0].error_code, topic.partitions[0].low_watermark) for topic in answer.topics}
     assert found == {TOPIC: (ErrorCode.REQUEST_TIMED_OUT, 0), other: (ErrorCode.NONE, X)}

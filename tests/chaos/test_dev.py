@@ -54,11 +54,19 @@ def test_three_brokers_run_until_ctrl_c_and_leave_nothing_behind() -> None:
 def test_ctrl_c_is_no_error() -> None:
     """At a terminal all processes of the cluster get the signal, while clients produce and consume: no line is a warning."""
     command = [sys.executable, "-m", "lowtide.cli.main", "dev", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
         try:
             assert process.stdout is not None
-            servers = {"bootstrap.servers": process.stdout.readline().strip().removeprefix("bootstrap.servers="), "log_level": 0}
-            producer, consumer = Producer(servers), Consumer({**servers, "group.id": "g", "auto.offset.reset": "earliest"})
+            servers = {
+                "bootstrap.servers": process.stdout.readline().strip().removeprefix("bootstrap.servers="),
+                "log_level": 0,
+            }
+            producer, consumer = (
+                Producer(servers),
+                Consumer({**servers, "group.id": "g", "auto.offset.reset": "earliest"}),
+            )
             producer.produce("t", b"first")
             assert producer.flush(60) == 0
             consumer.subscribe(["t"])
@@ -94,10 +102,23 @@ def test_data_stay_in_the_given_directory(tmp_path: Path) -> None:
 def test_a_port_that_is_taken_is_reported_with_a_message(tmp_path: Path) -> None:
     with running("--brokers", "1", "--data", str(tmp_path / "one")) as (_, bootstrap, _data):
         port = bootstrap.rpartition(":")[2]
-        command = [sys.executable, "-m", "lowtide.cli.main", "dev", "--brokers", "1", "--port", port, "--data", str(tmp_path / "two")]
+        command = [
+            sys.executable,
+            "-m",
+            "lowtide.cli.main",
+            "dev",
+            "--brokers",
+            "1",
+            "--port",
+            port,
+            "--data",
+            str(tmp_path / "two"),
+        ]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=STOP_LIMIT_S, check=False)
         assert ended.returncode == 2
-        assert ended.stderr.splitlines()[-1].startswith(f"lowtide dev: listeners=PLAINTEXT://127.0.0.1:{port} is not possible: ")
+        assert ended.stderr.splitlines()[-1].startswith(
+            f"lowtide dev: listeners=PLAINTEXT://127.0.0.1:{port} is not possible: "
+        )
 
 
 def test_a_secure_cluster_prints_how_to_log_in(tmp_path: Path) -> None:
@@ -109,11 +130,15 @@ def test_a_secure_cluster_prints_how_to_log_in(tmp_path: Path) -> None:
     with running("--brokers", "1", "--secure", "--data", str(tmp_path)) as (process, _bootstrap, _data):
         assert process.stdout is not None
         lines = [process.stdout.readline().strip() for _ in range(4)]
-        assert lines[0].startswith(f"User admin may do everything. Its settings are in {tmp_path}/secure/client: admin.properties")
+        assert lines[0].startswith(
+            f"User admin may do everything. Its settings are in {tmp_path}/secure/client: admin.properties"
+        )
         for line in lines[1:]:
             words = shlex.split(line)
             command = words if words[0] == "kcat" else [sys.executable, "-m", "lowtide.cli.main", *words[1:]]
-            ended = subprocess.run(command, input="pencil\n", capture_output=True, text=True, timeout=STOP_LIMIT_S, check=False)
+            ended = subprocess.run(
+                command, input="pencil\n", capture_output=True, text=True, timeout=STOP_LIMIT_S, check=False
+            )
             assert ended.returncode == 0, (line, ended.stderr)
         passwords.add((tmp_path / "secure" / "admin.password").read_text())
         (password,) = passwords

@@ -2,7 +2,8 @@
 
 `earlier/<commit>-<how it ended>.tar.gz` has the two log directories of a broker with node id 7;
 `earlier/kafka-<version>-<how it ended>.tar.gz` the one of a KRaft node, written by `tests/interop/write_earlier.py`. A version that
-changes what is on the disk adds its own: two directories, `offsets.topic.num.partitions` and `transaction.state.log.num.partitions` 1, then
+changes what is on the disk adds its own: two directories, `offsets.topic.num.partitions` and
+`transaction.state.log.num.partitions` 1, then
 
 * topics `plain` (two partitions), `compacted` (cleanup.policy=compact), and `gone`, which is deleted at the end
 * with each of the codecs none, gzip, lz4, zstd, snappy: twenty records `<codec> <number>` to each partition of `plain`, and to `compacted`
@@ -48,13 +49,18 @@ OFFSET_FETCH_VERSION = 9
 CODECS = ("none", "gzip", "lz4", "zstd", "snappy")
 WRITTEN = [b"%s %d" % (codec.encode(), number) for codec in CODECS for number in range(20)]
 MARKER = bytes(6)
-TRANSACTIONS = [value for which in (0, 1) for value in (*(b"transaction %d %d" % (which, number) for number in range(3)), MARKER)]
+TRANSACTIONS = [
+    value for which in (0, 1) for value in (*(b"transaction %d %d" % (which, number) for number in range(3)), MARKER)
+]
 
 LOG_START, READERS = 35, {0: 42, 1: 60}
 
 
 async def bounds(client: WireClient, topic: str, partition: int) -> tuple[int, int]:
-    rows = [only_row(await client.request(offsets_request(topic, partition, each), LIST_OFFSETS_VERSION)) for each in (EARLIEST, LATEST)]
+    rows = [
+        only_row(await client.request(offsets_request(topic, partition, each), LIST_OFFSETS_VERSION))
+        for each in (EARLIEST, LATEST)
+    ]
     assert {row.error_code for row in rows} == {ErrorCode.NONE}
     return rows[0].offset, rows[1].offset
 
@@ -75,7 +81,9 @@ async def records(client: WireClient, topic: str, partition: int, offset: int) -
 async def committed(client: WireClient) -> dict[int, int]:
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="readers", topics=None)])
     async with asyncio.timeout(LIMIT_S):
-        while (row := (await client.request(request, OFFSET_FETCH_VERSION)).groups[0]).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+        while (
+            row := (await client.request(request, OFFSET_FETCH_VERSION)).groups[0]
+        ).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             await asyncio.sleep(LOOK_AGAIN_S)
     assert row.error_code == ErrorCode.NONE
     return {each.partition_index: each.committed_offset for topic in row.topics for each in topic.partitions}
@@ -105,7 +113,10 @@ async def test_a_directory_of_an_earlier_version_is_opened(archive: Path, tmp_pa
     async with ServeProcess(directories, *SETTINGS) as broker:
         client = await broker.connect()
         await check(client, LOG_START, [])
-        assert only_row(await client.request(produce_request("plain", 0, [b"today"]), PRODUCE_VERSION)).error_code == ErrorCode.NONE
+        assert (
+            only_row(await client.request(produce_request("plain", 0, [b"today"]), PRODUCE_VERSION)).error_code
+            == ErrorCode.NONE
+        )
         deleted = only_row(await client.request(delete_request("plain", 0, 50), DELETE_RECORDS_VERSION))
         assert (deleted.error_code, deleted.low_watermark) == (ErrorCode.NONE, 50)
         client.close()
@@ -121,6 +132,8 @@ async def test_a_directory_of_an_earlier_version_is_opened(archive: Path, tmp_pa
 
 def test_there_are_directories_of_earlier_versions() -> None:
     written = {
-        f"{version}-{how}.tar.gz" for version in ("32c261f", "kafka-3.9.1", "kafka-4.0.0", "kafka-4.3.1") for how in ("killed", "stopped")
+        f"{version}-{how}.tar.gz"
+        for version in ("32c261f", "kafka-3.9.1", "kafka-4.0.0", "kafka-4.3.1")
+        for how in ("killed", "stopped")
     }
     assert {path.name for path in ARCHIVES} >= written

@@ -60,7 +60,9 @@ async def test_the_last_member_loses_its_power(cluster: ClusterProcesses) -> Non
     await cluster.until_partition(TOPIC, lambda row: row.isr_nodes == [1] and row.leader_id == 1, of=1)
     assert await eligible(cluster, 1) == [3]
     assert (await cluster.produce(1, TOPIC, [b"refused"])).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
-    assert (await cluster.delete(1, TOPIC, DELETED + 1, timeout_ms=NO_TIME_MS)).error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert (
+        await cluster.delete(1, TOPIC, DELETED + 1, timeout_ms=NO_TIME_MS)
+    ).error_code == ErrorCode.REQUEST_TIMED_OUT
     await cluster.kill(1)
     lose_power(cluster.directories[1])
     await cluster.start(1)
@@ -100,7 +102,9 @@ async def recover(*words: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-async def test_the_last_member_loses_its_power_and_the_metadata_are_lost(cluster: ClusterProcesses, tmp_path: Path) -> None:
+async def test_the_last_member_loses_its_power_and_the_metadata_are_lost(
+    cluster: ClusterProcesses, tmp_path: Path
+) -> None:
     """Who was eligible leads after the recovery. Without its log the command says what is lost, and changes nothing."""
     await cluster.create_topic(TOPIC, [[1, 2, 3]])
     assert (await cluster.produce(1, TOPIC, VALUES)).error_code == ErrorCode.NONE

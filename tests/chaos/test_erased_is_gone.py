@@ -31,7 +31,10 @@ def value_of(offset: int) -> bytes:
 
 
 def leftovers(cluster: ClusterProcesses, start: int) -> list[str]:
-    """The files of all brokers that have a record below the log start. Brokers run, and give files other names: then it is looked again."""
+    """The files of all brokers that have a record below the log start.
+
+    Brokers run, and give files other names: then it is looked again.
+    """
     while True:
         with contextlib.suppress(FileNotFoundError):
             return _leftovers(cluster, start)
@@ -65,7 +68,9 @@ async def test_brokers_are_killed_while_they_erase(tmp_path: Path) -> None:
             await cluster.acknowledged(TOPIC, lambda leader, start=start: cluster.delete(leader, TOPIC, start))
             async with AdminClient(cluster.bootstrap) as admin:
                 with contextlib.suppress(DeadlineExceededError):  # On a busy machine no broker may answer so soon.
-                    erasing = await admin.delete_records({partition: start}, erase=True, timeout=choice.choice((0.05, 0.2, 0.5)))
+                    erasing = await admin.delete_records(
+                        {partition: start}, erase=True, timeout=choice.choice((0.05, 0.2, 0.5))
+                    )
                     # An error may say that the leader has deleted; a delete without an erasure is no success here.
                     assert isinstance(erasing[partition], ErasedRecords | DeleteRecordsError), erasing
             await cluster.kill(*cluster.ids)

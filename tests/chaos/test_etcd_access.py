@@ -37,7 +37,9 @@ TOKEN_ENDED_S = 2.5
 
 def ask(etcd: EtcdProcess, method: str, **body: object) -> None:
     data = json.dumps(body).encode()
-    with urllib.request.urlopen(urllib.request.Request(f"http://{etcd.endpoint}/v3/{method}", data=data, method="POST"), timeout=60):
+    with urllib.request.urlopen(
+        urllib.request.Request(f"http://{etcd.endpoint}/v3/{method}", data=data, method="POST"), timeout=60
+    ):
         pass
 
 
@@ -61,7 +63,9 @@ def guarded(tmp_path: Path) -> Iterator[EtcdProcess]:
         yield etcd
 
 
-@pytest.mark.parametrize("access", [EtcdAccess(), EtcdAccess(user="ann", password="guessed"), EtcdAccess(user="bob", password="x")])
+@pytest.mark.parametrize(
+    "access", [EtcdAccess(), EtcdAccess(user="ann", password="guessed"), EtcdAccess(user="bob", password="x")]
+)
 async def test_an_unknown_user_is_refused_at_once(guarded: EtcdProcess, access: EtcdAccess) -> None:
     async with asyncio.timeout(LIMIT_S):
         with pytest.raises(AccessDeniedError, match="user name is empty|authentication failed") as refusal:
@@ -86,9 +90,13 @@ async def test_a_user_works_under_its_prefix_and_over_the_end_of_its_token(guard
         await store.get(b"/other/key")
     with pytest.raises(AccessDeniedError, match="permission denied"):
         await store.transact([], [Put(b"/other/key", b"")])
-    with pytest.raises(AccessDeniedError, match="permission denied"):  # As where it is compared that no cluster lies around.
+    with pytest.raises(
+        AccessDeniedError, match="permission denied"
+    ):  # As where it is compared that no cluster lies around.
         await store.transact(
-            [Compare(b"/other/cluster_id", "create", "==", ABSENT)], [Put(PREFIX + b"3", b"")], [Get(b"/other/cluster_id")]
+            [Compare(b"/other/cluster_id", "create", "==", ABSENT)],
+            [Put(PREFIX + b"3", b"")],
+            [Get(b"/other/cluster_id")],
         )
     again = store.watch(PREFIX, first.revision)
     assert [(await anext(again)).revision for _ in range(3)] == [first.revision + step for step in range(3)]
@@ -166,11 +174,34 @@ class Certificates:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir()
-        self.openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority")
+        self.openssl(
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-keyout",
+            "ca.key",
+            "-out",
+            "ca.pem",
+            "-subj",
+            "/CN=authority",
+        )
         (folder / "server.ext").write_text("subjectAltName=IP:127.0.0.1\n")
         (folder / "client.ext").write_text("extendedKeyUsage=clientAuth\n")
         for name in ("server", "client"):
-            self.openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+            self.openssl(
+                "req",
+                "-newkey",
+                "rsa:2048",
+                "-nodes",
+                "-keyout",
+                f"{name}.key",
+                "-out",
+                f"{name}.csr",
+                "-subj",
+                f"/CN={name}",
+            )
             signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", f"{name}.ext")
             self.openssl("x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.pem", *signed)
 
@@ -181,7 +212,9 @@ class Certificates:
         return str(self.folder / name)
 
     def access(self, *, client: bool = True) -> EtcdAccess:
-        certificate, key = ((self.folder / name).read_bytes() if client else b"" for name in ("client.pem", "client.key"))
+        certificate, key = (
+            (self.folder / name).read_bytes() if client else b"" for name in ("client.pem", "client.key")
+        )
         return EtcdAccess((self.folder / "ca.pem").read_bytes(), certificate, key)
 
 
@@ -229,6 +262,8 @@ async def test_a_broker_speaks_tls_and_keeps_to_its_prefix(tmp_path: Path, seale
     assert {pair.key.split(b"/")[1] for pair in pairs} == {b"east", b"west"}
     ids = [pair.value for pair in pairs if pair.key.endswith(b"/cluster_id")]
     assert len(set(ids)) == 2
-    refused = await asyncio.to_thread(run_to_end, [*serve_command(tmp_path / "x", metadata=f"etcd://{endpoint}"), *options[2:]])
+    refused = await asyncio.to_thread(
+        run_to_end, [*serve_command(tmp_path / "x", metadata=f"etcd://{endpoint}"), *options[2:]]
+    )
     assert refused.returncode == 2
     assert "--metadata-cert and --metadata-key belong together, and to --metadata-ca" in refused.stderr

@@ -72,7 +72,10 @@ class Scene:
                 await asyncio.sleep(0.02)
 
     async def acts(self, client: WireClient) -> bool:
-        """Produce; returns whether that was acknowledged. Any answer but NOT_LEADER_OR_FOLLOWER or an acknowledgement fails the test."""
+        """Produce; returns whether that was acknowledged.
+
+        Any answer but NOT_LEADER_OR_FOLLOWER or an acknowledgement fails the test.
+        """
         before = self.load.counts["produced"]
         await self.load.produce(client, 1)
         return self.load.counts["produced"] > before
@@ -98,7 +101,9 @@ async def metadata(client: WireClient) -> dict[str, tuple[bytes, int]]:
 
 async def create_error(client: WireClient, name: str) -> int:
     topic = CreatableTopic(name=name, num_partitions=1, replication_factor=1, assignments=[], configs=[])
-    answer = await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=1000, validate_only=False), CREATE_TOPICS_VERSION)
+    answer = await client.request(
+        CreateTopicsRequest(topics=[topic], timeout_ms=1000, validate_only=False), CREATE_TOPICS_VERSION
+    )
     return int(answer.topics[0].error_code)
 
 
@@ -106,7 +111,9 @@ def parked_fetch(client: WireClient, offset: int) -> asyncio.Future[object]:
     """A fetch that waits for more bytes than will arrive."""
     row = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
     topic = FetchTopic(topic=TOPIC, partitions=[row])
-    return client.send(FetchRequest(max_wait_ms=60_000, min_bytes=1 << 19, max_bytes=1 << 20, topics=[topic]), FETCH_VERSION)
+    return client.send(
+        FetchRequest(max_wait_ms=60_000, min_bytes=1 << 19, max_bytes=1 << 20, topics=[topic]), FETCH_VERSION
+    )
 
 
 async def test_metadata_are_in_etcd_and_survive_the_broker(tmp_path: Path, etcd: EtcdProcess) -> None:
@@ -163,7 +170,9 @@ async def test_an_etcd_that_is_down_for_a_moment_loses_no_record(tmp_path: Path,
         await scene.broker.kill()
 
 
-async def test_a_broker_that_cannot_renew_its_lease_stops_acting_and_continues_by_itself(tmp_path: Path, etcd: EtcdProcess) -> None:
+async def test_a_broker_that_cannot_renew_its_lease_stops_acting_and_continues_by_itself(
+    tmp_path: Path, etcd: EtcdProcess
+) -> None:
     """Before etcd may end its lease it stops acknowledging, and answers waiting requests; when etcd returns it is elected again."""
     scene = Scene(tmp_path, etcd)
     client, waiting = await scene.start(), await scene.broker.connect()
@@ -191,14 +200,18 @@ async def test_a_broker_that_cannot_renew_its_lease_stops_acting_and_continues_b
         await scene.until_it_acts(client)
         await scene.load.read_all(client)
         (topic_id, epoch), *_ = before.values()
-        assert await metadata(client) == {TOPIC: (topic_id, epoch + 1)}, "no leadership of an earlier registration continues"
+        assert await metadata(client) == {TOPIC: (topic_id, epoch + 1)}, (
+            "no leadership of an earlier registration continues"
+        )
         await scene.events("this broker may act as a leader")
         assert not scene.broker.faults
     finally:
         await scene.broker.kill()
 
 
-async def test_a_broker_that_slept_acknowledges_nothing_before_it_is_registered_again(tmp_path: Path, etcd: EtcdProcess) -> None:
+async def test_a_broker_that_slept_acknowledges_nothing_before_it_is_registered_again(
+    tmp_path: Path, etcd: EtcdProcess
+) -> None:
     """When it wakes, it first handles requests that clients sent meanwhile, before it knows that it was suspended."""
     scene = Scene(tmp_path, etcd)
     client = await scene.start()
@@ -240,7 +253,10 @@ async def test_no_log_directory_is_special(tmp_path: Path, etcd: EtcdProcess) ->
 
 
 async def test_a_broker_with_anothers_id_or_anothers_metadata_is_refused(tmp_path: Path, etcd: EtcdProcess) -> None:
-    """It gets a message, and the broker with the id is not affected. An etcd without the topics of the directories is refused too."""
+    """It gets a message, and the broker with the id is not affected.
+
+    An etcd without the topics of the directories is refused too.
+    """
     scene = Scene(tmp_path, etcd)
     client = await scene.start()
     try:
@@ -253,7 +269,9 @@ async def test_a_broker_with_anothers_id_or_anothers_metadata_is_refused(tmp_pat
         assert await scene.acts(client)
         assert await scene.broker.terminate() == 0
         with EtcdProcess(tmp_path / "empty") as empty:
-            other = await asyncio.to_thread(run_to_end, serve_command(scene.directory, metadata=f"etcd://{empty.endpoint}"))
+            other = await asyncio.to_thread(
+                run_to_end, serve_command(scene.directory, metadata=f"etcd://{empty.endpoint}")
+            )
         assert other.returncode == 2
         assert f"etcd at {empty.endpoint}: the metadata are missing or empty" in other.stderr
         embedded = await asyncio.to_thread(run_to_end, serve_command(scene.directory))
@@ -291,7 +309,9 @@ async def test_broker_and_etcd_are_killed_again_and_again(tmp_path: Path, etcd: 
             await working
             await scene.load.read_all(client)
             after = await metadata(client)
-            assert {name: topic_id for name, (topic_id, _) in after.items()} == {name: topic_id for name, (topic_id, _) in before.items()}
+            assert {name: topic_id for name, (topic_id, _) in after.items()} == {
+                name: topic_id for name, (topic_id, _) in before.items()
+            }
         counts = scene.load.counts
         assert min(counts["produced"], counts["deleted"], counts["read"]) > ROUNDS, counts
     finally:

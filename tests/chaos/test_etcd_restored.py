@@ -19,7 +19,9 @@ from lowtide.testing.etcd import CONTROL_PROGRAM, missing
 from .cluster_processes import ClusterProcesses
 from .serving import run_to_end
 
-pytestmark = pytest.mark.skipif(missing() is not None or shutil.which(CONTROL_PROGRAM) is None, reason="etcd or etcdctl is missing")
+pytestmark = pytest.mark.skipif(
+    missing() is not None or shutil.which(CONTROL_PROGRAM) is None, reason="etcd or etcdctl is missing"
+)
 
 EARLY, LATE = "early", "late"
 VALUES = [b"value %d" % number for number in range(20)]
@@ -117,7 +119,10 @@ async def test_brokers_stopped(cluster: ClusterProcesses, tmp_path: Path, *, cop
 
 
 async def test_a_broker_that_was_down_is_the_first(cluster: ClusterProcesses, tmp_path: Path) -> None:
-    """It has nothing from after the backup; it detects the restore from a snapshot anyway. The others do not truncate."""
+    """It has nothing from after the backup; it detects the restore from a snapshot anyway.
+
+    The others do not truncate.
+    """
     await cluster.create_topic(EARLY, [[1, 2, 3]])
     await produced(cluster, EARLY, VALUES)
     await saved_without_3(cluster, backup := Backup(cluster, tmp_path, copied=False))
@@ -165,7 +170,9 @@ async def test_one_of_three_alone_leads_on_an_unchanged_etcd(cluster: ClusterPro
     async def nobody_is_registered() -> bool:
         return await asyncio.to_thread(cluster.etcd.count, b"/lowtide/brokers/") == 0
 
-    await cluster.until("the leases have ended", nobody_is_registered)  # Otherwise broker 2 waits for those that seem to be live.
+    await cluster.until(
+        "the leases have ended", nobody_is_registered
+    )  # Otherwise broker 2 waits for those that seem to be live.
     await cluster.start(2)
     row = await cluster.until_partition(EARLY, _is_led_by(2), of=2)
     assert row.leader_id == 2
@@ -201,7 +208,9 @@ async def brought_forward(cluster: ClusterProcesses, folder: Path) -> str:
 
 
 @pytest.mark.parametrize("is_lost", [False, True], ids=["restored", "lost"])
-async def test_everything_is_restored_after_a_recovery(cluster: ClusterProcesses, tmp_path: Path, *, is_lost: bool) -> None:
+async def test_everything_is_restored_after_a_recovery(
+    cluster: ClusterProcesses, tmp_path: Path, *, is_lost: bool
+) -> None:
     """Topics, records and deletes from after the backup, with any broker as the first; also if nothing is left of etcd."""
     await cluster.create_topic(EARLY, [[1, 2, 3]])
     await produced(cluster, EARLY, VALUES)
@@ -229,7 +238,9 @@ async def test_everything_is_restored_after_a_recovery(cluster: ClusterProcesses
     await cluster.until_in_sync(EARLY)
     expected = dict(enumerate([*VALUES, *MORE][X:], X))
     for broker_id in cluster.ids:
-        await cluster.until(f"broker {broker_id} has it all", lambda broker_id=broker_id: _has(cluster, broker_id, EARLY, expected))
+        await cluster.until(
+            f"broker {broker_id} has it all", lambda broker_id=broker_id: _has(cluster, broker_id, EARLY, expected)
+        )
     await cluster.until_in_sync(LATE)
     assert await cluster.bounds((await cluster.until_in_sync(LATE)).leader_id, LATE) == (0, len(VALUES))
     await produced(cluster, EARLY, VALUES)

@@ -119,6 +119,8 @@ def test_a_password_in_the_address(tmp_path: Path, address: str) -> None:
     refused = run_to_end(serve_command(tmp_path, metadata=address.format(MARKER)))
     assert refused.returncode == 2
     check(refused.stdout + refused.stderr)
-    shown = run_to_end([sys.executable, "-m", "lowtide.cli.main", "metadata", "status", "--metadata", address.format(MARKER)])
+    shown = run_to_end(
+        [sys.executable, "-m", "lowtide.cli.main", "metadata", "status", "--metadata", address.format(MARKER)]
+    )
     assert shown.returncode != 0
     check(shown.stdout + shown.stderr)

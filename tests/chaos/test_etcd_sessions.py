@@ -1,7 +1,7 @@
 """Brokers' sessions on an etcd of three members that are killed and stopped.
 
-Their leases last ten times as long as by default: a busy machine may then take seconds over what takes milliseconds. What is counted are
-renewals; tests/unit/metadata has the times by default, on a virtual clock.
+Their leases last ten times as long as by default: a busy machine may then take seconds over what takes milliseconds.
+What is counted are renewals; tests/unit/metadata has the times by default, on a virtual clock.
 """
 
 from __future__ import annotations
@@ -131,7 +131,10 @@ async def test_one_member_of_three_costs_no_registration(tmp_path: Path, how: st
 
 
 async def test_without_a_majority_every_broker_is_fenced_and_continues_by_itself(tmp_path: Path) -> None:
-    """Two of three are dead: no lease is renewed, so no broker acts. The remaining member does not answer reads from its own state."""
+    """Two of three are dead: no lease is renewed, so no broker acts.
+
+    The remaining member does not answer reads from its own state.
+    """
     async with scene(tmp_path) as play:
         first, second = await play.join(1, 0, SHORT), await play.join(2, 1, SHORT)
         for member in play.cluster.members[:2]:

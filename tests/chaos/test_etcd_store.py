@@ -113,7 +113,9 @@ async def test_a_restart_is_survived_by_watch_and_lease(etcd: EtcdProcess) -> No
     watcher = Watcher(store, b"/w/", first)
     await watcher.until(first)
     await asyncio.to_thread(etcd.terminate)
-    with pytest.raises((UnavailableError, AmbiguousError)):  # Ambiguous as long as the end of the connection hasn't been noticed.
+    with pytest.raises(
+        (UnavailableError, AmbiguousError)
+    ):  # Ambiguous as long as the end of the connection hasn't been noticed.
         await put(store, b"/w/1")
     await asyncio.to_thread(etcd.start)
     await until_available(store)
@@ -341,7 +343,10 @@ async def test_the_leader_of_three_is_killed(tmp_path: Path) -> None:
 
 
 async def test_without_a_majority_nothing_is_answered(tmp_path: Path) -> None:
-    """Not even a read, which one member could answer from old state; a watch does not stay silent. With a second member all continues."""
+    """Not even a read, which one member could answer from old state; a watch does not stay silent.
+
+    With a second member all continues.
+    """
     with EtcdCluster(tmp_path) as cluster:
         last_one, *others = cluster.members
         store = await EtcdStore.open([last_one.endpoint])

@@ -41,14 +41,22 @@ async def create(client: WireClient) -> None:
 async def produce(client: WireClient, value: bytes) -> None:
     """One record to each partition, in requests of a hundred."""
     for start in range(0, PARTITIONS, 100):
-        rows = [PartitionProduceData(index=number, records=build_batch([(0, None, value, ())])) for number in range(start, start + 100)]
-        request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[TopicProduceData(name="t", partition_data=rows)])
+        rows = [
+            PartitionProduceData(index=number, records=build_batch([(0, None, value, ())]))
+            for number in range(start, start + 100)
+        ]
+        request = ProduceRequest(
+            acks=-1, timeout_ms=30_000, topic_data=[TopicProduceData(name="t", partition_data=rows)]
+        )
         answer = await client.request(request, 9)
         assert {row.error_code for row in answer.responses[0].partition_responses} == {ErrorCode.NONE}
 
 
 async def batches(client: WireClient) -> dict[int, int]:
-    """The number of batches of each partition. A response may have fewer partitions than requested: the others are requested again."""
+    """The number of batches of each partition.
+
+    A response may have fewer partitions than requested: the others are requested again.
+    """
     found: dict[int, int] = {}
     while len(found) < PARTITIONS:
         rows = [
@@ -56,7 +64,9 @@ async def batches(client: WireClient) -> dict[int, int]:
             for number in range(PARTITIONS)
             if number not in found
         ]
-        request = FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=50 << 20, topics=[FetchTopic(topic="t", partitions=rows)])
+        request = FetchRequest(
+            max_wait_ms=0, min_bytes=1, max_bytes=50 << 20, topics=[FetchTopic(topic="t", partitions=rows)]
+        )
         answer = await client.request(request, FETCH_VERSION)
         before = len(found)
         for row in answer.responses[0].partitions:
@@ -95,7 +105,9 @@ async def test_idle_connections_up_to_the_limit_block_no_client(tmp_path: Path) 
         idle = [await asyncio.open_connection(HOST, broker.port) for _ in range(2 * LIMIT)]
         try:
             await produce(honest, b"first")
-            while not await newcomer_is_served(broker):  # It is accepted once one of the idle connections has been silent for a second.
+            while not await newcomer_is_served(
+                broker
+            ):  # It is accepted once one of the idle connections has been silent for a second.
                 await asyncio.sleep(0.05)
             assert set((await batches(honest)).values()) >= {2}
         finally:
@@ -122,7 +134,9 @@ async def fill(client: WireClient, partitions: int) -> None:
     records = build_batch([(0, None, bytes(900_000), ())])
     for number in 7 * [*range(partitions)]:
         rows = [PartitionProduceData(index=number, records=records)]
-        request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[TopicProduceData(name="t", partition_data=rows)])
+        request = ProduceRequest(
+            acks=-1, timeout_ms=30_000, topic_data=[TopicProduceData(name="t", partition_data=rows)]
+        )
         answer = await client.request(request, 9)
         assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE
 
@@ -152,9 +166,12 @@ async def test_clients_that_do_not_read_their_answers_keep_no_file_from_others(t
         silent = [await deaf_connection(broker) for _ in range(files)]
         try:
             for number, (_, writer) in enumerate(silent):
-                writer.write(framed(ApiKey.FETCH, FETCH_VERSION, codec_for(FetchRequest, FETCH_VERSION).encode(fetch(number))))
+                writer.write(
+                    framed(ApiKey.FETCH, FETCH_VERSION, codec_for(FetchRequest, FETCH_VERSION).encode(fetch(number)))
+                )
             for _, writer in silent:
-                # Its answer has begun and holds its file. A client that came before the last of them would keep a file for good.
+                # Its answer has begun and holds its file. A client that came before the last of them would keep a file
+                # for good.
                 while not select.select([writer.get_extra_info("socket").fileno()], [], [], 0)[0]:
                     await asyncio.sleep(0.01)
             errors = []

@@ -73,7 +73,12 @@ async def honest_client(broker: ServeProcess) -> AsyncIterator[HonestClient]:
     await PartitionLoad(HONEST_TOPIC, 0, broker.connect, random.Random(SEED)).create_topic(client, {})
     client.close()
     process = await asyncio.create_subprocess_exec(
-        sys.executable, str(HONEST_CLIENT), str(broker.port), HONEST_TOPIC, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        sys.executable,
+        str(HONEST_CLIENT),
+        str(broker.port),
+        HONEST_TOPIC,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     try:
         yield HonestClient(process)

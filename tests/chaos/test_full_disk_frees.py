@@ -73,7 +73,9 @@ async def test_what_is_deleted_makes_room_for_others(tmp_path: Path, disk: Path,
             row = only_row(await client.request(delete_request("full", 0, count - 1), DELETE_RECORDS_VERSION))
             assert (row.error_code, row.low_watermark) == (ErrorCode.NONE, count - 1)
         else:
-            answer = await client.request(DeleteTopicsRequest(topic_names=["full"], timeout_ms=10_000), DELETE_TOPICS_VERSION)
+            answer = await client.request(
+                DeleteTopicsRequest(topic_names=["full"], timeout_ms=10_000), DELETE_TOPICS_VERSION
+            )
             assert answer.responses[0].error_code == ErrorCode.NONE
         until_s = time.monotonic() + LIMIT_S
         again = 0

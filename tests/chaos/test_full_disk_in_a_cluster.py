@@ -107,7 +107,9 @@ async def check_commands(cluster: ClusterProcesses, directory: Path) -> None:
         assert str(directory) in ran.stdout
         assert TOPIC in ran.stdout
         assert "lowtide records delete" in ran.stdout
-    ran = await asyncio.to_thread(run_process, "cluster", "status", "--output", "json", bootstrap=cluster.bootstrap, code=1)
+    ran = await asyncio.to_thread(
+        run_process, "cluster", "status", "--output", "json", bootstrap=cluster.bootstrap, code=1
+    )
     (row,) = json.loads(ran.stdout)["full_log_dirs"]
     assert (row["broker"], row["path"], TOPIC in row["largest_topics"]) == (1, str(directory), True)
     assert row["usable_bytes"] < 1 << 20 <= row["total_bytes"]
@@ -139,7 +141,9 @@ async def test_a_full_disk_on_a_follower(tmp_path: Path, disk: Path) -> None:
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-async def test_a_delete_passes_the_log_end_of_a_follower_whose_disk_is_full(tmp_path: Path, disk: Path, *, restarts: bool) -> None:
+async def test_a_delete_passes_the_log_end_of_a_follower_whose_disk_is_full(
+    tmp_path: Path, disk: Path, *, restarts: bool
+) -> None:
     """Its log restarts at the leader's log start, which needs an epochs file and checkpoints: they are written when there is space.
 
     A start on the full disk, after SIGKILL, finds all of it too.
@@ -158,7 +162,9 @@ async def test_a_delete_passes_the_log_end_of_a_follower_whose_disk_is_full(tmp_
         assert (await cluster.delete(1, TOPIC, end)).error_code == ErrorCode.NONE, cluster.tail()
 
         async def begins_again() -> bool:
-            return any(line.get("event") == "log starts over where its leader's does" for line in cluster.brokers[3].lines)
+            return any(
+                line.get("event") == "log starts over where its leader's does" for line in cluster.brokers[3].lines
+            )
 
         await cluster.until("broker 3 empties its log", begins_again)
         cluster.check_no_faults()

@@ -15,7 +15,11 @@ from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopics
 from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
 from lowtide.protocol.messages.heartbeat import HeartbeatRequest
 from lowtide.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from lowtide.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from lowtide.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from lowtide.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from lowtide.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from lowtide.simulation.client import WireClient
@@ -51,7 +55,8 @@ class Committer:
                 offset += 1
                 self.sent = dict.fromkeys(range(PARTITIONS), offset)
                 rows = [
-                    OffsetCommitRequestPartition(partition_index=each, committed_offset=offset, committed_metadata="") for each in self.sent
+                    OffsetCommitRequestPartition(partition_index=each, committed_offset=offset, committed_metadata="")
+                    for each in self.sent
                 ]
                 request = OffsetCommitRequest(
                     group_id=self.group, member_id="", topics=[OffsetCommitRequestTopic(name=TOPIC, partitions=rows)]
@@ -65,7 +70,9 @@ class Committer:
 
     async def check(self, client: WireClient) -> None:
         """The committed offset is at least the acknowledged one, and was sent."""
-        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=self.group, topics=None)], require_stable=True)
+        request = OffsetFetchRequest(
+            groups=[OffsetFetchRequestGroup(group_id=self.group, topics=None)], require_stable=True
+        )
         async with asyncio.timeout(120):
             while (answer := (await client.request(request, FETCH_VERSION)).groups[0]).error_code in NOT_YET:
                 await asyncio.sleep(0.02)
@@ -82,11 +89,15 @@ async def begin(broker: ServeProcess) -> tuple[str, int]:
     await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7)
     await client.request(FindCoordinatorRequest(coordinator_keys=GROUPS), 4)
     protocols = [JoinGroupRequestProtocol(name="range", metadata=b"")]
-    join = JoinGroupRequest(group_id="live", session_timeout_ms=60_000, member_id="", protocol_type="consumer", protocols=protocols)
+    join = JoinGroupRequest(
+        group_id="live", session_timeout_ms=60_000, member_id="", protocol_type="consumer", protocols=protocols
+    )
     joined = await client.request(join, 3)
     assert joined.error_code == ErrorCode.NONE
     rows = [SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"all")]
-    sync = SyncGroupRequest(group_id="live", generation_id=joined.generation_id, member_id=joined.member_id, assignments=rows)
+    sync = SyncGroupRequest(
+        group_id="live", generation_id=joined.generation_id, member_id=joined.member_id, assignments=rows
+    )
     assert (await client.request(sync, 3)).assignment == b"all"
     client.close()
     return joined.member_id, joined.generation_id
@@ -118,7 +129,9 @@ async def test_acknowledged_offsets_and_groups_survive_sigkill(tmp_path: Path) -
             await check_member(client, *member)
             running = [asyncio.ensure_future(committer.run(broker)) for committer in committers]  # noqa: TID251 - a test's own loop
             await asyncio.sleep(rng.uniform(*LIFE_S))
-            async with asyncio.timeout(LIMIT_S):  # A busy machine does little in a short life: the last one has something to check.
+            async with asyncio.timeout(
+                LIMIT_S
+            ):  # A busy machine does little in a short life: the last one has something to check.
                 while life == ROUNDS - 1 and min(most(committer) for committer in committers) <= ROUNDS:
                     assert not any(each.done() for each in running)
                     await asyncio.sleep(0.01)

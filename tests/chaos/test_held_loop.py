@@ -1,9 +1,11 @@
 """A broker whose event loop is blocked by a call, with a real etcd.
 
-A block shorter than the session has no effect; a longer one fences the broker. On a busy machine a session of three seconds may also end
-because etcd answers late: what keeps its session is tried again, and a keeper that doesn't renew loses each time.
+A block shorter than the session has no effect; a longer one fences the broker. On a busy machine a session of three
+seconds may also end because etcd answers late: what keeps its session is tried again, and a keeper that doesn't renew
+loses each time.
 
-The broker runs in this process, so that a test can block its loop; another one, in a separate process, would take the leadership.
+The broker runs in this process, so that a test can block its loop; another one, in a separate process, would take the
+leadership.
 """
 
 from __future__ import annotations
@@ -92,7 +94,11 @@ class Scene:
 
     async def produces(self, client: WireClient) -> bool:
         row = only_row(await client.request(produce_request(TOPIC, 0, [b"value"]), PRODUCE_VERSION))
-        assert row.error_code in {ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}, row
+        assert row.error_code in {
+            ErrorCode.NONE,
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        }, row
         return bool(row.error_code == ErrorCode.NONE)
 
     async def settles(self, client: WireClient) -> None:
@@ -116,8 +122,15 @@ async def scene(folder: Path) -> AsyncIterator[Scene]:
     with EtcdProcess(folder / "etcd") as etcd:
         address = f"etcd://{etcd.endpoint}"
         given = dict(setting.split("=") for setting in (SESSION, *SETTINGS))
-        own: dict[str, Any] = {"node.id": "1", "listeners": f"PLAINTEXT://{HOST}:0", "log.dirs": str(folder / "broker-1"), **given}
-        broker = Broker(load_config(settings=own), real_ports(asyncio.get_running_loop(), parse_address(address)), lines)
+        own: dict[str, Any] = {
+            "node.id": "1",
+            "listeners": f"PLAINTEXT://{HOST}:0",
+            "log.dirs": str(folder / "broker-1"),
+            **given,
+        }
+        broker = Broker(
+            load_config(settings=own), real_ports(asyncio.get_running_loop(), parse_address(address)), lines
+        )
         async with ServeProcess(folder / "broker-2", "node.id=2", OTHERS_SESSION, *SETTINGS, metadata=address) as other:
             await broker.start()
             try:

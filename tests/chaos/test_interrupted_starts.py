@@ -63,7 +63,9 @@ def script(directory: Path, name: str) -> Path:
     entries = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["scripts"]
     module, function = entries[name].split(":")
     path = directory / name
-    path.write_text(f"import re\nimport sys\nfrom {module} import {function}\nif __name__ == '__main__':\n    sys.exit({function}())\n")
+    path.write_text(
+        f"import re\nimport sys\nfrom {module} import {function}\nif __name__ == '__main__':\n    sys.exit({function}())\n"
+    )
     return path
 
 
@@ -72,7 +74,9 @@ def environment(**more: str) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("LOWTIDE_")} | more
 
 
-def ended(directory: Path, command: tuple[str, ...], module: str, number: int, *, ignored: bool = False) -> tuple[int, str, str]:
+def ended(
+    directory: Path, command: tuple[str, ...], module: str, number: int, *, ignored: bool = False
+) -> tuple[int, str, str]:
     """Run a command, which gets the signal at the import of the module: its status and what it has printed.
 
     `ignored` says that SIGINT is ignored where the command is called, as by a shell for commands in the background.
@@ -81,7 +85,9 @@ def ended(directory: Path, command: tuple[str, ...], module: str, number: int, *
     variables = environment(PYTHONPATH=str(directory), AT_IMPORT_OF=module, SEND=str(int(number)))
     words = [sys.executable, script(directory, command[0]), *command[1:]]
     with sigint(ignored=ignored):
-        process = subprocess.Popen(words, cwd=directory, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            words, cwd=directory, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
     try:
         printed, errors = process.communicate(timeout=LIMIT_S)
     finally:
@@ -90,7 +96,9 @@ def ended(directory: Path, command: tuple[str, ...], module: str, number: int, *
     return process.returncode, printed, errors
 
 
-@pytest.mark.parametrize(("command", "module", "number"), MOMENTS, ids=lambda value: value[0] if isinstance(value, tuple) else str(value))
+@pytest.mark.parametrize(
+    ("command", "module", "number"), MOMENTS, ids=lambda value: value[0] if isinstance(value, tuple) else str(value)
+)
 def test_a_signal_ends_a_start_and_nothing_is_printed(command, module, number, tmp_path):
     """Python's own handler printed a traceback, until the function of the command had begun."""
     assert ended(tmp_path, command, module, number) == (-number, "", "")

@@ -1,7 +1,8 @@
 """A broker that is killed while it punches holes, and erases: no kept record is lost, no deleted one returns.
 
-A real process over a real file system: that of temporary files (ext4, mostly), and a tmpfs. Each round produces about two MiB and deletes
-nearly all of them, again and again, so that each delete is followed by a hole; SIGKILL comes at a random moment.
+A real process over a real file system: that of temporary files (ext4, mostly), and a tmpfs. Each round produces about
+two MiB and deletes nearly all of them, again and again, so that each delete is followed by a hole; SIGKILL comes at a
+random moment.
 
 `ROUNDS=n` kills more often, `SEED=n` repeats the choice of moments.
 """
@@ -91,7 +92,8 @@ class Log:
                 values = [self.value() for _ in range(RECORDS)]
                 row = only_row(
                     await client.request(
-                        produce_request(self.topic, 0, [each.ljust(RECORD_BYTES, b".") for each in values]), PRODUCE_VERSION
+                        produce_request(self.topic, 0, [each.ljust(RECORD_BYTES, b".") for each in values]),
+                        PRODUCE_VERSION,
                     )
                 )
                 assert row.error_code == ErrorCode.NONE
@@ -194,7 +196,9 @@ async def test_nothing_is_lost_and_nothing_returns(directory: Path) -> None:
         await broker.__aenter__()
         client = await broker.connect()
         for topic, configs in TOPICS.items():
-            answer = await client.request(topic_request(topic, partitions=1, replicas=1, configs=configs), CREATE_TOPICS_VERSION)
+            answer = await client.request(
+                topic_request(topic, partitions=1, replicas=1, configs=configs), CREATE_TOPICS_VERSION
+            )
             assert answer.topics[0].error_code == ErrorCode.NONE
         for number in range(ROUNDS):
             await live(broker, logs, draw, draw.uniform(*LIFE_S))

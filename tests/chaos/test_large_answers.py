@@ -1,7 +1,7 @@
 """Small requests with large answers: no callback of the loop builds many rows, for any API that lists or describes.
 
-The work of a callback is counted in allocated blocks of memory, independently of the machine's load: a row has at least one. Slices are as
-short as possible, one step each.
+The work of a callback is counted in allocated blocks of memory, independently of the machine's load: a row has at least
+one. Slices are as short as possible, one step each.
 """
 
 from __future__ import annotations
@@ -30,7 +30,11 @@ from lowtide.protocol.messages.list_groups import ListGroupsRequest
 from lowtide.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from lowtide.protocol.messages.list_transactions import ListTransactionsRequest
 from lowtide.protocol.messages.metadata import MetadataRequest
-from lowtide.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from lowtide.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from lowtide.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from lowtide.testing.cluster import LowtideCluster
 from tests.inside import loop_of
@@ -49,22 +53,40 @@ REQUESTS: list[tuple[ApiKey, int, Any, int]] = [
     (ApiKey.METADATA, 12, ALL_METADATA, PARTITIONS),
     (ApiKey.METADATA, 9, WITH_OPERATIONS, PARTITIONS),
     (ApiKey.METADATA, 0, MetadataRequest(topics=[]), PARTITIONS),
-    (ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, DescribeTopicPartitionsRequest(topics=[], response_partition_limit=2_000), PARTITIONS),
+    (
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+        0,
+        DescribeTopicPartitionsRequest(topics=[], response_partition_limit=2_000),
+        PARTITIONS,
+    ),
     (ApiKey.LIST_GROUPS, 5, ListGroupsRequest(states_filter=[], types_filter=[]), GROUPS),
     (ApiKey.LIST_GROUPS, 0, ListGroupsRequest(states_filter=[], types_filter=[]), GROUPS),
     (ApiKey.LIST_TRANSACTIONS, 2, ListTransactionsRequest(state_filters=[], producer_id_filters=[]), IDS),
-    (ApiKey.LIST_TRANSACTIONS, 2, ListTransactionsRequest(state_filters=[], producer_id_filters=[], transactional_id_pattern=".*"), IDS),
+    (
+        ApiKey.LIST_TRANSACTIONS,
+        2,
+        ListTransactionsRequest(state_filters=[], producer_id_filters=[], transactional_id_pattern=".*"),
+        IDS,
+    ),
     (ApiKey.DESCRIBE_LOG_DIRS, 4, DescribeLogDirsRequest(topics=None), PARTITIONS),
     (ApiKey.LIST_CONFIG_RESOURCES, 1, ListConfigResourcesRequest(resource_types=[]), TOPICS),
     (ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, ListPartitionReassignmentsRequest(timeout_ms=1_000, topics=None), 0),
     (ApiKey.ELECT_LEADERS, 2, ElectLeadersRequest(election_type=0, topic_partitions=None, timeout_ms=1_000), 0),
-    (ApiKey.OFFSET_FETCH, 8, OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g0", topics=None)]), PARTITIONS),
+    (
+        ApiKey.OFFSET_FETCH,
+        8,
+        OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g0", topics=None)]),
+        PARTITIONS,
+    ),
     (ApiKey.OFFSET_FETCH, 5, OffsetFetchRequest(group_id="g0", topics=None), PARTITIONS),
     (
         ApiKey.DESCRIBE_CONFIGS,
         4,
         DescribeConfigsRequest(
-            resources=[DescribeConfigsResource(resource_type=2, resource_name=f"t{n}", configuration_keys=None) for n in range(100)],
+            resources=[
+                DescribeConfigsResource(resource_type=2, resource_name=f"t{n}", configuration_keys=None)
+                for n in range(100)
+            ],
             include_synonyms=True,
             include_documentation=True,
         ),
@@ -117,13 +139,19 @@ class Client:
 def fill(client: Client) -> None:
     """Topics, groups with offsets, transactional ids."""
     topics = [("wide", PARTITIONS), *((f"t{number}", 1) for number in range(TOPICS))]
-    rows = [CreatableTopic(name=name, num_partitions=count, replication_factor=1, assignments=[], configs=[]) for name, count in topics]
+    rows = [
+        CreatableTopic(name=name, num_partitions=count, replication_factor=1, assignments=[], configs=[])
+        for name, count in topics
+    ]
     client.ask(ApiKey.CREATE_TOPICS, 5, CreateTopicsRequest(topics=rows, timeout_ms=60_000, validate_only=False))
     for key_type in (0, 1):
         client.ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest(key="g", key_type=key_type))
     for number in range(GROUPS):
         partitions = range(PARTITIONS if number == 0 else 1)
-        commits = [OffsetCommitRequestPartition(partition_index=each, committed_offset=0, committed_metadata="") for each in partitions]
+        commits = [
+            OffsetCommitRequestPartition(partition_index=each, committed_offset=0, committed_metadata="")
+            for each in partitions
+        ]
         topic = OffsetCommitRequestTopic(name="wide", partitions=commits)
         client.ask(
             ApiKey.OFFSET_COMMIT,
@@ -131,7 +159,11 @@ def fill(client: Client) -> None:
             OffsetCommitRequest(group_id=f"g{number}", generation_id_or_member_epoch=-1, member_id="", topics=[topic]),
         )
     for number in range(IDS):
-        client.ask(ApiKey.INIT_PRODUCER_ID, 1, InitProducerIdRequest(transactional_id=f"x{number}", transaction_timeout_ms=1_000))
+        client.ask(
+            ApiKey.INIT_PRODUCER_ID,
+            1,
+            InitProducerIdRequest(transactional_id=f"x{number}", transaction_timeout_ms=1_000),
+        )
 
 
 @pytest.fixture(scope="module")
@@ -164,8 +196,12 @@ async def thread_id() -> int:
     return threading.get_ident()
 
 
-@pytest.mark.parametrize(("key", "version", "request_message", "rows"), REQUESTS, ids=lambda value: getattr(value, "name", None))
-def test_no_callback_builds_many_rows(listing: tuple[Client, Blocks], key: ApiKey, version: int, request_message: Any, rows: int) -> None:
+@pytest.mark.parametrize(
+    ("key", "version", "request_message", "rows"), REQUESTS, ids=lambda value: getattr(value, "name", None)
+)
+def test_no_callback_builds_many_rows(
+    listing: tuple[Client, Blocks], key: ApiKey, version: int, request_message: Any, rows: int
+) -> None:
     client, blocks = listing
     for codec in (codec_for(API[key].request, version), codec_for(API[key].response, version)):
         for made_on_demand in ("decode", "decode_counted", "encode_counted", "encode_sliced"):

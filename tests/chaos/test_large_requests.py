@@ -110,7 +110,9 @@ class Watched:
             grown = resident("VmHWM") - before
             if (self.holds.longest_s < HOLD_S_MAX and grown < allowed) or attempt == ATTEMPTS - 1:
                 break
-        assert self.holds.longest_s < HOLD_S_MAX, f"{what}: {self.holds.longest_s * 1000:.0f} ms in {self.holds.callback}"
+        assert self.holds.longest_s < HOLD_S_MAX, (
+            f"{what}: {self.holds.longest_s * 1000:.0f} ms in {self.holds.callback}"
+        )
         assert grown < allowed, f"{what}: {grown >> 20} MiB"
         return answers
 
@@ -129,10 +131,16 @@ def broker() -> Iterator[Watched]:
     original = asyncio.Handle._run  # type: ignore[attr-defined]
     patch.setattr(asyncio.Handle, "_run", lambda handle: holds.run(original, handle))
     try:
-        config = {"auto.create.topics.enable": "false", "group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "1"}
+        config = {
+            "auto.create.topics.enable": "false",
+            "group.initial.rebalance.delay.ms": "0",
+            "offsets.topic.num.partitions": "1",
+        }
         with LowtideCluster(config=config, in_process=True) as cluster:
             watched = Watched(cluster, holds)
-            topic = CreatableTopic(name="wide", num_partitions=PARTITIONS, replication_factor=1, assignments=[], configs=[])
+            topic = CreatableTopic(
+                name="wide", num_partitions=PARTITIONS, replication_factor=1, assignments=[], configs=[]
+            )
             request = CreateTopicsRequest(topics=[topic], timeout_ms=30_000, validate_only=False)
             assert watched.ask(framed(ApiKey.CREATE_TOPICS, 5, codec_for(CreateTopicsRequest, 5).encode(request)))
             watched.ask(framed(ApiKey.FIND_COORDINATOR, 1, b"\0\x01g\0"))

@@ -57,7 +57,9 @@ async def told(cluster: LocalCluster, listener_name: str) -> None:
     assert {each.node_id: f"{each.host}:{each.port}" for each in metadata.brokers} == expected
     rows = sorted(metadata.topics[0].partitions, key=lambda row: row.partition_index)
     if listener_name == "INSIDE":
-        assert [(row.error_code, row.leader_id, row.offline_replicas) for row in rows] == [(0, each, []) for each in BROKERS]
+        assert [(row.error_code, row.leader_id, row.offline_replicas) for row in rows] == [
+            (0, each, []) for each in BROKERS
+        ]
     else:
         assert [(row.error_code, row.leader_id) for row in rows] == [(0, 1), (0, 2), (ErrorCode.LISTENER_NOT_FOUND, -1)]
         assert rows[2].offline_replicas == [3]
@@ -79,11 +81,15 @@ async def told(cluster: LocalCluster, listener_name: str) -> None:
 
 def test_clients_of_each_listener_receive_its_own_addresses(tmp_path: Path) -> None:
     async def run() -> None:
-        cluster = LocalCluster([configuration(tmp_path, each) for each in BROKERS], str(tmp_path), lambda _broker_id: quiet_logger())
+        cluster = LocalCluster(
+            [configuration(tmp_path, each) for each in BROKERS], str(tmp_path), lambda _broker_id: quiet_logger()
+        )
         await cluster.start()
         try:
             client = await WireClient.connect(HOST, cluster.brokers[1].ports["OUTSIDE"])
-            topic = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=ASSIGNMENTS, configs=[])
+            topic = CreatableTopic(
+                name="t", num_partitions=-1, replication_factor=-1, assignments=ASSIGNMENTS, configs=[]
+            )
             made = await client.send(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7)
             assert made.topics[0].error_code == ErrorCode.NONE, made.topics[0].error_message
             client.close()

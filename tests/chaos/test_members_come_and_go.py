@@ -107,7 +107,9 @@ class GroupHistory:
                     if known[place][1] > highest:
                         highest, which = known[place][1:]
                     place += 1
-                assert offset >= highest, f"partition {partition}: {highest} was {which}, and {offset} is returned at {began:.3f}"
+                assert offset >= highest, (
+                    f"partition {partition}: {highest} was {which}, and {offset} is returned at {began:.3f}"
+                )
 
 
 def test_the_history_detects_two_owners_and_offsets_that_go_back() -> None:
@@ -157,7 +159,9 @@ class Stage:
     async def _ask(self) -> None:
         for broker_id in self.cluster.awake:
             with contextlib.suppress(OSError):
-                found = await self.cluster.ask(broker_id, FindCoordinatorRequest(coordinator_keys=[GROUP]), FIND_VERSION)
+                found = await self.cluster.ask(
+                    broker_id, FindCoordinatorRequest(coordinator_keys=[GROUP]), FIND_VERSION
+                )
                 if found.coordinators[0].node_id in self.cluster.awake:
                     break
         else:
@@ -235,7 +239,9 @@ async def test_a_partition_has_one_owner_and_its_offset_never_goes_back(tmp_path
             end, due = time.monotonic() + SECONDS, [*first]
             while time.monotonic() < end or due:
                 await stage.strike(due.pop(0) if due else stage.random.choice(faults))
-                await asyncio.sleep(stage.random.uniform(0, 2) * min(SECONDS, 12) / len(first) * (time.monotonic() < end))
+                await asyncio.sleep(
+                    stage.random.uniform(0, 2) * min(SECONDS, 12) / len(first) * (time.monotonic() < end)
+                )
                 assert stage.history.faults == []
             await stage.settle()
         finally:

@@ -36,7 +36,13 @@ WHOLE_FRAME_BYTES = 45_000
 ROWS_MAX = 90_000
 AT_ONCE = 6
 MANY_AT_ONCE, MANY_FRAME_BYTES = 50, 20_000
-MANY_AT_ONCE_KEYS = (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA, ApiKey.DELETE_RECORDS, ApiKey.CONSUMER_GROUP_DESCRIBE)
+MANY_AT_ONCE_KEYS = (
+    ApiKey.PRODUCE,
+    ApiKey.FETCH,
+    ApiKey.METADATA,
+    ApiKey.DELETE_RECORDS,
+    ApiKey.CONSUMER_GROUP_DESCRIBE,
+)
 """One API takes up to a minute: ALL_APIS=1 has the others. The answer of the last one is thirteen times as large as its request."""
 WRITTEN_FRAME_BYTES = 4_000
 """Of ALTER_CLIENT_QUOTAS, whose rows are all written to the metadata: a hundred thousand would take minutes."""
@@ -59,7 +65,10 @@ def largest(key: ApiKey, version: int, *, deep: bool, size: int = FRAME_BYTES) -
 
 
 def ask(address: tuple[str, int], frame: bytes, answer: bytearray) -> int:
-    """Send a frame; the answer's bytes behind its size go into `answer` as far as it has room. Returns how many there were."""
+    """Send a frame; the answer's bytes behind its size go into `answer` as far as it has room.
+
+    Returns how many there were.
+    """
     with socket.create_connection(address, timeout=900) as client:
         client.sendall(frame)
         head = client.recv(4, socket.MSG_WAITALL)
@@ -79,7 +88,11 @@ class Measured:
     @classmethod
     def start(cls) -> tuple[str, int]:
         """Its address."""
-        config = {"auto.create.topics.enable": "false", "group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "1"}
+        config = {
+            "auto.create.topics.enable": "false",
+            "group.initial.rebalance.delay.ms": "0",
+            "offsets.topic.num.partitions": "1",
+        }
         cls.cluster = LowtideCluster(config=config)
         cls.cluster.start()
         cls.address = (cls.cluster.host, cls.cluster.port)
@@ -135,13 +148,18 @@ def check_one(broker: Broker, key: ApiKey, size: int, version: int, *, deep: boo
 
 
 def forms(key: ApiKey) -> list[tuple[int, bool]]:
-    """Versions, and whether the rows are at the lowest level that the request has. The newest and deepest comes first."""
+    """Versions, and whether the rows are at the lowest level that the request has.
+
+    The newest and deepest comes first.
+    """
     versions = sorted({API[key].min_version, API[key].max_version}, reverse=True)
     every = [(version, deep) for version in versions for deep in (True, False)]
     return [form for form in every if LargeFrames(2, deep=form[1], names=["n"]).frame(key, form[0]) is not None]
 
 
-@pytest.mark.parametrize("key", [pytest.param(key, marks=() if key == TASTE else pytest.mark.full, id=key.name) for key in KEYS])
+@pytest.mark.parametrize(
+    "key", [pytest.param(key, marks=() if key == TASTE else pytest.mark.full, id=key.name) for key in KEYS]
+)
 def test_one_request(broker: Broker, key: ApiKey) -> None:
     version, deep = forms(key)[0]
     check_one(broker, key, WHOLE_FRAME_BYTES if key == TASTE else FRAME_BYTES, version, deep=deep)
@@ -163,7 +181,9 @@ def test_fifty_at_once(broker: Broker, key: ApiKey) -> None:
     for deep in (False, True):
         if LargeFrames(2, deep=deep, names=["n"]).frame(key, version) is None:
             continue
-        frame, _ = largest(key, version, deep=deep, size=WRITTEN_FRAME_BYTES if key == ApiKey.ALTER_CLIENT_QUOTAS else MANY_FRAME_BYTES)
+        frame, _ = largest(
+            key, version, deep=deep, size=WRITTEN_FRAME_BYTES if key == ApiKey.ALTER_CLIENT_QUOTAS else MANY_FRAME_BYTES
+        )
         allowed = MANY_AT_ONCE * FACTOR * len(frame) + BUFFERS_BYTES
         peak = broker.peak_of([frame] * MANY_AT_ONCE)
         assert peak < allowed, f"{peak} bytes for {MANY_AT_ONCE} frames of {len(frame)}"

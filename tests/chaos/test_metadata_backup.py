@@ -50,7 +50,9 @@ MORE = [b"more %d" % number for number in range(20)]
 X = 15
 LIMIT_S = 60.0
 
-needs_etcd = pytest.mark.skipif(missing() is not None or shutil.which(CONTROL_PROGRAM) is None, reason="etcd or etcdctl is missing")
+needs_etcd = pytest.mark.skipif(
+    missing() is not None or shutil.which(CONTROL_PROGRAM) is None, reason="etcd or etcdctl is missing"
+)
 
 
 def command(*words: str) -> list[str]:
@@ -77,11 +79,16 @@ async def create(broker: ServeProcess, topic: str, configs: dict[str, str]) -> N
 
 
 async def produce(broker: ServeProcess, topic: str, values: list[bytes]) -> None:
-    assert only_row(await asked(broker, produce_request(topic, 0, values), PRODUCE_VERSION)).error_code == ErrorCode.NONE
+    assert (
+        only_row(await asked(broker, produce_request(topic, 0, values), PRODUCE_VERSION)).error_code == ErrorCode.NONE
+    )
 
 
 async def bounds(broker: ServeProcess, topic: str) -> tuple[int, int]:
-    rows = [only_row(await asked(broker, offsets_request(topic, 0, each), LIST_OFFSETS_VERSION)) for each in (EARLIEST, LATEST)]
+    rows = [
+        only_row(await asked(broker, offsets_request(topic, 0, each), LIST_OFFSETS_VERSION))
+        for each in (EARLIEST, LATEST)
+    ]
     assert {row.error_code for row in rows} == {ErrorCode.NONE}
     return rows[0].offset, rows[1].offset
 
@@ -136,7 +143,10 @@ async def test_one_broker_loses_its_metadata(tmp_path: Path) -> None:
 
 
 async def test_one_broker_loses_its_disk(tmp_path: Path) -> None:
-    """Topics, with their ids and configurations, come back without records. The old directory is refused, should it turn up again."""
+    """Topics, with their ids and configurations, come back without records.
+
+    The old directory is refused, should it turn up again.
+    """
     directory, found, file = tmp_path / "log", tmp_path / "found", tmp_path / "backup"
     async with ServeProcess(directory) as broker:
         await create(broker, EARLY, {"retention.bytes": "12345"})
@@ -151,7 +161,10 @@ async def test_one_broker_loses_its_disk(tmp_path: Path) -> None:
     restore = ["restore", str(file), "--metadata", str(directory / METADATA_FILE), "--yes"]
     assert "what broker 0 knows is missing" in await lowtide(*restore, code=1)
     printed = await lowtide(*restore, "--without", "0")
-    assert f"{EARLY}-0: no sound log of its only replica is given; broker 0 leads it with what it has when it starts" in printed
+    assert (
+        f"{EARLY}-0: no sound log of its only replica is given; broker 0 leads it with what it has when it starts"
+        in printed
+    )
     async with ServeProcess(directory) as broker:
         assert await topics_of(broker) == ids
         assert await bounds(broker, EARLY) == (0, 0)
@@ -175,7 +188,10 @@ async def test_a_damaged_backup_is_refused_by_its_name(tmp_path: Path) -> None:
     await lowtide("backup", "--to", str(file), "--log-dirs", str(directory))
     assert "cluster id" in await lowtide("backup", "--verify", str(file))
     file.write_bytes(file.read_bytes()[:-10])
-    for words in (["backup", "--verify", str(file)], ["restore", str(file), "--log-dirs", str(directory), "--replace", "--yes"]):
+    for words in (
+        ["backup", "--verify", str(file)],
+        ["restore", str(file), "--log-dirs", str(directory), "--replace", "--yes"],
+    ):
         printed = await lowtide(*words, code=1)
         assert f"{file}: it is cut off or damaged" in printed
         assert printed.count("\n") == 1
@@ -201,14 +217,18 @@ async def test_a_restore_that_is_killed_is_refused_by_brokers_and_continued(tmp_
     place = directory / METADATA_FILE
     restore = command("restore", str(file), "--metadata", str(place), "--without", "0", "--yes")
     async with asyncio.timeout(LIMIT_S):
-        while DEFAULT_PREFIX + keys.SUSPENSION not in keys_of(place):  # One that was quicker than this look is made again.
+        while DEFAULT_PREFIX + keys.SUSPENSION not in keys_of(
+            place
+        ):  # One that was quicker than this look is made again.
             lose_metadata(directory)
             await killed_when_it_writes(restore, place)
     assert len(keys_of(place)) < 30_000
     refused = await asyncio.to_thread(run_to_end, serve_command(directory))
     assert refused.returncode == 2
     assert "a restore is under way, or was cut off" in refused.stderr
-    assert "is suspended" in await lowtide("backup", "--to", str(tmp_path / "other"), "--log-dirs", str(directory), code=1)
+    assert "is suspended" in await lowtide(
+        "backup", "--to", str(tmp_path / "other"), "--log-dirs", str(directory), code=1
+    )
     await lowtide(*restore[3:])
     assert len(keys_of(place)) > 30_000
     assert DEFAULT_PREFIX + keys.SUSPENSION not in keys_of(place)
@@ -236,7 +256,10 @@ def keys_of(place: Path) -> set[bytes]:
 
 @needs_etcd
 async def test_a_cluster_loses_its_etcd(tmp_path: Path) -> None:
-    """The backup was made under load; broker 3 was away since. Records, deletes and topics from after the backup are there."""
+    """The backup was made under load; broker 3 was away since.
+
+    Records, deletes and topics from after the backup are there.
+    """
     async with ClusterProcesses(tmp_path) as cluster:
         address = ("--metadata", f"etcd://{cluster.etcd.endpoint}")
         file = str(tmp_path / "backup")
@@ -294,7 +317,9 @@ async def test_a_cluster_loses_everything(tmp_path: Path) -> None:
         await lowtide("cluster", "elect", "--unclean", "--yes", "--bootstrap-server", cluster.bootstrap)
         await cluster.until_in_sync(EARLY)
         await cluster.acknowledged(EARLY, lambda leader: cluster.produce(leader, EARLY, VALUES))
-        described = await lowtide("topics", "describe", EARLY, "--output", "json", "--bootstrap-server", cluster.bootstrap)
+        described = await lowtide(
+            "topics", "describe", EARLY, "--output", "json", "--bootstrap-server", cluster.bootstrap
+        )
         assert '"12345"' in described
 
 

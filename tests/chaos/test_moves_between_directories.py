@@ -12,7 +12,11 @@ import pytest
 
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.alter_replica_log_dirs import AlterReplicaLogDir, AlterReplicaLogDirsRequest, AlterReplicaLogDirTopic
+from lowtide.protocol.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from lowtide.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from lowtide.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
@@ -42,7 +46,9 @@ class History:
         return ServeProcess(self.paths[0], f"log.dirs={','.join(map(str, self.paths))}", "log.segment.bytes=1048576")
 
     def folders(self) -> list[str]:
-        return [path.name for root in self.paths for path in root.iterdir() if path.is_dir() and path.name.startswith(TOPIC)]
+        return [
+            path.name for root in self.paths for path in root.iterdir() if path.is_dir() and path.name.startswith(TOPIC)
+        ]
 
     async def ask(self, client: WireClient, request: Any, version: int) -> Any:
         async with asyncio.timeout(LIMIT_S):
@@ -55,7 +61,9 @@ class History:
 
     async def produce(self, client: WireClient, value: bytes) -> None:
         row = PartitionProduceData(index=0, records=build_batch([(1, None, value, ())]))
-        request = ProduceRequest(acks=-1, timeout_ms=5000, topic_data=[TopicProduceData(name=TOPIC, partition_data=[row])])
+        request = ProduceRequest(
+            acks=-1, timeout_ms=5000, topic_data=[TopicProduceData(name=TOPIC, partition_data=[row])]
+        )
         answer = (await self.ask(client, request, 9)).responses[0].partition_responses[0]
         assert answer.error_code == ErrorCode.NONE
         self.written[answer.base_offset] = value
@@ -77,7 +85,12 @@ class History:
     async def places(self, client: WireClient) -> dict[str, bool]:
         """By directory, whether it has the future log, and not the partition's."""
         answer = await self.ask(client, DescribeLogDirsRequest(topics=None), 5)
-        return {row.log_dir: part.is_future_key for row in answer.results for topic in row.topics for part in topic.partitions}
+        return {
+            row.log_dir: part.is_future_key
+            for row in answer.results
+            for topic in row.topics
+            for part in topic.partitions
+        }
 
     async def earliest(self, client: WireClient) -> int:
         topic = ListOffsetsTopic(name=TOPIC, partitions=[ListOffsetsPartition(partition_index=0, timestamp=-2)])

@@ -95,8 +95,15 @@ async def test_a_broker_is_drained_returns_and_is_replaced(tmp_path: Path) -> No
             clients.create_task(load.read_all())
             try:
                 rehearsed = await lowtide(cluster, "drain", 1, "--dry-run")
-                assert [row["to"] for row in rehearsed["moves"] if row["topic"] == TOPIC] == [[4, 2, 3], [2, 3, 4], [3, 4, 2], [4, 2, 3]]
-                drained = await lowtide(cluster, "drain", 1, "--yes", "--undo", undo, "--throttle", 50_000_000, "--at-once", 2)
+                assert [row["to"] for row in rehearsed["moves"] if row["topic"] == TOPIC] == [
+                    [4, 2, 3],
+                    [2, 3, 4],
+                    [3, 4, 2],
+                    [4, 2, 3],
+                ]
+                drained = await lowtide(
+                    cluster, "drain", 1, "--yes", "--undo", undo, "--throttle", 50_000_000, "--at-once", 2
+                )
                 assert drained["moves"] == rehearsed["moves"]
                 await until_on(cluster, 2, 3, 4)
                 assert (await lowtide(cluster, "drain", 1, "--yes"))["moves"] == []
@@ -105,7 +112,11 @@ async def test_a_broker_is_drained_returns_and_is_replaced(tmp_path: Path) -> No
                 await until_on(cluster, 1, 2, 3)
                 await lowtide(cluster, "elect")
                 described = await lowtide(cluster, "status")
-                assert (described["without_leader"], described["under_replicated"], described["reassignments"]) == ([], [], [])
+                assert (described["without_leader"], described["under_replicated"], described["reassignments"]) == (
+                    [],
+                    [],
+                    [],
+                )
 
                 refused = await lowtide(cluster, "unregister", 1, "--yes", code=1)
                 assert "broker 1 has replicas of" in refused["error"]["message"]
@@ -121,7 +132,10 @@ async def test_a_broker_is_drained_returns_and_is_replaced(tmp_path: Path) -> No
 async def test_no_client_meets_an_error_while_a_broker_is_drained_replaced_and_returns(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Broker 1 leads all, and coordinates groups. It is drained, stopped, started with an empty disk, and gets all back."""
+    """Broker 1 leads all, and coordinates groups.
+
+    It is drained, stopped, started with an empty disk, and gets all back.
+    """
     caplog.set_level(logging.CRITICAL, logger="kafka")
     caplog.set_level(logging.CRITICAL, logger="aiokafka")
     undo = tmp_path / "undo.json"

@@ -59,12 +59,16 @@ async def test_the_metadata_of_one_broker_are_recovered(tmp_path: Path) -> None:
             for path in directory.glob(f"{METADATA_FILE}*"):
                 path.unlink()
         words = ["--log-dirs", str(directory)]
-        before = {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file() and "lock" not in path.name}
+        before = {
+            path.name: path.read_bytes() for path in directory.iterdir() if path.is_file() and "lock" not in path.name
+        }
         assert (await run("status", *words)).returncode == 1
         rehearsal = await run("recover", *words, "--dry-run")
         assert rehearsal.returncode == 0
         assert "topic late: the store lacks it, it comes back" in rehearsal.stdout
-        assert {path.name: path.read_bytes() for path in directory.iterdir() if path.name in before} == before, "nothing was changed"
+        assert {path.name: path.read_bytes() for path in directory.iterdir() if path.name in before} == before, (
+            "nothing was changed"
+        )
         assert (await run("recover", *words)).returncode == 4, "it asks first"
         assert (await run("recover", *words, "--yes")).returncode == 0
         assert (await run("status", *words)).returncode == 0

@@ -1,7 +1,7 @@
 """Paths between brokers that are cut in one direction: packets of one are lost, packets of the other arrive.
 
-This needs network namespaces, which root has on Linux. Without them the proxies of the other tests remain, which hold requests or
-answers of one connection.
+This needs network namespaces, which root has on Linux. Without them the proxies of the other tests remain, which hold
+requests or answers of one connection.
 """
 
 from __future__ import annotations

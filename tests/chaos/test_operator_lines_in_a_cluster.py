@@ -14,7 +14,11 @@ from lowtide.protocol.messages.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
-from lowtide.protocol.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource, IncrementalAlterConfigsRequest
+from lowtide.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from lowtide.testing.etcd import missing
 
 from .cluster_processes import ClusterProcesses
@@ -55,7 +59,9 @@ async def test_a_cluster_s_events_are_logged(tmp_path: Path) -> None:
         moved = ReassignableTopic(name=TOPIC, partitions=[ReassignablePartition(partition_index=0, replicas=[1, 2, 3])])
         await cluster.ask(1, AlterPartitionReassignmentsRequest(topics=[moved], timeout_ms=10_000), 0)
         begun = await until_told(cluster, "reassignment begins")
-        assert begun["some_partitions"] == [{"partition": f"{TOPIC}-0", "replicas": [1, 2, 3], "adding": [3], "removing": []}]
+        assert begun["some_partitions"] == [
+            {"partition": f"{TOPIC}-0", "replicas": [1, 2, 3], "adding": [3], "removing": []}
+        ]
         ended = await until_told(cluster, "reassignment ends")
         assert ended["some_partitions"] == [{"partition": f"{TOPIC}-0", "replicas": [1, 2, 3]}]
 
@@ -72,7 +78,9 @@ async def test_a_cluster_s_events_are_logged(tmp_path: Path) -> None:
             file.write(b"torn")
         await cluster.start(1)
         await until_told(cluster, "broker is unfenced", broker=1)
-        recovered = await until_told(cluster, "log directory is recovered after an unclean stop", directory=str(cluster.directories[1]))
+        recovered = await until_told(
+            cluster, "log directory is recovered after an unclean stop", directory=str(cluster.directories[1])
+        )
         assert (recovered["logs"] >= 1, recovered["bytes_cut"]) == (True, len(b"torn"))
         assert recovered["duration_ms"] >= 0
         mended = await until_told(cluster, "log is repaired", partition=f"{TOPIC}-0")

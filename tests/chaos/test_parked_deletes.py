@@ -18,7 +18,14 @@ from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest
 from lowtide.simulation.client import ConnectionLostError
 from lowtide.testing.etcd import missing
 
-from .asking import DELETE_RECORDS_VERSION, DELETE_TOPICS_VERSION, PRODUCE_VERSION, delete_request, only_row, produce_request
+from .asking import (
+    DELETE_RECORDS_VERSION,
+    DELETE_TOPICS_VERSION,
+    PRODUCE_VERSION,
+    delete_request,
+    only_row,
+    produce_request,
+)
 from .cluster_processes import ClusterProcesses
 from .moving import elect_preferred, reassign
 
@@ -36,7 +43,9 @@ it."""
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[ClusterProcesses]:
     """Followers that do not fetch stay in the ISR for long, so that deletes stay parked; brokers on a busy machine keep their sessions."""
-    async with ClusterProcesses(tmp_path, "replica.lag.time.max.ms=60000", "broker.session.timeout.ms=6000", links=True) as made:
+    async with ClusterProcesses(
+        tmp_path, "replica.lag.time.max.ms=60000", "broker.session.timeout.ms=6000", links=True
+    ) as made:
         yield made
         made.check_no_faults()
 
@@ -84,7 +93,10 @@ async def led_by_1(cluster: ClusterProcesses, replicas: list[int]) -> None:
 
 
 async def test_leadership_moved_under_a_parked_delete(cluster: ClusterProcesses) -> None:
-    """The client learns at once that another broker leads. It repeats the delete there, which succeeds, as the follower fetches there."""
+    """The client learns at once that another broker leads.
+
+    It repeats the delete there, which succeeds, as the follower fetches there.
+    """
     await led_by_1(cluster, [2, 1, 3])
     parked = await Parked.at(cluster, 1)
     await elect_preferred(cluster, TOPIC)
@@ -130,14 +142,19 @@ async def test_topic_deleted_under_a_parked_delete(cluster: ClusterProcesses) ->
     """A re-created topic of the same name does not complete it."""
     await led_by_1(cluster, [1, 2, 3])
     parked = await Parked.at(cluster, 1)
-    answer = await cluster.ask(2, DeleteTopicsRequest(topic_names=[TOPIC], timeout_ms=5000), DELETE_TOPICS_VERSION, limit_s=10.0)
+    answer = await cluster.ask(
+        2, DeleteTopicsRequest(topic_names=[TOPIC], timeout_ms=5000), DELETE_TOPICS_VERSION, limit_s=10.0
+    )
     assert answer.responses[0].error_code == ErrorCode.NONE
     row = await parked.row()
     assert row.error_code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 async def test_leader_stopped_under_a_parked_delete(cluster: ClusterProcesses) -> None:
-    """A clean stop: the leader hands over, answers the client, and does not wait for the follower. The next leader has the delete."""
+    """A clean stop: the leader hands over, answers the client, and does not wait for the follower.
+
+    The next leader has the delete.
+    """
     await led_by_1(cluster, [1, 2, 3])
     parked = await Parked.at(cluster, 1)
     begun = time.monotonic()

@@ -49,7 +49,12 @@ class Written:
         self.acknowledged: set[bytes] = set()
         self.failed: list[KafkaError] = []
         self._count = 0
-        settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 1, "message.timeout.ms": WAIT_S * 1000}
+        settings = {
+            "bootstrap.servers": bootstrap,
+            "enable.idempotence": True,
+            "linger.ms": 1,
+            "message.timeout.ms": WAIT_S * 1000,
+        }
         self.producer = Producer({**settings, **QUIET})
 
     def write(self, count: int) -> None:
@@ -78,7 +83,13 @@ class Written:
 def read(bootstrap: str, topic: str) -> dict[int, list[bytes]]:
     """All that is in a topic, by partition."""
     consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "g", "enable.auto.commit": False, "enable.partition.eof": True, **QUIET}
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "g",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            **QUIET,
+        }
     )
     try:
         partitions = consumer.list_topics(topic, timeout=WAIT_S).topics[topic].partitions
@@ -183,7 +194,9 @@ def test_the_supervisor_is_killed(tmp_path: Path) -> None:
         several.kill_supervisor()
         first = several.lines
         several.join()
-        assert [line["reason"] for line in first if line["event"] == "stopping" and "node_id" in line], "they stop in order"
+        assert [line["reason"] for line in first if line["event"] == "stopping" and "node_id" in line], (
+            "they stop in order"
+        )
         several.launch()
         several.wait_until_all_serve()
         assert_all_there(several.bootstrap, written)
@@ -197,7 +210,9 @@ def test_a_start_waits_for_brokers_of_a_killed_supervisor(tmp_path: Path) -> Non
     folder.mkdir(parents=True)
     lock = OsFileSystem().lock(f"{folder}/.lock")
     with SeveralProcesses(tmp_path, 2) as several:
-        several.wait_for(lambda: several.found("a broker that was started earlier still uses a log directory, and is waited for"))
+        several.wait_for(
+            lambda: several.found("a broker that was started earlier still uses a log directory, and is waited for")
+        )
         assert not several.found("starting")
         assert not (tmp_path / "lowtide-metadata.sqlite").exists()
         lock.release()
@@ -253,7 +268,10 @@ def test_a_broker_that_cannot_start_stops_the_first_start(tmp_path: Path) -> Non
 
 
 def test_a_broker_that_does_not_stay_up_is_no_harm_to_the_others(tmp_path: Path) -> None:
-    """It is tried again, each time later; after some times the supervisor says so for the last time. Repaired, it serves again."""
+    """It is tried again, each time later; after some times the supervisor says so for the last time.
+
+    Repaired, it serves again.
+    """
     with SeveralProcesses(tmp_path, 2) as several:
         several.wait_until_all_serve()
         create(several.bootstrap, "t", 4)
@@ -274,7 +292,10 @@ def test_a_broker_that_does_not_stay_up_is_no_harm_to_the_others(tmp_path: Path)
 
 
 def test_one_process_becomes_three_and_three_become_one(tmp_path: Path) -> None:
-    """One broker's directory is that of the first of three. Back is refused until the others' partitions are elsewhere."""
+    """One broker's directory is that of the first of three.
+
+    Back is refused until the others' partitions are elsewhere.
+    """
     with SeveralProcesses(tmp_path, None) as alone:
         alone.wait_for(lambda: alone.found("ready"))
         address = alone.found("ready")[0]["address"]
@@ -306,7 +327,9 @@ def test_one_process_becomes_three_and_three_become_one(tmp_path: Path) -> None:
         several.wait_until_all_serve()
         for broker in ("2", "3"):
             command = [sys.executable, "-m", "lowtide.cli.main", "cluster", "replace", broker, "1", "--yes"]
-            done = subprocess.run([*command, "--bootstrap-server", several.bootstrap], capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                [*command, "--bootstrap-server", several.bootstrap], capture_output=True, text=True, check=False
+            )
             assert done.returncode == 0, (done.stdout, done.stderr)
         assert several.stop() == 0
     with SeveralProcesses(tmp_path, None) as alone:
@@ -340,7 +363,9 @@ def test_one_address_has_the_metrics_of_all(tmp_path: Path) -> None:
         samples = [sample for family in parse_text(visit(f"{url}/metrics")[1]) for sample in family.samples]
         assert len({(sample.name, frozenset(sample.labels.items())) for sample in samples}) == len(samples)
         received = {
-            sample.labels["node_id"]: sample.value for sample in samples if sample.name == MESSAGES and sample.labels.get("topic") == "t"
+            sample.labels["node_id"]: sample.value
+            for sample in samples
+            if sample.name == MESSAGES and sample.labels.get("topic") == "t"
         }
         assert set(received) == {"1", "2"}
         assert sum(received.values()) == 100
@@ -377,7 +402,10 @@ def test_replicas_are_on_different_machines(tmp_path: Path) -> None:
             other.wait_until_all_serve()
             create(other.bootstrap, "t", 8, factor=2)
             partitions = (
-                AdminClient({"bootstrap.servers": other.bootstrap, **QUIET}).list_topics("t", timeout=WAIT_S).topics["t"].partitions
+                AdminClient({"bootstrap.servers": other.bootstrap, **QUIET})
+                .list_topics("t", timeout=WAIT_S)
+                .topics["t"]
+                .partitions
             )
             assert all({broker // 10 for broker in each.replicas} == {1, 2} for each in partitions.values())
             assert {broker for each in partitions.values() for broker in each.replicas} == {10, 11, 20, 21}

@@ -85,7 +85,9 @@ class Client:
         assert row.error_code == ErrorCode.NONE, ErrorCode(row.error_code)
 
     async def offset(self, timestamp: int) -> int:
-        return int((await self.ask_leader(asking.offsets_request(self.name, 0, timestamp), asking.LIST_OFFSETS_VERSION)).offset)
+        return int(
+            (await self.ask_leader(asking.offsets_request(self.name, 0, timestamp), asking.LIST_OFFSETS_VERSION)).offset
+        )
 
     async def read(self, start: int, end: int) -> bytes:
         """The batches from that of `start` to that before `end`."""
@@ -164,7 +166,9 @@ def test_all_bytes_move_and_nothing_stays_behind(cluster: LowtideCluster, many: 
             assert (await client.partition()).leader_id == 3
             assert [await client.offset(asking.EARLIEST), await client.offset(asking.LATEST)] == [start, end]
             assert await client.read(start, end) == before
-            assert b"".join(client.files(3).values()) == before, "the whole batch that straddles the start, and nothing before it"
+            assert b"".join(client.files(3).values()) == before, (
+                "the whole batch that straddles the start, and nothing before it"
+            )
             row = await client.ask_leader(asking.fetch_request(client.name, 0, start - 1), asking.FETCH_VERSION)
             assert row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
             assert await client.produce([b"on"]) == end

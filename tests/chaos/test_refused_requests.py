@@ -140,7 +140,9 @@ def test_rows_of_a_refused_request_are_named(client: Client) -> None:
 def test_refused_produce_without_acknowledgement_closes_the_connection(client: Client) -> None:
     """Its client reads no response."""
     rows = [PartitionProduceData(index=number, records=b"") for number in range(ROWS_MAX + 1)]
-    request = ProduceRequest(transactional_id=None, acks=0, timeout_ms=1000, topic_data=[TopicProduceData(name="x", partition_data=rows)])
+    request = ProduceRequest(
+        transactional_id=None, acks=0, timeout_ms=1000, topic_data=[TopicProduceData(name="x", partition_data=rows)]
+    )
     assert client.ask(framed(ApiKey.PRODUCE, 9, codec_for(ProduceRequest, 9).encode(request))) is None
 
 
@@ -148,7 +150,12 @@ def test_a_very_large_field_is_refused_before_it_is_copied(client: Client, execu
     """A copy of it would block the loop for a time proportional to its size."""
     protocol = JoinGroupRequestProtocol(name="range", metadata=bytes(FIELD_BYTES))
     request = JoinGroupRequest(
-        group_id="g", session_timeout_ms=10_000, rebalance_timeout_ms=10_000, member_id="", protocol_type="consumer", protocols=[protocol]
+        group_id="g",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        member_id="",
+        protocol_type="consumer",
+        protocols=[protocol],
     )
     answer = client.ask(framed(ApiKey.JOIN_GROUP, 5, codec_for(JoinGroupRequest, 5).encode(request)))
     assert answer is not None

@@ -43,7 +43,11 @@ async def all_agree(cluster: ClusterProcesses, start: int, end: int) -> None:
         row, records = await cluster.fetch(broker_id, TOPIC, start)
         below, nothing = await cluster.fetch(broker_id, TOPIC, start - 1) if start else (None, {})
         assert not nothing, f"broker {broker_id} serves {nothing}"
-        return row.error_code == ErrorCode.NONE and sorted(records) == list(range(start, end)) and row.log_start_offset == start
+        return (
+            row.error_code == ErrorCode.NONE
+            and sorted(records) == list(range(start, end))
+            and row.log_start_offset == start
+        )
 
     for broker_id in cluster.ids:
         await cluster.until(f"broker {broker_id} shows {start} to {end}", lambda broker_id=broker_id: agrees(broker_id))
@@ -73,7 +77,10 @@ async def test_a_follower_back_with_an_empty_directory(cluster: ClusterProcesses
 
 
 async def test_a_broker_back_with_an_old_directory(cluster: ClusterProcesses, tmp_path: Path) -> None:
-    """As it was before later records and a delete. Alone it cannot lead: only a replica with everything may be elected."""
+    """As it was before later records and a delete.
+
+    Alone it cannot lead: only a replica with everything may be elected.
+    """
     await filled(cluster)
     assert await cluster.terminate(3) == 0
     old = tmp_path / "old"
@@ -115,7 +122,9 @@ async def test_a_broker_with_another_brokers_directory(cluster: ClusterProcesses
 
 async def test_directories_are_swapped_under_load(cluster: ClusterProcesses) -> None:
     """A follower loses its directory repeatedly while clients work."""
-    await cluster.create_topic(TOPIC, [[1, 2, 3]], configs={"internal.segment.bytes": "20000", "file.delete.delay.ms": "0"})
+    await cluster.create_topic(
+        TOPIC, [[1, 2, 3]], configs={"internal.segment.bytes": "20000", "file.delete.delay.ms": "0"}
+    )
     work = PartitionWork(cluster, TOPIC)
     work.start()
     try:

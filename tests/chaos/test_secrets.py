@@ -35,7 +35,12 @@ SETTINGS = (
 
 
 def client(port: int, user: str, password: str, mechanism: str = "PLAIN") -> AdminClient:
-    login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism, "sasl.username": user, "sasl.password": password}
+    login = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": mechanism,
+        "sasl.username": user,
+        "sasl.password": password,
+    }
     return AdminClient({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0, **login})
 
 
@@ -74,7 +79,11 @@ async def test_a_broker_keeps_its_secrets(tmp_path: Path) -> None:
     assert "login refused" in said
     assert MARKER not in said
     assert not list(open_to_others(tmp_path / "data"))
-    assert not [path for path in (tmp_path / "data").rglob("*") if path.is_file() and f"{MARKER}-carol".encode() in path.read_bytes()]
+    assert not [
+        path
+        for path in (tmp_path / "data").rglob("*")
+        if path.is_file() and f"{MARKER}-carol".encode() in path.read_bytes()
+    ]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +92,12 @@ async def test_a_broker_keeps_its_secrets(tmp_path: Path) -> None:
         (LISTENERS, f"{JAAS}=no.such.LoginModule required password={MARKER};"),
         (LISTENERS, f'{JAAS}={PLAIN} user_b="{MARKER}'),
         ("listeners=SSL://127.0.0.1:0", "ssl.keystore.location=/no/such/file", f"ssl.keystore.password={MARKER}"),
-        ("listeners=SSL://127.0.0.1:0", "ssl.keystore.type=PEM", f"ssl.keystore.key={MARKER}", f"ssl.keystore.certificate.chain={MARKER}"),
+        (
+            "listeners=SSL://127.0.0.1:0",
+            "ssl.keystore.type=PEM",
+            f"ssl.keystore.key={MARKER}",
+            f"ssl.keystore.certificate.chain={MARKER}",
+        ),
     ],
     ids=["another login module", "a string without its end", "no key store", "a key that is none"],
 )
@@ -116,7 +130,10 @@ def write_and_delete(port: int) -> None:
 
 
 async def test_no_other_user_of_the_machine_reads_what_a_broker_writes(tmp_path: Path) -> None:
-    """Whatever the umask is. At its start a broker takes their rights to what an older version, or Apache Kafka, has left."""
+    """Whatever the umask is.
+
+    At its start a broker takes their rights to what an older version, or Apache Kafka, has left.
+    """
     above = tmp_path / "new"
     audited = "lowtide.audit.log=file", "lowtide.audit.file=audit.log"
     settings = "listeners=PLAINTEXT://127.0.0.1:0", "offsets.topic.num.partitions=1", *audited

@@ -25,7 +25,10 @@ from lowtide.testing.etcd import missing
 from lowtide.testing.free_ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
-OPEN, SECURE = (yaml.safe_load((ROOT / name).read_text(encoding="utf-8")) for name in ("docker-compose.yml", "docker-compose.secure.yml"))
+OPEN, SECURE = (
+    yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
+    for name in ("docker-compose.yml", "docker-compose.secure.yml")
+)
 BROKERS = ("broker-1", "broker-2", "broker-3")
 LIMIT_S = 120.0
 
@@ -40,13 +43,17 @@ class Services:
         self.client = folder / "client-here"
         etcd, peer, *ports = free_ports(2 + 4 * len(BROKERS))
         self._peer = peer
-        self._inside, self._outside, self._http, self._https = (dict(zip(BROKERS, ports[kind::4], strict=True)) for kind in range(4))
+        self._inside, self._outside, self._http, self._https = (
+            dict(zip(BROKERS, ports[kind::4], strict=True)) for kind in range(4)
+        )
         self._etcd = etcd
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def here(self, text: str, service: str = "") -> str:
         """A word of the files, with what stands for it on this machine."""
-        text = text.replace("/tmp/observer", f"{self.folder}/observer").replace("/run/observer", f"{self.folder}/observer")  # noqa: S108
+        text = text.replace("/tmp/observer", f"{self.folder}/observer").replace(
+            "/run/observer", f"{self.folder}/observer"
+        )  # noqa: S108
         text = text.replace("${CLIENT_PATH:-.}", str(self.client)).replace("/etc/lowtide", str(self.folder / "secure"))
         for number, name in enumerate(BROKERS, 1):
             text = text.replace(f"${{PORT_{number}:-{9091 + number}}}", str(self._outside[name]))
@@ -71,13 +78,22 @@ class Services:
         words, environment = self.words(service), {**os.environ, "ETCDCTL_API": "3"}
         if service == "etcd":
             peer = f"http://127.0.0.1:{self._peer}"
-            words += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"etcd={peer}"]
+            words += [
+                "--listen-peer-urls",
+                peer,
+                "--initial-advertise-peer-urls",
+                peer,
+                "--initial-cluster",
+                f"etcd={peer}",
+            ]
         else:
             given = OPEN["services"][service]["environment"] | SECURE["services"][service]["environment"]
             environment |= {name: self.here(text, service) for name, text in given.items()}
             environment["LOWTIDE_LOG_DIRS"] = str(self.folder / service)
             words = [*COMMAND, *words]
-        self._processes[service] = subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._processes[service] = subprocess.Popen(
+            words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
 
     async def until_healthy(self, *services: str) -> None:
         """By the health checks of the files."""
@@ -85,7 +101,9 @@ class Services:
         for service in services:
             _, program, *words = self.check(service)
             command = [sys.executable if program == "python3" else program, *words]
-            while (await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=LIMIT_S)).returncode != 0:
+            while (
+                await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=LIMIT_S)
+            ).returncode != 0:
                 assert self._processes[service].poll() is None, f"{service} ended"
                 assert time.monotonic() < until, f"{service} is not healthy"
                 await asyncio.sleep(0.1)
@@ -99,7 +117,9 @@ class Services:
         (self.folder / "observer").mkdir(exist_ok=True)
         shell, option, script = SECURE["services"]["observer"]["entrypoint"]
         path = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-        done = subprocess.run([shell, option, self.here(script)], capture_output=True, text=True, timeout=LIMIT_S, env=path, check=False)
+        done = subprocess.run(
+            [shell, option, self.here(script)], capture_output=True, text=True, timeout=LIMIT_S, env=path, check=False
+        )
         assert done.returncode == 0, done.stderr
 
     def metrics(self, broker: str, password: str) -> int:
@@ -154,13 +174,17 @@ async def test_the_services_of_a_secure_cluster(tmp_path: Path) -> None:
             assert await asyncio.to_thread(services.metrics, broker, password) == 200
             assert await asyncio.to_thread(services.metrics, broker, "guessed") == 401
         bare = ["etcdctl", *(word for word in services.check("etcd")[2:] if not word.startswith(("--cert", "--key")))]
-        refused = subprocess.run(bare, capture_output=True, timeout=LIMIT_S, env={**os.environ, "ETCDCTL_API": "3"}, check=False)
+        refused = subprocess.run(
+            bare, capture_output=True, timeout=LIMIT_S, env={**os.environ, "ETCDCTL_API": "3"}, check=False
+        )
         assert refused.returncode != 0, "etcd served a client without a certificate"
     finally:
         services.stop()
 
 
 def kcat(conf: str, *words: str, text: str = "") -> str:
-    done = subprocess.run(["kcat", "-F", conf, *words], input=text, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    done = subprocess.run(
+        ["kcat", "-F", conf, *words], input=text, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout

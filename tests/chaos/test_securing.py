@@ -49,7 +49,10 @@ DELETED = 50
 def blocks(title: str) -> list[str]:
     """The indented blocks below a heading of the page."""
     section = PAGE.partition(f"\n## {title}")[2].partition("\n## ")[0]
-    return [re.sub(r"^    ", "", block, flags=re.MULTILINE) for block in re.findall(r"(?:^    .*\n)+", section, re.MULTILINE)]
+    return [
+        re.sub(r"^    ", "", block, flags=re.MULTILINE)
+        for block in re.findall(r"(?:^    .*\n)+", section, re.MULTILINE)
+    ]
 
 
 def settings_of(step: int) -> dict[str, Given]:
@@ -167,7 +170,9 @@ class Rolled:
 
     def tail(self, lines: int = 12) -> str:
         """The last lines of each broker's log, for a message."""
-        return "\n".join(f"{number}: {line}" for number, broker in self._brokers.items() for line in broker.lines[-lines:])
+        return "\n".join(
+            f"{number}: {line}" for number, broker in self._brokers.items() for line in broker.lines[-lines:]
+        )
 
     def faults(self) -> list[str]:
         return [fault for broker in [*self.past, *self._brokers.values()] for fault in broker.faults]
@@ -247,11 +252,17 @@ async def steps(cluster: Rolled, sent: list[int]) -> None:
     folder, at_open = cluster.folder, ("-b", cluster.open)
     properties = ("--command-config", str(folder / "client/admin.properties"))
     assert cluster.lowtide("certificates", str(folder), "-b", cluster.secure).returncode == 0
-    passwords = {user: (folder / f"{user}.password").read_text() for user in ("admin", "broker")} | {"app": "app-password\n"}
+    passwords = {user: (folder / f"{user}.password").read_text() for user in ("admin", "broker")} | {
+        "app": "app-password\n"
+    }
     for user, password in passwords.items():
         added = cluster.lowtide("users", "add", user, *at_open, text=password)
         assert added.returncode == 0, added.stderr
-    login = {"security.protocol": "SASL_SSL", "ssl.ca.location": str(folder / "ca.pem"), "sasl.mechanism": "SCRAM-SHA-512"}
+    login = {
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": str(folder / "ca.pem"),
+        "sasl.mechanism": "SCRAM-SHA-512",
+    }
     app = {"bootstrap.servers": cluster.secure, **login, "sasl.username": "app", "sasl.password": "app-password"}
 
     with working({"bootstrap.servers": cluster.open}, sent) as open_clients:

@@ -78,7 +78,9 @@ async def create(client: WireClient, name: str, partitions: int) -> int:
 
 async def produced(client: WireClient, topic: str) -> list[int]:
     """The error codes of one record for each partition."""
-    rows = [PartitionProduceData(index=number, records=build_batch([(1, None, b"v", ())])) for number in range(PARTITIONS)]
+    rows = [
+        PartitionProduceData(index=number, records=build_batch([(1, None, b"v", ())])) for number in range(PARTITIONS)
+    ]
     request = ProduceRequest(acks=-1, timeout_ms=5000, topic_data=[TopicProduceData(name=topic, partition_data=rows)])
     return [row.error_code for row in (await ask(client, request, 9)).responses[0].partition_responses]
 
@@ -86,7 +88,11 @@ async def produced(client: WireClient, topic: str) -> list[int]:
 async def leaderless(client: WireClient, topic: str) -> list[int]:
     response = await ask(client, MetadataRequest(topics=None), 12)
     [row] = [row for row in response.topics if row.name == topic]
-    return [partition.partition_index for partition in row.partitions if partition.error_code == ErrorCode.LEADER_NOT_AVAILABLE]
+    return [
+        partition.partition_index
+        for partition in row.partitions
+        if partition.error_code == ErrorCode.LEADER_NOT_AVAILABLE
+    ]
 
 
 async def directories(client: WireClient) -> dict[str, int]:
@@ -127,15 +133,21 @@ def test_a_bad_directory_is_offline_and_the_others_serve(disks: Disks, damage: C
         async with disks.process() as broker:
             client = await broker.connect()
             assert await leaderless(client, TOPIC) == lost
-            expected = [ErrorCode.KAFKA_STORAGE_ERROR if number in lost else ErrorCode.NONE for number in range(PARTITIONS)]
+            expected = [
+                ErrorCode.KAFKA_STORAGE_ERROR if number in lost else ErrorCode.NONE for number in range(PARTITIONS)
+            ]
             assert await produced(client, TOPIC) == expected
             assert await directories(client) == {
-                str(path): ErrorCode.KAFKA_STORAGE_ERROR if path == disks.paths[1] else ErrorCode.NONE for path in disks.paths
+                str(path): ErrorCode.KAFKA_STORAGE_ERROR if path == disks.paths[1] else ErrorCode.NONE
+                for path in disks.paths
             }
             assert await create(client, "other", PARTITIONS) == ErrorCode.NONE
             assert await produced(client, "other") == [ErrorCode.NONE] * PARTITIONS
             client.close()
-            assert any(line["event"] == "log directory is offline" and line["directory"] == str(disks.paths[1]) for line in broker.lines)
+            assert any(
+                line["event"] == "log directory is offline" and line["directory"] == str(disks.paths[1])
+                for line in broker.lines
+            )
             assert await broker.terminate() == 0
 
     run(main)
@@ -203,7 +215,9 @@ def test_directories_that_fail_one_by_one(disks: Disks) -> None:
             shutil.rmtree(disks.paths[0])
             client.send(
                 CreateTopicsRequest(
-                    topics=[CreatableTopic(name="last", num_partitions=1, replication_factor=1, assignments=[], configs=[])],
+                    topics=[
+                        CreatableTopic(name="last", num_partitions=1, replication_factor=1, assignments=[], configs=[])
+                    ],
                     timeout_ms=5000,
                 ),
                 7,

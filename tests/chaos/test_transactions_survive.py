@@ -40,7 +40,11 @@ SEED = int(os.environ.get("SEED", "7"))
 LIFE_S = (0.1, 0.5)
 LIMIT_S = 120.0
 TOPIC, PARTITIONS = "moved", 3
-SETTINGS = ("transaction.state.log.num.partitions=3", "offsets.topic.num.partitions=2", "auto.create.topics.enable=false")
+SETTINGS = (
+    "transaction.state.log.num.partitions=3",
+    "offsets.topic.num.partitions=2",
+    "auto.create.topics.enable=false",
+)
 INIT_VERSION, ADD_VERSION, FETCH_VERSION, OFFSET_FETCH_VERSION = 4, 3, 11, 7
 NONE = ErrorCode.NONE
 
@@ -49,7 +53,10 @@ COMES_AGAIN = {ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_
 
 
 class Writer:
-    """The client of one transactional id. Transactions have numbers, which are their records and their committed offsets."""
+    """The client of one transactional id.
+
+    Transactions have numbers, which are their records and their committed offsets.
+    """
 
     produce_version, commit_version, end_version = 9, 3, 3
 
@@ -73,7 +80,9 @@ class Writer:
         while True:
             for kind in (0, 1):
                 await client.request(FindCoordinatorRequest(key_type=kind, coordinator_keys=[self.name]), 4)
-            answer = await client.request(InitProducerIdRequest(transactional_id=self.name, transaction_timeout_ms=60_000), INIT_VERSION)
+            answer = await client.request(
+                InitProducerIdRequest(transactional_id=self.name, transaction_timeout_ms=60_000), INIT_VERSION
+            )
             if answer.error_code == NONE:
                 self.producer_id, self.epoch, self.sequence = answer.producer_id, answer.producer_epoch, 0
                 return
@@ -86,7 +95,9 @@ class Writer:
         await self.produce(client, value)
         await self.commit_offset(client)
         is_commit = self.number % 4 != 0
-        end = EndTxnRequest(transactional_id=self.name, producer_id=self.producer_id, producer_epoch=self.epoch, committed=is_commit)
+        end = EndTxnRequest(
+            transactional_id=self.name, producer_id=self.producer_id, producer_epoch=self.epoch, committed=is_commit
+        )
         ended = await client.request(end, self.end_version)
         assert ended.error_code == NONE, ended
         (self.committed if is_commit else self.aborted).add(value)
@@ -103,7 +114,11 @@ class Writer:
         )
         while True:
             added = await client.request(add, ADD_VERSION)
-            codes = {row.partition_error_code for topic in added.results_by_topic_v3_and_below for row in topic.results_by_partition}
+            codes = {
+                row.partition_error_code
+                for topic in added.results_by_topic_v3_and_below
+                for row in topic.results_by_partition
+            }
             if codes == {NONE}:
                 break
             assert codes <= COMES_AGAIN, codes
@@ -123,7 +138,9 @@ class Writer:
         )
         left = list(range(PARTITIONS))
         while left:
-            topic = TopicProduceData(name=TOPIC, partition_data=[PartitionProduceData(index=number, records=records) for number in left])
+            topic = TopicProduceData(
+                name=TOPIC, partition_data=[PartitionProduceData(index=number, records=records) for number in left]
+            )
             request = ProduceRequest(transactional_id=self.name, acks=-1, timeout_ms=1000, topic_data=[topic])
             rows = (await client.request(request, self.produce_version)).responses[0].partition_responses
             assert {row.error_code for row in rows} <= COMES_AGAIN | {NONE}, rows
@@ -184,7 +201,9 @@ async def read(client: WireClient, partition: int) -> list[str]:
     offset, deadline = 0, asyncio.get_running_loop().time() + LIMIT_S
     while True:
         row = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20)
-        request = FetchRequest(max_wait_ms=0, min_bytes=0, isolation_level=1, topics=[FetchTopic(topic=TOPIC, partitions=[row])])
+        request = FetchRequest(
+            max_wait_ms=0, min_bytes=0, isolation_level=1, topics=[FetchTopic(topic=TOPIC, partitions=[row])]
+        )
         answer = (await client.request(request, FETCH_VERSION)).responses[0].partitions[0]
         assert answer.error_code == NONE
         if offset == answer.high_watermark == answer.last_stable_offset:
@@ -202,7 +221,9 @@ async def read(client: WireClient, partition: int) -> list[str]:
                 if control is not None and control.type == 0:
                     dropped.discard(header.producer_id)
             elif header.producer_id not in dropped and header.base_offset >= offset:
-                values += [record.value.decode() for record in iterate_records(batch, max_bytes=1 << 20) if record.value]
+                values += [
+                    record.value.decode() for record in iterate_records(batch, max_bytes=1 << 20) if record.value
+                ]
             offset = max(offset, header.next_offset)
 
 
@@ -214,11 +235,15 @@ async def test_transactions_are_whole_after_sigkill(tmp_path: Path) -> None:
         async with ServeProcess(tmp_path, *SETTINGS) as broker:
             if life == 0:
                 client = await broker.connect()
-                topic = CreatableTopic(name=TOPIC, num_partitions=PARTITIONS, replication_factor=1, assignments=[], configs=[])
+                topic = CreatableTopic(
+                    name=TOPIC, num_partitions=PARTITIONS, replication_factor=1, assignments=[], configs=[]
+                )
                 await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7)
             running = [asyncio.ensure_future(writer.run(broker)) for writer in writers]  # noqa: TID251 - a test's own loop
             await asyncio.sleep(rng.uniform(*LIFE_S) + (1.0 if life == 0 else 0.0))
-            async with asyncio.timeout(LIMIT_S):  # A busy machine does little in a short life: the last one has something to check.
+            async with asyncio.timeout(
+                LIMIT_S
+            ):  # A busy machine does little in a short life: the last one has something to check.
                 while life == ROUNDS - 1 and min(len(writer.committed) for writer in writers) <= ROUNDS:
                     assert not any(each.done() for each in running)
                     await asyncio.sleep(0.01)

@@ -72,7 +72,9 @@ class Ledger:
     def on_read(self, told: list[tuple[str, int, int, dict[str, int]]]) -> None:
         for topic, partition, offset, value in told:
             if offset < self.next[topic, partition]:
-                self.faults.append(f"{topic}-{partition} was read to {self.next[topic, partition]}, and then came {offset}")
+                self.faults.append(
+                    f"{topic}-{partition} was read to {self.next[topic, partition]}, and then came {offset}"
+                )
             self.next[topic, partition] = offset + 1
             if topic == ORDERS:
                 self._on_order(value)
@@ -120,9 +122,16 @@ def cluster_state(bootstrap: str) -> str:
     places = [TopicPartition(topic, number) for topic in (ORDERS, ENTRIES) for number in range(PARTITIONS)]
     found = []
     for isolation in IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED:
-        asked = admin.list_offsets({place: OffsetSpec.latest() for place in places}, isolation_level=isolation, request_timeout=CALL_S)
-        found.append(f"{isolation.name}: {[(place.topic, place.partition, _outcome(future)) for place, future in asked.items()]}")
-    found += [f"group: {_outcome(future)}" for future in admin.describe_consumer_groups([GROUP], request_timeout=CALL_S).values()]
+        asked = admin.list_offsets(
+            {place: OffsetSpec.latest() for place in places}, isolation_level=isolation, request_timeout=CALL_S
+        )
+        found.append(
+            f"{isolation.name}: {[(place.topic, place.partition, _outcome(future)) for place, future in asked.items()]}"
+        )
+    found += [
+        f"group: {_outcome(future)}"
+        for future in admin.describe_consumer_groups([GROUP], request_timeout=CALL_S).values()
+    ]
     offsets = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(GROUP)], request_timeout=CALL_S)
     return "\n".join([*found, *(f"offsets: {_outcome(future)}" for future in offsets.values())])
 
@@ -133,7 +142,9 @@ def _outcome(future: Any) -> str:
     except Exception as error:  # noqa: BLE001  it is printed
         return repr(error)
     if hasattr(result, "members"):
-        members = [(member.client_id, member.assignment and member.assignment.topic_partitions) for member in result.members]
+        members = [
+            (member.client_id, member.assignment and member.assignment.topic_partitions) for member in result.members
+        ]
         return f"{result.state} {members}"
     return str(result.topic_partitions if hasattr(result, "topic_partitions") else getattr(result, "offset", result))
 
@@ -157,7 +168,10 @@ class Bank:
             given |= {"program": "orders", "first": self._lives * ENOUGH * ORDERS_AT_ONCE, "transactions": transactions}
             told = self.ledger.on_orders
         elif name == "auditor":
-            given |= {"program": "auditor", "positions": [(*place, offset) for place, offset in self.ledger.next.items()]}
+            given |= {
+                "program": "auditor",
+                "positions": [(*place, offset) for place, offset in self.ledger.next.items()],
+            }
             told = self.ledger.on_read
         else:
             given |= {"program": "mover", "name": name}
@@ -187,7 +201,9 @@ class Bank:
                     assert self.ledger.faults == []
                     await asyncio.sleep(0.05)
         except TimeoutError:
-            summary = f"{what} did not happen: {dict(self.ledger.counts)} {dict(self.clients.returns)}\n{self.ledger.missing}"
+            summary = (
+                f"{what} did not happen: {dict(self.ledger.counts)} {dict(self.clients.returns)}\n{self.ledger.missing}"
+            )
             state = await asyncio.to_thread(cluster_state, self.cluster.bootstrap)
             raise AssertionError(f"{summary}\n{state}\n{self.clients.noise}\n{self.cluster.tail()}") from None
 
@@ -224,7 +240,9 @@ async def test_no_order_is_lost_or_carried_out_twice(tmp_path: Path) -> None:
             end, due = time.monotonic() + SECONDS, [*FIRST]
             while time.monotonic() < end or due:
                 await bank.strike(due.pop(0) if due else bank.random.choice(FAULTS))
-                await asyncio.sleep(bank.random.uniform(0, 2) * min(SECONDS, 12) / len(FIRST) * (time.monotonic() < end))
+                await asyncio.sleep(
+                    bank.random.uniform(0, 2) * min(SECONDS, 12) / len(FIRST) * (time.monotonic() < end)
+                )
                 assert bank.ledger.faults == []
             await bank.settle()
         finally:
@@ -232,4 +250,6 @@ async def test_no_order_is_lost_or_carried_out_twice(tmp_path: Path) -> None:
         bank.ledger.check()
         cluster.check_no_faults()
         assert len(bank.ledger.orders) > 2 * ORDERS_AT_ONCE, "hardly anything happened"
-    print(f"{len(bank.ledger.orders)} orders; {dict(bank.ledger.counts)}; {dict(bank.clients.returns)}; {dict(bank.faults.counts)}")  # noqa: T201
+    print(
+        f"{len(bank.ledger.orders)} orders; {dict(bank.ledger.counts)}; {dict(bank.clients.returns)}; {dict(bank.faults.counts)}"
+    )  # noqa: T201

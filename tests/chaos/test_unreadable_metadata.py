@@ -64,7 +64,11 @@ async def topic_id_of(cluster: ClusterProcesses, topic: str) -> bytes:
 
 def named(cluster: ClusterProcesses, broker_id: int) -> set[str]:
     """The keys that a broker's log names as unreadable."""
-    return {line["key"] for line in cluster.brokers[broker_id].lines if str(line.get("event", "")).startswith("key of the metadata can't")}
+    return {
+        line["key"]
+        for line in cluster.brokers[broker_id].lines
+        if str(line.get("event", "")).startswith("key of the metadata can't")
+    }
 
 
 async def test_broken_keys_of_every_kind(cluster: ClusterProcesses) -> None:
@@ -115,12 +119,23 @@ async def _has_named(cluster: ClusterProcesses, broker_id: int, keys_seen: set[s
 
 
 @pytest.mark.parametrize("prefix", ["lowtide/inside", "lowtide/topics"])
-async def test_a_prefix_inside_another_clusters_is_refused(cluster: ClusterProcesses, tmp_path: Path, prefix: str) -> None:
+async def test_a_prefix_inside_another_clusters_is_refused(
+    cluster: ClusterProcesses, tmp_path: Path, prefix: str
+) -> None:
     address = f"etcd://{cluster.etcd.endpoint}/{prefix}"
     refused = await asyncio.to_thread(run_to_end, serve_command(tmp_path / "other", "node.id=1", metadata=address))
     assert refused.returncode == 2
     assert f"the prefix /{prefix}/ in etcd lies inside /lowtide/, which another cluster has" in refused.stderr
-    words = [sys.executable, "-m", "lowtide.cli.main", "backup", "--to", str(tmp_path / "backup"), "--metadata", address]
+    words = [
+        sys.executable,
+        "-m",
+        "lowtide.cli.main",
+        "backup",
+        "--to",
+        str(tmp_path / "backup"),
+        "--metadata",
+        address,
+    ]
     done = await asyncio.to_thread(run_to_end, words)
     assert done.returncode == 1
     assert f"the prefix /{prefix}/ in etcd lies inside /lowtide/" in done.stderr

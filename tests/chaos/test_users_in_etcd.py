@@ -75,7 +75,12 @@ class World:
         """Run `lowtide users`, on the etcd or on a broker. Returns what it prints."""
         where = ["--metadata", self.store]
         if at is not None:
-            where = ["--bootstrap-server", f"127.0.0.1:{at.port}", "--command-config", str(self.folder / "admin.properties")]
+            where = [
+                "--bootstrap-server",
+                f"127.0.0.1:{at.port}",
+                "--command-config",
+                str(self.folder / "admin.properties"),
+            ]
         command = [sys.executable, "-m", "lowtide.cli.main", "users", *words, *where]
         ended = await asyncio.to_thread(
             subprocess.run, command, input=password, capture_output=True, text=True, timeout=LIMIT_S, check=False
@@ -111,7 +116,9 @@ async def test_users_in_etcd(world: World) -> None:
     async with world.broker(1) as one:
         async with world.broker(2) as two:
             async with AdminClient({"bootstrap.servers": f"127.0.0.1:{one.port}"} | world.login("admin")) as admin:
-                await admin.create_topics([NewTopic(name="t", partitions=2, replication_factor=2, configs={"min.insync.replicas": "2"})])
+                await admin.create_topics(
+                    [NewTopic(name="t", partitions=2, replication_factor=2, configs={"min.insync.replicas": "2"})]
+                )
                 await replicates(world, one)
                 assert not await world.may_log_in(one, "alice")
                 await world.users("add", "alice", password=PASSWORDS["alice"], at=one)
@@ -128,7 +135,9 @@ async def test_users_in_etcd(world: World) -> None:
                 await world.users("remove", "alice", at=again)
                 assert await world.logins([one, again], "alice", SECOND) == [False, False]
                 assert "alice" not in await world.users("list")
-                assert not [line for each in (one, two, again) for line in (*each.lines, *each.noise) if has_secret(line)]
+                assert not [
+                    line for each in (one, two, again) for line in (*each.lines, *each.noise) if has_secret(line)
+                ]
 
 
 async def replicates(world: World, broker: ServeProcess) -> None:

@@ -151,7 +151,9 @@ def rewind(consumer: Consumer) -> None:
     """Go back to the orders of an aborted transaction."""
     assigned = consumer.assignment()
     for place in persist(lambda: consumer.committed(assigned, CALL_S)) if assigned else []:
-        consumer.seek(TopicPartition(place.topic, place.partition, place.offset if place.offset >= 0 else OFFSET_BEGINNING))
+        consumer.seek(
+            TopicPartition(place.topic, place.partition, place.offset if place.offset >= 0 else OFFSET_BEGINNING)
+        )
 
 
 def auditor(bootstrap: str, positions: list[tuple[str, int, int]]) -> None:
@@ -173,7 +175,12 @@ def auditor(bootstrap: str, positions: list[tuple[str, int, int]]) -> None:
     while not ending.asked:
         found = [message for message in consumer.consume(500, POLL_S) if message.error() is None]
         if found:
-            tell([[message.topic(), message.partition(), message.offset(), json.loads(message.value())] for message in found])
+            tell(
+                [
+                    [message.topic(), message.partition(), message.offset(), json.loads(message.value())]
+                    for message in found
+                ]
+            )
     consumer.close()
 
 

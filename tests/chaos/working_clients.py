@@ -99,7 +99,9 @@ def committing(name: str, bootstrap: str, topic: str, producer: Worker) -> Calla
                 found = [offset for _, offset in reader.poll()]
                 if not found:
                     continue
-                assert found == list(range(expected, expected + len(found))), f"{name} read {found}, not {expected} and on"
+                assert found == list(range(expected, expected + len(found))), (
+                    f"{name} read {found}, not {expected} and on"
+                )
                 expected += len(found)
                 reader.commit()
                 worker.rounds += 1
@@ -137,7 +139,11 @@ async def working_clients(cluster: ClusterProcesses, *, groups: bool = False) ->
     for topic in topics.values():
         await cluster.create_topic(topic, [[1, 2, 3]])
     producers = {name: Worker(producing(name, cluster.bootstrap, topic)) for name, topic in topics.items()}
-    readers = [Worker(consuming(name, cluster.bootstrap, topics[name], producers[name])) for name in OPEN_CONSUMERS if name in producers]
+    readers = [
+        Worker(consuming(name, cluster.bootstrap, topics[name], producers[name]))
+        for name in OPEN_CONSUMERS
+        if name in producers
+    ]
     if groups:
         readers += [Worker(committing(name, cluster.bootstrap, topics[name], producers[name])) for name in MEMBERS]
     clients = WorkingClients(topics, producers, readers)

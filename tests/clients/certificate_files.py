@@ -62,7 +62,9 @@ def wait_for_another(port: int, serial: int, own: str | None = None) -> int:
 def alter_broker(client: AdminClient, changes: dict[str, str | None], broker: str = "0") -> None:
     """Set keys of a broker, or delete those that are None. Errors: KafkaException."""
     entries: Any = [
-        ConfigEntry(name, text, incremental_operation=AlterConfigOpType.DELETE if text is None else AlterConfigOpType.SET)
+        ConfigEntry(
+            name, text, incremental_operation=AlterConfigOpType.DELETE if text is None else AlterConfigOpType.SET
+        )
         for name, text in changes.items()
     ]
     resource = ConfigResource(ResourceType.BROKER, broker, incremental_configs=entries)

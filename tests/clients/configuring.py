@@ -1,6 +1,7 @@
 """One interface to the clients that can describe and change configurations.
 
-confluent-kafka and kafka-python use IncrementalAlterConfigs and AlterConfigs, aiokafka only the latter; its tests skip the rest.
+confluent-kafka and kafka-python use IncrementalAlterConfigs and AlterConfigs, aiokafka only the latter; its tests skip
+the rest.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ import aiokafka.errors
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource as AiokafkaResource
 from aiokafka.admin.config_resource import ConfigResourceType as AiokafkaType
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ConfigSource, ResourceType
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    ResourceType,
+)
 
 from .driver import DEADLINE_S
 from .driver_kafka_python import DEADLINE_MS
@@ -40,7 +48,10 @@ class Described(NamedTuple):
 
 
 class Configurer(Protocol):
-    """A client that describes and changes configurations. Errors: the client's own, which contain Kafka's name of the error."""
+    """A client that describes and changes configurations.
+
+    Errors: the client's own, which contain Kafka's name of the error.
+    """
 
     name: str
     is_incremental: bool
@@ -78,7 +89,9 @@ class ConfluentConfigurer:
         }
 
     def alter(self, kind: Kind, name: str, changes: Mapping[str, Change]) -> None:
-        entries = [ConfigEntry(key, value, incremental_operation=AlterConfigOpType[op]) for key, (op, value) in changes.items()]
+        entries = [
+            ConfigEntry(key, value, incremental_operation=AlterConfigOpType[op]) for key, (op, value) in changes.items()
+        ]
         resource = ConfigResource(ResourceType[kind], name, incremental_configs=entries)
         self._admin.incremental_alter_configs([resource], request_timeout=DEADLINE_S)[resource].result(DEADLINE_S)
 

@@ -41,7 +41,9 @@ class Page(NamedTuple):
 
 
 @asynccontextmanager
-async def console_of(properties: Mapping[str, Any], login: Login = Login.NONE, *, write: bool = False, **more: Any) -> AsyncIterator[Page]:
+async def console_of(
+    properties: Mapping[str, Any], login: Login = Login.NONE, *, write: bool = False, **more: Any
+) -> AsyncIterator[Page]:
     """A console over a cluster, visited."""
     client = console_client(ClientSettings.of(properties))
     server = ConsoleServer(ConsoleSettings(client=client, login=login, write=write, **more))

@@ -1,8 +1,8 @@
 """One interface to all clients of this folder.
 
 Every test is written once against `Driver` and runs with each client: kcat as a command, confluent-kafka, kafka-python
-and aiokafka as libraries. Only a `Reader` stays open between calls; every other call opens its client, waits for the result, and
-closes it.
+and aiokafka as libraries. Only a `Reader` stays open between calls; every other call opens its client, waits for the
+result, and closes it.
 
 Offsets are absolute; a start offset is the first requested offset, an end offset is one past the last record.
 """
@@ -70,7 +70,8 @@ class Reader(Protocol):
     def read(self, count: int) -> list[Received]:
         """Return exactly the next `count` records.
 
-        Errors: `OutOfRangeError` when the position is out of range and the reader's reset is "error"; TimeoutError after `DEADLINE_S`.
+        Errors: `OutOfRangeError` when the position is out of range and the reader's reset is "error"; TimeoutError
+        after `DEADLINE_S`.
         """
 
     def seek(self, offset: int) -> None:
@@ -82,10 +83,14 @@ class Driver(Protocol):
 
     name: str
 
-    def produce(self, topic: str, records: Sequence[Sent], *, partition: int = 0, codec: str = "none", idempotent: bool = False) -> None:
+    def produce(
+        self, topic: str, records: Sequence[Sent], *, partition: int = 0, codec: str = "none", idempotent: bool = False
+    ) -> None:
         """Send `records`, as one batch if the client can be configured so, and return when all are acknowledged (acks=all)."""
 
-    def reader(self, topic: str, partition: int, start: int, *, reset: Reset = "error") -> AbstractContextManager[Reader]:
+    def reader(
+        self, topic: str, partition: int, start: int, *, reset: Reset = "error"
+    ) -> AbstractContextManager[Reader]:
         """Open a consumer at offset `start`."""
 
     def offsets(self, topic: str, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:

@@ -54,7 +54,9 @@ class Aiokafka:
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
 
-    def produce(self, topic: str, records: Sequence[Sent], *, partition: int = 0, codec: str = "none", idempotent: bool = False) -> None:
+    def produce(
+        self, topic: str, records: Sequence[Sent], *, partition: int = 0, codec: str = "none", idempotent: bool = False
+    ) -> None:
         async def produce() -> None:
             producer = AIOKafkaProducer(
                 bootstrap_servers=self._bootstrap,
@@ -67,7 +69,9 @@ class Aiokafka:
             try:
                 batch = producer.create_batch()
                 for record in records:
-                    kept = batch.append(key=record.key, value=record.value, timestamp=record.timestamp_ms, headers=list(record.headers))
+                    kept = batch.append(
+                        key=record.key, value=record.value, timestamp=record.timestamp_ms, headers=list(record.headers)
+                    )
                     assert kept is not None, "the records do not fit into one batch"
                 async with asyncio.timeout(DEADLINE_S):
                     await (await producer.send_batch(batch, topic, partition=partition))
@@ -78,7 +82,11 @@ class Aiokafka:
 
     def _consumer(self, reset: str = "none") -> AIOKafkaConsumer:
         return AIOKafkaConsumer(
-            bootstrap_servers=self._bootstrap, group_id=None, enable_auto_commit=False, auto_offset_reset=reset, fetch_max_wait_ms=100
+            bootstrap_servers=self._bootstrap,
+            group_id=None,
+            enable_auto_commit=False,
+            auto_offset_reset=reset,
+            fetch_max_wait_ms=100,
         )
 
     @contextmanager
@@ -172,7 +180,10 @@ class Aiokafka:
         return asyncio.run(count())
 
     def delete_records(self, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
-        asked = {TopicPartition(topic, partition): RecordsToDelete(before_offset=offset) for partition, offset in offsets.items()}
+        asked = {
+            TopicPartition(topic, partition): RecordsToDelete(before_offset=offset)
+            for partition, offset in offsets.items()
+        }
 
         async def delete() -> dict[int, int]:
             async with self._admin() as admin:

@@ -62,7 +62,9 @@ class Confluent:
     def __init__(self, bootstrap: str) -> None:
         self._settings: dict[str, Any] = {"bootstrap.servers": bootstrap, "broker.address.family": "v4"}
 
-    def produce(self, topic: str, records: Sequence[Sent], *, partition: int = 0, codec: str = "none", idempotent: bool = False) -> None:
+    def produce(
+        self, topic: str, records: Sequence[Sent], *, partition: int = 0, codec: str = "none", idempotent: bool = False
+    ) -> None:
         faults: list[KafkaError] = []
 
         def on_delivery(error: KafkaError | None, _message: Message) -> None:
@@ -96,7 +98,9 @@ class Confluent:
 
     @contextmanager
     def _consumer(self, settings: Mapping[str, Any]) -> Iterator[Consumer]:
-        consumer = Consumer(self._settings | {"group.id": f"unused-{uuid.uuid4()}", "enable.auto.commit": False} | dict(settings))
+        consumer = Consumer(
+            self._settings | {"group.id": f"unused-{uuid.uuid4()}", "enable.auto.commit": False} | dict(settings)
+        )
         try:
             yield consumer
         finally:
@@ -110,7 +114,10 @@ class Confluent:
 
     def offsets(self, topic: str, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
         with self._consumer({}) as consumer:
-            return {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=DEADLINE_S, cached=False) for p in partitions}
+            return {
+                p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=DEADLINE_S, cached=False)
+                for p in partitions
+            }
 
     def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         with self._consumer({}) as consumer:
@@ -124,7 +131,8 @@ class Confluent:
 
     def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str], *, replicas: int = 1) -> None:
         new = NewTopic(topic, num_partitions=partitions, replication_factor=replicas, config=dict(configs))
-        # The futures do not keep their client alive: it must be referenced here until they are done, and below likewise.
+        # The futures do not keep their client alive: it must be referenced here until they are done, and below
+        # likewise.
         admin = self._admin()
         admin.create_topics([new], request_timeout=DEADLINE_S)[topic].result(DEADLINE_S)
 

@@ -37,7 +37,9 @@ class KafkaPythonReader:
                 polled = self._consumer.poll(timeout_ms=left_ms, max_records=count - len(records))
             except OffsetOutOfRangeError as error:
                 raise OutOfRangeError(str(error)) from error
-            records.extend(Received(r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in polled.get(self._place, ()))
+            records.extend(
+                Received(r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in polled.get(self._place, ())
+            )
         return records
 
     def seek(self, offset: int) -> None:
@@ -52,12 +54,22 @@ class KafkaPython:
     def __init__(self, bootstrap: str) -> None:
         self._settings: dict[str, Any] = {"bootstrap_servers": bootstrap}
 
-    def produce(self, topic: str, records: Sequence[Sent], *, partition: int = 0, codec: str = "none", idempotent: bool = False) -> None:
+    def produce(
+        self, topic: str, records: Sequence[Sent], *, partition: int = 0, codec: str = "none", idempotent: bool = False
+    ) -> None:
         # linger_ms above the deadline: only flush sends, so that everything is in one batch.
-        settings = {"acks": "all", "linger_ms": 60_000, "enable_idempotence": idempotent, "delivery_timeout_ms": 120_000}
-        with closing(KafkaProducer(**self._settings, **settings, compression_type=None if codec == "none" else codec)) as producer:
+        settings = {
+            "acks": "all",
+            "linger_ms": 60_000,
+            "enable_idempotence": idempotent,
+            "delivery_timeout_ms": 120_000,
+        }
+        with closing(
+            KafkaProducer(**self._settings, **settings, compression_type=None if codec == "none" else codec)
+        ) as producer:
             futures = [
-                producer.send(topic, record.value, record.key, list(record.headers), partition, record.timestamp_ms) for record in records
+                producer.send(topic, record.value, record.key, list(record.headers), partition, record.timestamp_ms)
+                for record in records
             ]
             producer.flush(DEADLINE_S)
             for future in futures:
@@ -115,9 +127,14 @@ class KafkaPython:
         return {place.partition: answer["low_watermark"] for place, answer in answers.items()}
 
     def log_directories(self, topics: Mapping[str, Sequence[int]] | None) -> list[dict[str, Any]]:
-        """The DescribeLogDirs rows of some partitions, or of all: one for each log directory. No other Python client has this request."""
+        """The DescribeLogDirs rows of some partitions, or of all: one for each log directory.
+
+        No other Python client has this request.
+        """
         with self._admin() as admin:
-            [answer] = admin.describe_log_dirs({topic: list(partitions) for topic, partitions in topics.items()} if topics else topics)
+            [answer] = admin.describe_log_dirs(
+                {topic: list(partitions) for topic, partitions in topics.items()} if topics else topics
+            )
         return list(answer["log_dirs"])
 
     def producers(self, topic: str, partition: int) -> list[Any]:

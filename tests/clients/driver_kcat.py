@@ -61,7 +61,10 @@ class KcatReader:
     def _record(line: str) -> Received:
         envelope = json.loads(line)
         headers = envelope.get("headers", [])
-        pairs = tuple((name, None if value is None else value.encode()) for name, value in zip(headers[::2], headers[1::2], strict=True))
+        pairs = tuple(
+            (name, None if value is None else value.encode())
+            for name, value in zip(headers[::2], headers[1::2], strict=True)
+        )
         key, value = (None if envelope[field] is None else envelope[field].encode() for field in ("key", "payload"))
         return Received(envelope["offset"], envelope["ts"], key, value, pairs)
 
@@ -74,15 +77,26 @@ class Kcat:
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
 
-    def produce(self, topic: str, records: Sequence[Sent], *, partition: int = 0, codec: str = "none", idempotent: bool = False) -> None:
+    def produce(
+        self, topic: str, records: Sequence[Sent], *, partition: int = 0, codec: str = "none", idempotent: bool = False
+    ) -> None:
         headers = records[0].headers
         assert all(record.headers == headers and record.timestamp_ms is None for record in records), (
             "kcat gives all records the same headers"
         )
-        settings = {"acks": "all", "linger.ms": LINGER_MS, "enable.idempotence": str(idempotent).lower(), "compression.codec": codec}
+        settings = {
+            "acks": "all",
+            "linger.ms": LINGER_MS,
+            "enable.idempotence": str(idempotent).lower(),
+            "compression.codec": codec,
+        }
         arguments = [part for name, value in settings.items() for part in ("-X", f"{name}={value}")]
-        arguments += [part for name, value in headers for part in ("-H", name if value is None else f"{name}={value.decode()}")]
-        assert all(record.key != b"" and record.value != b"" for record in records), "kcat sends what is empty as null, with -Z"
+        arguments += [
+            part for name, value in headers for part in ("-H", name if value is None else f"{name}={value.decode()}")
+        ]
+        assert all(record.key != b"" and record.value != b"" for record in records), (
+            "kcat sends what is empty as null, with -Z"
+        )
         lines = "".join(f"{(record.key or b'').decode()}|{(record.value or b'').decode()}\n" for record in records)
         run_kcat(self._bootstrap, "-P", "-Z", "-t", topic, "-p", str(partition), "-K", "|", *arguments, text=lines)
 

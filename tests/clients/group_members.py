@@ -103,8 +103,9 @@ class ConfluentMember:
 class KafkaPythonMember:
     """kafka-python, polled in its own thread.
 
-    Version 3.0 forgets a join that completes between two polls and joins again, which makes the others join again too: members that are
-    polled in turns for a moment each may do so forever. A poll that lasts as long as the join completes it.
+    Version 3.0 forgets a join that completes between two polls and joins again, which makes the others join again too:
+    members that are polled in turns for a moment each may do so forever. A poll that lasts as long as the join
+    completes it.
     """
 
     def __init__(self, bootstrap: str, topic: str, group: str, instance_id: str | None) -> None:
@@ -290,7 +291,9 @@ class ConfluentKeeper:
         return found.coordinator.id
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
-        [future] = self._admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)], request_timeout=DEADLINE_S).values()
+        [future] = self._admin.list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group)], request_timeout=DEADLINE_S
+        ).values()
         places = future.result(DEADLINE_S).topic_partitions
         return {place.partition: place.offset for place in places if place.topic == topic}
 
@@ -331,7 +334,9 @@ class KafkaPythonKeeper:
 
     def commit(self, group: str, topic: str, offsets: dict[int, int]) -> None:
         with self._open() as admin:
-            values = {KafkaPythonPlace(topic, number): OffsetAndMetadata(offset, "", -1) for number, offset in offsets.items()}
+            values = {
+                KafkaPythonPlace(topic, number): OffsetAndMetadata(offset, "", -1) for number, offset in offsets.items()
+            }
             admin.alter_group_offsets(group, values)
 
     def delete_offsets(self, group: str, topic: str, partitions: list[int]) -> Any:

@@ -1,7 +1,7 @@
 """One interface to the clients that can add partitions and describe the cluster.
 
-Only kafka-python has DescribeCluster and DescribeTopicPartitions; confluent-kafka and aiokafka describe the cluster by Metadata, as
-does kcat, which cannot add partitions.
+Only kafka-python has DescribeCluster and DescribeTopicPartitions; confluent-kafka and aiokafka describe the cluster by
+Metadata, as does kcat, which cannot add partitions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ Place = tuple[str, int]
 
 
 class Cluster(NamedTuple):
-    """The cluster as returned by a client; a field is None if the client does not return it. `brokers`: id, host and port."""
+    """The cluster as returned by a client; a field is None if the client does not return it.
+
+    `brokers`: id, host and port.
+    """
 
     cluster_id: str | None
     controller_id: int
@@ -45,7 +48,9 @@ class Grower(Protocol):
 
     name: str
 
-    def grow(self, topic: str, count: int, assignments: Assignments | None = None, *, validate_only: bool = False) -> int:
+    def grow(
+        self, topic: str, count: int, assignments: Assignments | None = None, *, validate_only: bool = False
+    ) -> int:
         """Request `count` partitions in total. Returns Kafka's error code, 0 for success."""
 
     def cluster(self) -> Cluster:
@@ -60,7 +65,9 @@ class ConfluentGrower:
     def __init__(self, bootstrap: str) -> None:
         self._settings = {"bootstrap.servers": bootstrap, "broker.address.family": "v4"}
 
-    def grow(self, topic: str, count: int, assignments: Assignments | None = None, *, validate_only: bool = False) -> int:
+    def grow(
+        self, topic: str, count: int, assignments: Assignments | None = None, *, validate_only: bool = False
+    ) -> int:
         rows = {} if assignments is None else {"replica_assignment": [list(row) for row in assignments]}
         admin = AdminClient(self._settings)
         options = {"request_timeout": DEADLINE_S, "operation_timeout": DEADLINE_S, "validate_only": validate_only}
@@ -74,7 +81,9 @@ class ConfluentGrower:
     def cluster(self) -> Cluster:
         admin = AdminClient(self._settings)
         found = admin.describe_cluster(request_timeout=DEADLINE_S).result(DEADLINE_S)
-        return Cluster(found.cluster_id, found.controller.id, tuple((node.id, node.host, node.port) for node in found.nodes))
+        return Cluster(
+            found.cluster_id, found.controller.id, tuple((node.id, node.host, node.port) for node in found.nodes)
+        )
 
 
 class KafkaPythonGrower:
@@ -85,7 +94,9 @@ class KafkaPythonGrower:
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
 
-    def grow(self, topic: str, count: int, assignments: Assignments | None = None, *, validate_only: bool = False) -> int:
+    def grow(
+        self, topic: str, count: int, assignments: Assignments | None = None, *, validate_only: bool = False
+    ) -> int:
         wanted = count if assignments is None else {"count": count, "assignments": assignments}
         with closing(KafkaAdminClient(bootstrap_servers=self._bootstrap)) as admin:
             try:
@@ -102,7 +113,9 @@ class KafkaPythonGrower:
         assert "ALTER_CONFIGS" in found["authorized_operations"]
         return Cluster(found["cluster_id"], found["controller_id"], brokers)
 
-    def page(self, topics: Sequence[str], limit: int, cursor: Place | None = None) -> tuple[dict[str, tuple[int, list[int]]], Place | None]:
+    def page(
+        self, topics: Sequence[str], limit: int, cursor: Place | None = None
+    ) -> tuple[dict[str, tuple[int, list[int]]], Place | None]:
         """One page of DescribeTopicPartitions, which no other Python client has.
 
         Returns each topic's error code and partitions, and the start of the next page.
@@ -110,7 +123,10 @@ class KafkaPythonGrower:
         begin = None if cursor is None else {"topic_name": cursor[0], "partition_index": cursor[1]}
         with closing(KafkaAdminClient(bootstrap_servers=self._bootstrap)) as admin:
             found = admin.describe_topic_partitions(list(topics), limit, begin)
-        rows = {row["name"]: (row["error_code"], [place["partition_index"] for place in row["partitions"]]) for row in found["topics"]}
+        rows = {
+            row["name"]: (row["error_code"], [place["partition_index"] for place in row["partitions"]])
+            for row in found["topics"]
+        }
         following = found["next_cursor"]
         return rows, None if following is None else (following["topic_name"], following["partition_index"])
 
@@ -123,7 +139,9 @@ class AiokafkaGrower:
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
 
-    def grow(self, topic: str, count: int, assignments: Assignments | None = None, *, validate_only: bool = False) -> int:
+    def grow(
+        self, topic: str, count: int, assignments: Assignments | None = None, *, validate_only: bool = False
+    ) -> int:
         async def grow() -> int:
             admin = AIOKafkaAdminClient(bootstrap_servers=self._bootstrap)
             await admin.start()

@@ -141,6 +141,7 @@ CLIENTS: list[Client] = [kcat, confluent, kafka_python, aiokafka_client, our_own
 def says_why(client: Client, reason: str) -> bool:
     """Whether the text of a refused login names the cause.
 
-    kafka-python throws the answer away where it comes together with the end of the connection, as from Kafka, and reports that alone.
+    kafka-python throws the answer away where it comes together with the end of the connection, as from Kafka, and
+    reports that alone.
     """
     return INVALID in reason or (client is kafka_python and "socket disconnected" in reason)

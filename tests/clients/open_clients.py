@@ -128,7 +128,9 @@ class ConfluentConsumer:
         self._consumer.seek(TopicPartition(self._topic, partition, offset))
 
     def offset_for_time(self, partition: int, timestamp_ms: int) -> int | None:
-        [found] = self._consumer.offsets_for_times([TopicPartition(self._topic, partition, timestamp_ms)], timeout=DEADLINE_S)
+        [found] = self._consumer.offsets_for_times(
+            [TopicPartition(self._topic, partition, timestamp_ms)], timeout=DEADLINE_S
+        )
         return found.offset if found.offset >= 0 else None
 
 
@@ -142,7 +144,9 @@ class KafkaPythonProducer:
 
     def send(self, record: Sent, partition: int) -> None:
         headers = list(record.headers)
-        self._futures.append(self._producer.send(self._topic, record.value, record.key, headers, partition, record.timestamp_ms))
+        self._futures.append(
+            self._producer.send(self._topic, record.value, record.key, headers, partition, record.timestamp_ms)
+        )
 
     def flush(self) -> list[int]:
         self._producer.flush(DEADLINE_S)
@@ -189,7 +193,12 @@ class AiokafkaProducer:
 
     def send(self, record: Sent, partition: int) -> None:
         sending = self._producer.send(
-            self._topic, record.value, record.key, partition, timestamp_ms=record.timestamp_ms, headers=list(record.headers)
+            self._topic,
+            record.value,
+            record.key,
+            partition,
+            timestamp_ms=record.timestamp_ms,
+            headers=list(record.headers),
         )
         self._futures.append(self._runner.run(sending))
 
@@ -217,7 +226,9 @@ class AiokafkaConsumer:
             async with asyncio.timeout(DEADLINE_S):
                 for _ in range(count):
                     r = await self._consumer.getone()
-                    records.setdefault(r.partition, []).append(Received(r.offset, r.timestamp, r.key, r.value, tuple(r.headers)))
+                    records.setdefault(r.partition, []).append(
+                        Received(r.offset, r.timestamp, r.key, r.value, tuple(r.headers))
+                    )
             return records
 
         return self._runner.run(read())
@@ -286,7 +297,12 @@ def librdkafka(bootstrap: str) -> dict[str, Any]:
 
 @contextmanager
 def confluent_consumer(bootstrap: str, topic: str, starts: Mapping[int, int]) -> Iterator[OpenConsumer]:
-    settings = {"group.id": f"unused-{uuid.uuid4()}", "enable.auto.commit": False, "auto.offset.reset": "error", "fetch.wait.max.ms": 100}
+    settings = {
+        "group.id": f"unused-{uuid.uuid4()}",
+        "enable.auto.commit": False,
+        "auto.offset.reset": "error",
+        "fetch.wait.max.ms": 100,
+    }
     with closing(Consumer(librdkafka(bootstrap) | settings)) as consumer:
         consumer.assign([TopicPartition(topic, partition, start) for partition, start in starts.items()])
         yield ConfluentConsumer(consumer, topic)
@@ -298,7 +314,11 @@ def kafka_python(bootstrap: str) -> dict[str, Any]:
 
 @contextmanager
 def kafka_python_producer(bootstrap: str, topic: str, *, idempotent: bool, acks: str = ALL) -> Iterator[OpenProducer]:
-    settings = {"acks": acks if acks == ALL else int(acks), "enable_idempotence": idempotent, "max_request_size": LARGEST_BYTES}
+    settings = {
+        "acks": acks if acks == ALL else int(acks),
+        "enable_idempotence": idempotent,
+        "max_request_size": LARGEST_BYTES,
+    }
     with closing(KafkaProducer(**kafka_python(bootstrap), **settings)) as producer:
         yield KafkaPythonProducer(producer, topic)
 
@@ -337,7 +357,11 @@ def aiokafka_producer(bootstrap: str, topic: str, *, idempotent: bool, acks: str
 def aiokafka_consumer(bootstrap: str, topic: str, starts: Mapping[int, int]) -> Iterator[OpenConsumer]:
     async def start() -> aiokafka.AIOKafkaConsumer:
         consumer = aiokafka.AIOKafkaConsumer(
-            bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False, auto_offset_reset="none", fetch_max_wait_ms=100
+            bootstrap_servers=bootstrap,
+            group_id=None,
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            fetch_max_wait_ms=100,
         )
         await consumer.start()
         consumer.assign([aiokafka.TopicPartition(topic, partition) for partition in starts])

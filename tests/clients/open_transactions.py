@@ -87,7 +87,9 @@ class Asker:
             await self._client.request(add, 3)
         return given.producer_id, given.producer_epoch
 
-    async def _produce(self, transactional_id: str | None, producer: tuple[int, int], batches: list[tuple[int, bool]]) -> Answer:
+    async def _produce(
+        self, transactional_id: str | None, producer: tuple[int, int], batches: list[tuple[int, bool]]
+    ) -> Answer:
         """Send one batch to each partition from 0 on: its sequence, and whether it has the transactional bit."""
         now_ms = int(time.time() * 1000)
         rows = [
@@ -104,7 +106,9 @@ class Asker:
             for number, (sequence, is_transactional) in enumerate(batches)
         ]
         has_id = self._version >= TOPIC_IDS_SINCE
-        topic = TopicProduceData(name="" if has_id else TOPIC, topic_id=self._topic_id if has_id else ZERO_TOPIC_ID, partition_data=rows)
+        topic = TopicProduceData(
+            name="" if has_id else TOPIC, topic_id=self._topic_id if has_id else ZERO_TOPIC_ID, partition_data=rows
+        )
         request = ProduceRequest(transactional_id=transactional_id, acks=-1, timeout_ms=10_000, topic_data=[topic])
         [answered] = (await self._client.request(request, self._version)).responses
         assert all(row.base_offset == -1 for row in answered.partition_responses if row.error_code)

@@ -23,7 +23,9 @@ def batches(lowtide: SimpleNamespace, topic: str) -> list[BatchHeader]:
 
 @pytest.mark.parametrize("acks", ["all", "1", "0"])
 @pytest.mark.parametrize("name", OPEN_PRODUCERS)
-def test_records_arrive_for_every_acks(lowtide: SimpleNamespace, other: Driver, topic: str, name: str, acks: str) -> None:
+def test_records_arrive_for_every_acks(
+    lowtide: SimpleNamespace, other: Driver, topic: str, name: str, acks: str
+) -> None:
     """acks=0 has no response, so only the log shows that they arrived."""
     with OPEN_PRODUCERS[name](lowtide.bootstrap, topic, idempotent=False, acks=acks) as producer:
         for start in (0, 10):

@@ -27,10 +27,17 @@ def closed() -> Iterator[str]:
 
 
 def test_rules_are_made_listed_explained_and_removed(closed: str) -> None:
-    assert run("acls", "allow", "alice", "read,describe-configs", "topic:flights-*", bootstrap=closed).stdout.count("created") == 2
+    assert (
+        run("acls", "allow", "alice", "read,describe-configs", "topic:flights-*", bootstrap=closed).stdout.count(
+            "created"
+        )
+        == 2
+    )
     run("acls", "deny", "*", "read", "topic:flights-secret", "--host", "10.0.0.1", bootstrap=closed)
     listed = answer("acls", "list", bootstrap=closed)["acls"]
-    assert [(each["permission"], each["principal"], each["operation"], each["resource"], each["host"]) for each in listed] == [
+    assert [
+        (each["permission"], each["principal"], each["operation"], each["resource"], each["host"]) for each in listed
+    ] == [
         ("allow", "User:alice", "read", "topic:flights-*", "*"),
         ("allow", "User:alice", "describe_configs", "topic:flights-*", "*"),
         ("deny", "User:*", "read", "topic:flights-secret", "10.0.0.1"),
@@ -60,7 +67,9 @@ def test_rules_are_made_listed_explained_and_removed(closed: str) -> None:
 
 def test_a_rule_that_cannot_be_is_refused_by_the_broker(closed: str) -> None:
     with BlockingAdminClient(closed) as admin:
-        good = Acl(AclResourceType.GROUP, "g", AclPattern.LITERAL, "User:a", "*", AclOperation.READ, AclPermission.ALLOW)
+        good = Acl(
+            AclResourceType.GROUP, "g", AclPattern.LITERAL, "User:a", "*", AclOperation.READ, AclPermission.ALLOW
+        )
         results = admin.create_acls([good, good._replace(operation=AclOperation.ANY)])
         assert [error is None for error in results.values()] == [True, False]
         assert admin.describe_acls(AclFilter.exactly(good)) == [good]
@@ -74,7 +83,9 @@ def test_without_an_authorizer_the_client_learns_it(lowtide: object) -> None:
     with BlockingAdminClient(lowtide.bootstrap) as admin:  # type: ignore[attr-defined]
         with pytest.raises(BrokerAnsweredError, match="SECURITY_DISABLED"):
             admin.describe_acls()
-        rule = Acl(AclResourceType.GROUP, "g", AclPattern.LITERAL, "User:a", "*", AclOperation.READ, AclPermission.ALLOW)
+        rule = Acl(
+            AclResourceType.GROUP, "g", AclPattern.LITERAL, "User:a", "*", AclOperation.READ, AclPermission.ALLOW
+        )
         assert isinstance(admin.create_acls([rule])[rule], AdminError)
 
 
@@ -85,7 +96,17 @@ def test_what_is_no_resource_is_refused(words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["topic:flights", "topic:flights-*", "topic:*", "group:a:b", "cluster", "transactional-id:x", "user:User:x", "token:1"]
+    "words",
+    [
+        "topic:flights",
+        "topic:flights-*",
+        "topic:*",
+        "group:a:b",
+        "cluster",
+        "transactional-id:x",
+        "user:User:x",
+        "token:1",
+    ],
 )
 def test_resources_are_shown_as_they_are_written(words: str) -> None:
     kind, name, pattern = resource_of(words)
@@ -93,8 +114,17 @@ def test_resources_are_shown_as_they_are_written(words: str) -> None:
 
 
 def test_users_and_operations() -> None:
-    assert [principal_of(each) for each in ("alice", "User:alice", "*", "Group:x")] == ["User:alice", "User:alice", "User:*", "Group:x"]
-    assert operations_of("read, IDEMPOTENT-WRITE,all") == [AclOperation.READ, AclOperation.IDEMPOTENT_WRITE, AclOperation.ALL]
+    assert [principal_of(each) for each in ("alice", "User:alice", "*", "Group:x")] == [
+        "User:alice",
+        "User:alice",
+        "User:*",
+        "Group:x",
+    ]
+    assert operations_of("read, IDEMPOTENT-WRITE,all") == [
+        AclOperation.READ,
+        AclOperation.IDEMPOTENT_WRITE,
+        AclOperation.ALL,
+    ]
     for wrong in ("any", "", "fly"):
         with pytest.raises(CommandError, match="is no operation"):
             operations_of(wrong)

@@ -80,11 +80,17 @@ def partitions(topic: str, count: int = 3) -> list[TopicPartition]:
     return [TopicPartition(topic, index) for index in range(count)]
 
 
-def test_deletes_by_offset_time_and_high_watermark(admin: BlockingAdminClient, three: LowtideCluster, topic: str) -> None:
+def test_deletes_by_offset_time_and_high_watermark(
+    admin: BlockingAdminClient, three: LowtideCluster, topic: str
+) -> None:
     first, second, third = partitions(topic)
     targets = {first: 4, second: Timestamp(START_MS + 6500), third: -1}
     assert admin.resolve_delete_targets(targets) == {first: 4, second: 7, third: 10}
-    assert admin.delete_records(targets) == {first: DeletedRecords(4, 4), second: DeletedRecords(7, 7), third: DeletedRecords(10, 10)}
+    assert admin.delete_records(targets) == {
+        first: DeletedRecords(4, 4),
+        second: DeletedRecords(7, 7),
+        third: DeletedRecords(10, 10),
+    }
     assert Confluent(three.bootstrap).offsets(topic, range(3)) == {0: (4, 10), 1: (7, 10), 2: (10, 10)}
     error = admin.delete_records({first: 11})[first]
     assert isinstance(error, DeleteRecordsError)
@@ -146,7 +152,10 @@ def test_many_partitions_in_one_call(admin: BlockingAdminClient, lowtide_topic: 
 
 def test_a_broker_without_version_3() -> None:
     """Like every Kafka of today: the client deletes nothing instead."""
-    with LowtideCluster(config={"lowtide.max.version.DeleteRecords": "2"}) as cluster, BlockingAdminClient(cluster.bootstrap) as admin:
+    with (
+        LowtideCluster(config={"lowtide.max.version.DeleteRecords": "2"}) as cluster,
+        BlockingAdminClient(cluster.bootstrap) as admin,
+    ):
         admin.create_topics([NewTopic(name="t", partitions=1)])
         fill(cluster.bootstrap, "t", 1)
         first = TopicPartition("t", 0)
@@ -165,7 +174,9 @@ def test_topics_and_their_configurations(admin: BlockingAdminClient, topic: str)
     assert (described["retention.ms"].value, described["retention.ms"].is_default) == ("1234567", False)
     assert isinstance(unknown, BrokerAnsweredError)
     assert unknown.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert admin.alter_configs({resource: [ConfigChange("retention.ms", operation=ConfigOperation.DELETE)]}) == {resource: None}
+    assert admin.alter_configs({resource: [ConfigChange("retention.ms", operation=ConfigOperation.DELETE)]}) == {
+        resource: None
+    }
     assert admin.create_partitions({topic: 5}) == {topic: None}
     grown = admin.describe_topics([topic])[topic]
     assert isinstance(grown, TopicDescription)
@@ -181,7 +192,9 @@ def test_topics_and_their_configurations(admin: BlockingAdminClient, topic: str)
 def test_records_can_be_read(admin: BlockingAdminClient, topic: str) -> None:
     fetched = admin.fetch_records(TopicPartition(topic, 1), 7)
     records = [
-        record for start, _ in iterate_batches(fetched.records) for record in iterate_records(fetched.records[start:], max_bytes=1 << 20)
+        record
+        for start, _ in iterate_batches(fetched.records)
+        for record in iterate_records(fetched.records[start:], max_bytes=1 << 20)
     ]
     assert [bytes(record.value or b"") for record in records if record.offset >= 7] == [b"7", b"8", b"9"]
     assert (fetched.log_start_offset, fetched.high_watermark) == (0, 10)
@@ -191,7 +204,9 @@ def test_records_can_be_read(admin: BlockingAdminClient, topic: str) -> None:
 
 def test_the_cluster_and_its_directories(admin: BlockingAdminClient, three: LowtideCluster, topic: str) -> None:
     described = admin.describe_cluster()
-    assert [str(broker.address) for broker in described.brokers] == [three.address(broker_id) for broker_id in (1, 2, 3)]
+    assert [str(broker.address) for broker in described.brokers] == [
+        three.address(broker_id) for broker_id in (1, 2, 3)
+    ]
     assert described.controller_id in (1, 2, 3)
     directories = admin.describe_log_dirs(partitions=[TopicPartition(topic, 0)])
     assert list(directories) == [1, 2, 3]
@@ -208,7 +223,12 @@ def test_groups_of_both_kinds(admin: BlockingAdminClient, three: LowtideCluster,
     from confluent_kafka import Consumer
 
     group = f"{topic}-{protocol}"
-    settings = {"bootstrap.servers": three.bootstrap, "group.id": group, "group.protocol": protocol, "auto.offset.reset": "earliest"}
+    settings = {
+        "bootstrap.servers": three.bootstrap,
+        "group.id": group,
+        "group.protocol": protocol,
+        "auto.offset.reset": "earliest",
+    }
     consumer = Consumer(settings | {"log_level": 0})
     try:
         consumer.subscribe([topic])
@@ -250,15 +270,26 @@ def test_tls(lowtide_topic: str) -> None:
     config = {"listeners": f"PLAINTEXT://127.0.0.1:{inside}", "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}"}
     with LowtideCluster(config=config), TlsProxy(port, inside):
         settings = {"bootstrap.servers": f"127.0.0.1:{port}", "security.protocol": "SSL"}
-        with BlockingAdminClient(settings | {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(CERTIFICATE)}) as admin:
-            assert isinstance(admin.create_topics([NewTopic(name=lowtide_topic, partitions=1)])[lowtide_topic], CreatedTopic)
-            assert admin.delete_records({TopicPartition(lowtide_topic, 0): -1}) == {TopicPartition(lowtide_topic, 0): DeletedRecords(0, 0)}
+        with BlockingAdminClient(
+            settings | {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(CERTIFICATE)}
+        ) as admin:
+            assert isinstance(
+                admin.create_topics([NewTopic(name=lowtide_topic, partitions=1)])[lowtide_topic], CreatedTopic
+            )
+            assert admin.delete_records({TopicPartition(lowtide_topic, 0): -1}) == {
+                TopicPartition(lowtide_topic, 0): DeletedRecords(0, 0)
+            }
         with BlockingAdminClient(settings) as stranger, pytest.raises(Exception, match="its certificate isn't trusted"):
             stranger.list_topics()
         plain = {"bootstrap.servers": f"127.0.0.1:{port}"}
-        with BlockingAdminClient(plain) as wrong, pytest.raises(TimeoutError, match=r"perhaps it expects another security\.protocol"):
+        with (
+            BlockingAdminClient(plain) as wrong,
+            pytest.raises(TimeoutError, match=r"perhaps it expects another security\.protocol"),
+        ):
             wrong.list_topics(timeout=4)
-        trusting = ClientSettings.of(settings | {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(CERTIFICATE)})
+        trusting = ClientSettings.of(
+            settings | {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(CERTIFICATE)}
+        )
         deadline_ms = SystemClock().monotonic_ms() + 30_000
         with BlockingConnection.open(trusting.bootstrap_servers[0], trusting, deadline_ms) as connection:
             large = MetadataRequest(topics=[MetadataRequestTopic(name=lowtide_topic)] * 3000)

@@ -24,7 +24,10 @@ def disks(tmp_path: Path) -> list[str]:
 
 @pytest.fixture
 def client(disks: list[str]) -> Iterator[BlockingAdminClient]:
-    with LowtideCluster(config={"log.dirs": ",".join(disks)}) as running, BlockingAdminClient(running.bootstrap) as admin:
+    with (
+        LowtideCluster(config={"log.dirs": ",".join(disks)}) as running,
+        BlockingAdminClient(running.bootstrap) as admin,
+    ):
         assert admin.create_topics([NewTopic(name="moved", partitions=1)])["moved"] is not None
         yield admin
 
@@ -65,7 +68,9 @@ def test_what_is_refused(client: BlockingAdminClient, disks: list[str]) -> None:
     assert [code(found[place]) for place in wanted] == [ErrorCode.LOG_DIR_NOT_FOUND, ErrorCode.INVALID_TOPIC_EXCEPTION]
 
 
-def test_a_partition_that_is_not_there_yet_is_made_where_it_is_wanted(client: BlockingAdminClient, disks: list[str]) -> None:
+def test_a_partition_that_is_not_there_yet_is_made_where_it_is_wanted(
+    client: BlockingAdminClient, disks: list[str]
+) -> None:
     broker = broker_of(client)
     wanted = {(broker, TopicPartition("later", number)): disks[1] for number in range(3)}
     client.alter_replica_log_dirs(wanted, timeout=5)

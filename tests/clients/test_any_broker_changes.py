@@ -14,10 +14,17 @@ from lowtide.protocol.messages.alter_client_quotas import (
     AlteredQuotaEntity,
 )
 from lowtide.protocol.messages.create_acls import AclCreation, CreateAclsRequest
-from lowtide.protocol.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource, IncrementalAlterConfigsRequest
+from lowtide.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from lowtide.simulation.client import WireClient
 
-CONFIG = {"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer", "super.users": "User:ANONYMOUS"}
+CONFIG = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
 TOPIC, LITERAL, READ, ALLOW, SET, BROKER = 2, 3, 3, 3, 0, 4
 
 ACL = AclCreation(

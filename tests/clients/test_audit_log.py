@@ -50,7 +50,12 @@ class Broker:
         return AdminClient(self.settings(user, password))
 
     def settings(self, user: str, password: str) -> dict[str, Any]:
-        login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": user, "sasl.password": password}
+        login = {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": user,
+            "sasl.password": password,
+        }
         return {"bootstrap.servers": self.cluster.bootstrap, "client.id": f"client-of-{user}", **login}
 
     def lines(self, event: str, **fields: Any) -> list[dict[str, Any]]:
@@ -58,7 +63,11 @@ class Broker:
         deadline = time.monotonic() + 20
         while True:
             wanted = {"event": event, **fields}.items()
-            found = [line for line in map(json.loads, self.path.read_text().splitlines()) if all(line.get(k) == v for k, v in wanted)]
+            found = [
+                line
+                for line in map(json.loads, self.path.read_text().splitlines())
+                if all(line.get(k) == v for k, v in wanted)
+            ]
             if found or time.monotonic() > deadline:
                 assert found, event
                 return found
@@ -137,7 +146,13 @@ def test_changes_are_lines_without_their_secrets(broker: Broker, admin: AdminCli
     upsertion = UserScramCredentialUpsertion("carol", info, f"{MARKER}-carol".encode(), f"{MARKER}-salt".encode())
     admin.alter_user_scram_credentials([upsertion])["carol"].result(30)
     rule = AclBinding(
-        ResourceType.TOPIC, "orders", ResourcePatternType.LITERAL, "User:bob", "*", AclOperation.READ, AclPermissionType.ALLOW
+        ResourceType.TOPIC,
+        "orders",
+        ResourcePatternType.LITERAL,
+        "User:bob",
+        "*",
+        AclOperation.READ,
+        AclPermissionType.ALLOW,
     )
     admin.create_acls([rule])[rule].result(30)
     (changed,) = broker.lines("configuration changed")
@@ -167,7 +182,9 @@ def test_a_changed_feature_is_a_line(broker: Broker, admin: AdminClient) -> None
 def test_a_deleted_topic_is_a_line_and_no_password_is_in_the_file(broker: Broker, admin: AdminClient) -> None:
     admin.create_topics([NewTopic("old", 1)])["old"].result(30)
     admin.delete_topics(["old"])["old"].result(30)
-    assert [(line["principal"], line["result"]) for line in broker.lines("topic deleted", topic="old")] == [("User:admin", "NONE")]
+    assert [(line["principal"], line["result"]) for line in broker.lines("topic deleted", topic="old")] == [
+        ("User:admin", "NONE")
+    ]
     broker.lines("login accepted")
     assert MARKER not in broker.path.read_text()
 

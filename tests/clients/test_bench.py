@@ -45,7 +45,9 @@ WORKLOADS = {
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "bench", *words], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "bench", *words], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
 
 
 def test_one_tiny_round_of_everything(lowtide: SimpleNamespace, tmp_path: Path):
@@ -59,12 +61,16 @@ def test_one_tiny_round_of_everything(lowtide: SimpleNamespace, tmp_path: Path):
     document = json.loads(out.read_text())
     assert document["faults"] == []
     found = {(entry["workload"], entry["target"]): entry["figures"] for entry in document["rounds"]}
-    assert set(found) == {(name, "lowtide") for name in WORKLOADS} | {(name, "given") for name in WORKLOADS - STARTED_ONLY}
+    assert set(found) == {(name, "lowtide") for name in WORKLOADS} | {
+        (name, "given") for name in WORKLOADS - STARTED_ONLY
+    }
     assert found["kill", "lowtide"]["records lost"] == 0
     assert document["floor"]["single 1 KiB, requests/s"] > 0
     assert document["floor"]["batches of 16 KiB received, checked and written, CPU us a request"] > 0
     if Path("/proc/self/stat").exists():
-        unknown = [(place, name) for place, figures in found.items() for name, value in figures.items() if value is None]
+        unknown = [
+            (place, name) for place, figures in found.items() for name, value in figures.items() if value is None
+        ]
         assert unknown == []
         assert found["single", "lowtide"]["broker CPU us a request"] > 0
         assert found["start", "lowtide"]["resident idle, MB"] > 1
@@ -81,7 +87,14 @@ def test_one_tiny_round_on_three_brokers(tmp_path: Path):
     """With an etcd beside them; brokers that are killed, frozen or moved run and are in sync again for the next workload."""
     scratch, out = tmp_path / "scratch", tmp_path / "out.json"
     scratch.mkdir()
-    words = ["-w", "closed,replicated,leaderonly,frozen,moved,failover,partitions", "--scratch", str(scratch), "--json", str(out)]
+    words = [
+        "-w",
+        "closed,replicated,leaderonly,frozen,moved,failover,partitions",
+        "--scratch",
+        str(scratch),
+        "--json",
+        str(out),
+    ]
     ended = run("--tiny", "--brokers", "3", "-r", "1", "--warm", "0", *words)
     assert ended.returncode == 0, ended.stderr
     found = {entry["workload"]: entry["figures"] for entry in json.loads(out.read_text())["rounds"]}
@@ -121,7 +134,20 @@ def test_failures_are_reported_and_the_rest_continues(tmp_path: Path):
     out = tmp_path / "out.json"
     broken = f"ends={sys.executable} -c 'raise SystemExit(\"no luck\")' {{port}} {{dir}}"
     words = ["--only-given", "--target", "missing=127.0.0.1:1", "--start", broken]
-    ended = run("--tiny", "-r", "1", "--warm", "0", "-w", "single,metadata", *words, "--scratch", str(tmp_path), "--json", str(out))
+    ended = run(
+        "--tiny",
+        "-r",
+        "1",
+        "--warm",
+        "0",
+        "-w",
+        "single,metadata",
+        *words,
+        "--scratch",
+        str(tmp_path),
+        "--json",
+        str(out),
+    )
     assert ended.returncode == 1
     faults = json.loads(out.read_text())["faults"]
     assert len(faults) == 4

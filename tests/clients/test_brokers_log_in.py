@@ -25,7 +25,9 @@ JAAS = "listener.name.plaintext.plain.sasl.jaas.config"
 def files(tmp_path: Path) -> Path:
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    authority.issue_cert("127.0.0.1", "localhost").private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "server.pem"))
+    authority.issue_cert("127.0.0.1", "localhost").private_key_and_cert_chain_pem.write_to_path(
+        str(tmp_path / "server.pem")
+    )
     return tmp_path
 
 
@@ -33,7 +35,12 @@ def config(files: Path, protocol: str, **more: str) -> dict[str, str]:
     """All brokers listen under one name, for clients and for each other."""
     stores = {"ssl.keystore.location": str(files / "server.pem"), "ssl.truststore.location": str(files / "ca.pem")}
     types = {"ssl.keystore.type": "PEM", "ssl.truststore.type": "PEM", "min.insync.replicas": "3"}
-    return {"listener.security.protocol.map": f"PLAINTEXT:{protocol}", "inter.broker.listener.name": "PLAINTEXT"} | stores | types | more
+    return (
+        {"listener.security.protocol.map": f"PLAINTEXT:{protocol}", "inter.broker.listener.name": "PLAINTEXT"}
+        | stores
+        | types
+        | more
+    )
 
 
 LOGINS = {
@@ -80,7 +87,12 @@ def test_brokers_log_in_and_replicate(files: Path, way: str) -> None:
         }
     else:
         settings = config(files, "SASL_SSL", **LOGINS)
-        client = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "alice", "sasl.password": "pencil"}
+        client = {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "alice",
+            "sasl.password": "pencil",
+        }
     if way != "tokens over TLS":
         ours = theirs = client
     with LowtideCluster(brokers=3, config=settings) as cluster:

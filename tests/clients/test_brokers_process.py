@@ -131,7 +131,10 @@ def test_the_brokers_end_with_the_test_that_started_them(tmp_path: Path) -> None
         time.sleep(600)
     """
     test = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(program), str(tmp_path)], stdout=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, "-c", textwrap.dedent(program), str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     assert test.stdout is not None
     port, pid = map(int, test.stdout.readline().split())
@@ -142,7 +145,9 @@ def test_the_brokers_end_with_the_test_that_started_them(tmp_path: Path) -> None
     try:
         import select
 
-        assert select.select([brokers], [], [], LIMIT_S)[0], "a process file descriptor is readable when its process has ended"
+        assert select.select([brokers], [], [], LIMIT_S)[0], (
+            "a process file descriptor is readable when its process has ended"
+        )
     finally:
         os.close(brokers)
     assert is_free(port)

@@ -28,7 +28,9 @@ def test_librdkafka_pushes_what_is_wanted_of_it() -> None:
             "interval.ms": "300",
             "match": "client_id=app,client_software_name=(librdkafka|confluent-kafka-python)",
         }
-        assert admin.alter_configs({resource: [ConfigChange(key, value) for key, value in changes.items()]}) == {resource: None}
+        assert admin.alter_configs({resource: [ConfigChange(key, value) for key, value in changes.items()]}) == {
+            resource: None
+        }
         told = admin.describe_configs([resource])[resource]
         assert {key: entry.value for key, entry in told.items()} == changes
         admin.create_topics([NewTopic(name="t")])

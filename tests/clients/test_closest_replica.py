@@ -35,7 +35,11 @@ SWITCHES_MAX = 4
 def cluster() -> Iterator[LowtideCluster]:
     selector = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
     # Leaders are to stay where they are, however long a busy machine holds the brokers up.
-    config = {"replica.selector.class": selector, "broker.session.timeout.ms": "120000", "replica.lag.time.max.ms": "120000"}
+    config = {
+        "replica.selector.class": selector,
+        "broker.session.timeout.ms": "120000",
+        "replica.lag.time.max.ms": "120000",
+    }
     with LowtideCluster(brokers=3, racks=RACKS, config=config) as running:
         yield running
 
@@ -98,7 +102,9 @@ class RackReader:
 def made(cluster: LowtideCluster) -> Iterator[Any]:
     """Creates a topic that broker 1 leads, with records."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "broker.address.family": "v4"})
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "broker.address.family": "v4", "acks": "all", "linger.ms": 0})
+    producer = Producer(
+        {"bootstrap.servers": cluster.bootstrap, "broker.address.family": "v4", "acks": "all", "linger.ms": 0}
+    )
     readers: list[RackReader] = []
 
     class Made:
@@ -117,7 +123,9 @@ def made(cluster: LowtideCluster) -> Iterator[Any]:
             readers.append(RackReader(cluster.bootstrap, self.topic, reset))
             return readers[-1]
 
-    admin.create_topics([NewTopic(Made.topic, 1, replica_assignment=[[LEADER, FOLLOWER, 3]])])[Made.topic].result(DEADLINE_S)
+    admin.create_topics([NewTopic(Made.topic, 1, replica_assignment=[[LEADER, FOLLOWER, 3]])])[Made.topic].result(
+        DEADLINE_S
+    )
     until(lambda: _isr(admin, Made.topic) == {1, 2, 3})
     yield Made()
     for reader in readers:

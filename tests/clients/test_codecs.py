@@ -22,16 +22,22 @@ RECORDS = [Sent(b"key", b"value-%d " % n * 50) for n in range(10)]
 def codecs_in_the_log(lowtide: SimpleNamespace, topic: str) -> list[str]:
     """The codec of each batch of partition 0, from the file."""
     [path] = (Path(lowtide.data_directory) / f"{topic}-0").glob("*.log")
-    return [Compression(compression_of(header.attributes)).name.lower() for _, header in iterate_batches(path.read_bytes())]
+    return [
+        Compression(compression_of(header.attributes)).name.lower() for _, header in iterate_batches(path.read_bytes())
+    ]
 
 
 def check_contents(reading: Driver, topic: str) -> None:
     with reading.reader(topic, 0, 0) as reader:
-        assert [(record.key, record.value) for record in reader.read(len(RECORDS))] == [(record.key, record.value) for record in RECORDS]
+        assert [(record.key, record.value) for record in reader.read(len(RECORDS))] == [
+            (record.key, record.value) for record in RECORDS
+        ]
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_batches_are_stored_as_they_were_compressed(lowtide: SimpleNamespace, client: Driver, topic: str, codec: str) -> None:
+def test_batches_are_stored_as_they_were_compressed(
+    lowtide: SimpleNamespace, client: Driver, topic: str, codec: str
+) -> None:
     """librdkafka compresses by lz4 only for a broker that lists FindCoordinator."""
     client.produce(topic, RECORDS, codec=codec)
     assert set(codecs_in_the_log(lowtide, topic)) == {codec}

@@ -26,7 +26,9 @@ LEAVES = -1
 def test_topics_from_creation_to_deletion(lowtide: SimpleNamespace, other: Driver, lowtide_topic: str) -> None:
     """Created, listed, grown, changed, described, deleted; a failure has exit code 1."""
     bootstrap, name = lowtide.bootstrap, lowtide_topic
-    made = answer("topics", "create", name, "-p", 2, "-r", 1, "-c", "retention.ms=-1", bootstrap=bootstrap)["results"][0]
+    made = answer("topics", "create", name, "-p", 2, "-r", 1, "-c", "retention.ms=-1", bootstrap=bootstrap)["results"][
+        0
+    ]
     assert (made["name"], made["error"], made["partitions"], made["replicas"]) == (name, None, 2, 1)
     again = answer("topics", "create", name, bootstrap=bootstrap, code=1)["results"][0]
     assert again["error"]["code"] == "TOPIC_ALREADY_EXISTS"
@@ -43,7 +45,10 @@ def test_topics_from_creation_to_deletion(lowtide: SimpleNamespace, other: Drive
     run("topics", "delete", name, "--yes", bootstrap=bootstrap)
     assert "UNKNOWN_TOPIC_OR_PARTITION" in run("topics", "delete", name, "--yes", bootstrap=bootstrap, code=1).stderr
     run("topics", "delete", name, "--yes", "--if-exists", bootstrap=bootstrap)
-    assert answer("topics", "describe", name, bootstrap=bootstrap, code=1)["errors"][name]["code"] == "UNKNOWN_TOPIC_OR_PARTITION"
+    assert (
+        answer("topics", "describe", name, bootstrap=bootstrap, code=1)["errors"][name]["code"]
+        == "UNKNOWN_TOPIC_OR_PARTITION"
+    )
     assert "there is no topic" in sentence("topics", "explain", name, bootstrap=bootstrap, code=2)
 
 
@@ -53,7 +58,11 @@ def test_levels_of_a_log_are_changed_while_it_runs(lowtide: SimpleNamespace) -> 
     run(*room, "--set", "lowtide.broker=WARN", bootstrap=lowtide.bootstrap)
     described = answer("configs", "describe", "--broker-logger", "0", bootstrap=lowtide.bootstrap)["resources"][0]
     levels = {row["key"]: row["value"] for row in described["configs"]}
-    assert (described["type"], levels["lowtide.broker.network"], levels["lowtide.storage"]) == ("broker_logger", "WARN", levels["root"])
+    assert (described["type"], levels["lowtide.broker.network"], levels["lowtide.storage"]) == (
+        "broker_logger",
+        "WARN",
+        levels["root"],
+    )
     run(*room, "--unset", "lowtide.broker", bootstrap=lowtide.bootstrap)
     refused = answer(*room, "--set", "lowtide.nothing=INFO", bootstrap=lowtide.bootstrap, code=1)
     assert "Logger lowtide.nothing does not exist!" in refused["results"][0]["error"]["message"]
@@ -81,7 +90,15 @@ def test_groups(lowtide: SimpleNamespace, other: Driver, topic: str) -> None:
     other.delete_records(topic, {0: 4})
     described = answer("groups", "describe", group, bootstrap=bootstrap)["groups"][0]
     assert (described["state"], described["members"]) == ("Empty", [])
-    row = {"topic": topic, "partition": 0, "committed": 2, "log_start_offset": 4, "log_end_offset": 10, "lag": 6, "read_by": None}
+    row = {
+        "topic": topic,
+        "partition": 0,
+        "committed": 2,
+        "log_start_offset": 4,
+        "log_end_offset": 10,
+        "lag": 6,
+        "read_by": None,
+    }
     assert described["offsets"] == [row]
     assert group in [each["group"] for each in answer("groups", "list", bootstrap=bootstrap)["groups"]]
     planned = answer("groups", "reset", group, "--to", 1, "--dry-run", bootstrap=bootstrap)
@@ -122,15 +139,22 @@ def test_a_share_group(lowtide: SimpleNamespace, other: Driver, topic: str) -> N
     refused = answer("groups", "reset", group, "--topic", topic, "--to", 4, "--yes", bootstrap=bootstrap, code=1)
     assert refused["offsets"][0]["error"]["code"] == "NON_EMPTY_GROUP"
     share_heartbeat(bootstrap, group, LEAVES)
-    listed = {each["group"]: each["kind"] for each in answer("groups", "list", "--kind", "share", bootstrap=bootstrap)["groups"]}
+    listed = {
+        each["group"]: each["kind"]
+        for each in answer("groups", "list", "--kind", "share", bootstrap=bootstrap)["groups"]
+    }
     assert listed == {group: "share"}
     run("groups", "reset", group, "--topic", f"{topic}:0", "--to", 4, "--yes", bootstrap=bootstrap)
     described = answer("groups", "describe", group, bootstrap=bootstrap)["groups"][0]
     assert (described["state"], described["members"]) == ("Empty", [])
-    assert [(row["partition"], row["committed"], row["log_end_offset"], row["lag"]) for row in described["offsets"]][:1] == [(0, 4, 10, 6)]
+    assert [(row["partition"], row["committed"], row["log_end_offset"], row["lag"]) for row in described["offsets"]][
+        :1
+    ] == [(0, 4, 10, 6)]
     planned = answer("groups", "reset", group, "--shift-by", -1, "--dry-run", bootstrap=bootstrap)
     assert planned["offsets"][0] == {"topic": topic, "partition": 0, "old": 4, "new": 3, "error": None}
-    deleted = answer("records", "delete", f"{topic}:0", "--committed-by", group, "--yes", bootstrap=bootstrap)["partitions"]
+    deleted = answer("records", "delete", f"{topic}:0", "--committed-by", group, "--yes", bootstrap=bootstrap)[
+        "partitions"
+    ]
     assert [(row["delete_to"], row["low_watermark"]) for row in deleted] == [(4, 4)]
     run("groups", "delete", group, "--yes", bootstrap=bootstrap)
     assert "GROUP_ID_NOT_FOUND" in run("groups", "describe", group, bootstrap=bootstrap, code=1).stderr
@@ -143,7 +167,10 @@ def test_records_are_shown(lowtide: SimpleNamespace, other: Driver, topic: str) 
     words = ("records", "show", f"{topic}:0")
     ended = run(*words, "--from", 2, "--to", 4, "--output", "json", "--format", "json", bootstrap=lowtide.bootstrap)
     rows = [json.loads(line) for line in ended.stdout.splitlines()]
-    assert [(row["offset"], row["key"], row["value"], row["headers"]) for row in rows] == [(2, "k2", {"n": 2}, []), (3, "k3", {"n": 3}, [])]
+    assert [(row["offset"], row["key"], row["value"], row["headers"]) for row in rows] == [
+        (2, "k2", {"n": 2}, []),
+        (3, "k3", {"n": 3}, []),
+    ]
     assert rows[0]["timestamp"] == now_ms - 8 * HOUR_MS
     lines = run(*words, "--from", now_ms - 3 * HOUR_MS, "-n", 2, bootstrap=lowtide.bootstrap).stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["7", "8"]
@@ -151,7 +178,9 @@ def test_records_are_shown(lowtide: SimpleNamespace, other: Driver, topic: str) 
     beyond = run(*words, "--from", "end", bootstrap=lowtide.bootstrap)
     assert (beyond.stdout, beyond.stderr) == ("", f"{topic}-0: nothing is between 10 and 10, where it ends.\n")
     other.delete_records(topic, {0: 4})
-    assert sentence(*words, "--from", 2, bootstrap=lowtide.bootstrap, code=1).endswith(f"{topic}-0 has no offset 2: its log starts at 4.")
+    assert sentence(*words, "--from", 2, bootstrap=lowtide.bootstrap, code=1).endswith(
+        f"{topic}-0 has no offset 2: its log starts at 4."
+    )
 
 
 def test_all_partitions_of_a_topic_are_shown(lowtide: SimpleNamespace, other: Driver, topic: str) -> None:
@@ -160,8 +189,13 @@ def test_all_partitions_of_a_topic_are_shown(lowtide: SimpleNamespace, other: Dr
         other.produce(topic, [Sent(b"k", b"in %d" % partition)] * 3, partition=partition)
     lines = run("records", "show", topic, "--count", 2, bootstrap=lowtide.bootstrap).stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["0:0", "0:1", "1:0", "1:1", "2:0", "2:1"]
-    rows = [json.loads(line) for line in run("records", "show", topic, "-o", "json", bootstrap=lowtide.bootstrap).stdout.splitlines()]
-    assert [(row["partition"], row["offset"], row["value"]) for row in rows] == [(p, n, f"in {p}") for p in range(3) for n in range(3)]
+    rows = [
+        json.loads(line)
+        for line in run("records", "show", topic, "-o", "json", bootstrap=lowtide.bootstrap).stdout.splitlines()
+    ]
+    assert [(row["partition"], row["offset"], row["value"]) for row in rows] == [
+        (p, n, f"in {p}") for p in range(3) for n in range(3)
+    ]
     some = run("records", "show", f"{topic}:1-2", "--from", "end", "--to", "end", bootstrap=lowtide.bootstrap)
     assert (some.stdout, len(some.stderr.splitlines())) == ("", 2)
     other.delete_records(topic, {1: 2})
@@ -173,7 +207,18 @@ def test_all_partitions_of_a_topic_are_shown(lowtide: SimpleNamespace, other: Dr
 @pytest.mark.parametrize(
     "words",
     [
-        ("topics", "create", "t", "--partitions", 3, "--replication-factor", 3, "--config", "retention.ms=1", "--if-not-exists"),
+        (
+            "topics",
+            "create",
+            "t",
+            "--partitions",
+            3,
+            "--replication-factor",
+            3,
+            "--config",
+            "retention.ms=1",
+            "--if-not-exists",
+        ),
         ("topics", "create", "t", "--replicas", 3, "--set", "retention.ms=1"),
         ("topics", "alter", "t", "--config", "retention.ms=1", "--delete-config", "segment.bytes"),
         ("groups", "reset", "g", "--to-offset", 5),

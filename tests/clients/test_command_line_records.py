@@ -37,17 +37,17 @@ def filled(other: Driver, topic: str) -> tuple[str, int]:
     return topic, now_ms
 
 
-def test_a_dry_run_reports_what_is_then_deleted(lowtide: SimpleNamespace, other: Driver, filled: tuple[str, int]) -> None:
+def test_a_dry_run_reports_what_is_then_deleted(
+    lowtide: SimpleNamespace, other: Driver, filled: tuple[str, int]
+) -> None:
     """It has the exact number of records, and deletes nothing."""
     topic, now_ms = filled
     words = ("records", "delete", topic, "--before", now_ms - 6 * HOUR_MS)
     told = answer(*words, "--dry-run", bootstrap=lowtide.bootstrap)
     assert told["dry_run"] is True
-    assert {row["partition"]: (row["log_start_offset"], row["delete_to"], row["records"]) for row in told["partitions"]} == {
-        0: (0, 4, 4),
-        1: (0, 4, 4),
-        2: (0, 0, 0),
-    }
+    assert {
+        row["partition"]: (row["log_start_offset"], row["delete_to"], row["records"]) for row in told["partitions"]
+    } == {0: (0, 4, 4), 1: (0, 4, 4), 2: (0, 0, 0)}
     assert 0 < told["bytes_estimated"] < 2000
     assert other.offsets(topic, range(3)) == {0: (0, 10), 1: (0, 10), 2: (0, 0)}
     done = answer(*words, "--yes", bootstrap=lowtide.bootstrap)
@@ -56,19 +56,27 @@ def test_a_dry_run_reports_what_is_then_deleted(lowtide: SimpleNamespace, other:
     assert other.offsets(topic, range(3)) == {0: (4, 10), 1: (4, 10), 2: (0, 0)}
 
 
-def test_offsets_and_the_end_of_some_partitions(lowtide: SimpleNamespace, other: Driver, filled: tuple[str, int]) -> None:
+def test_offsets_and_the_end_of_some_partitions(
+    lowtide: SimpleNamespace, other: Driver, filled: tuple[str, int]
+) -> None:
     topic, _ = filled
     run_process("records", "delete", f"{topic}:0", "--offset", 3, "--yes", bootstrap=lowtide.bootstrap)
-    told = answer("records", "delete", f"{topic}:1-2", "--offset", "end", "--yes", "--leader-only", bootstrap=lowtide.bootstrap)
+    told = answer(
+        "records", "delete", f"{topic}:1-2", "--offset", "end", "--yes", "--leader-only", bootstrap=lowtide.bootstrap
+    )
     assert [(row["low_watermark"], row["leader_log_start_offset"]) for row in told["partitions"]] == [(10, 10), (0, 0)]
     assert other.offsets(topic, range(3)) == {0: (3, 10), 1: (10, 10), 2: (0, 0)}
 
 
-def test_an_emptied_partition_has_nothing_to_delete(lowtide: SimpleNamespace, other: Driver, filled: tuple[str, int]) -> None:
+def test_an_emptied_partition_has_nothing_to_delete(
+    lowtide: SimpleNamespace, other: Driver, filled: tuple[str, int]
+) -> None:
     """Its newest record is still on the disk, and newer than the time: that once counted as a doubt."""
     topic, now_ms = filled
     other.delete_records(topic, {0: 10})
-    told = answer("records", "delete", f"{topic}:0", "--before", now_ms - 5 * HOUR_MS, "--yes", bootstrap=lowtide.bootstrap)
+    told = answer(
+        "records", "delete", f"{topic}:0", "--before", now_ms - 5 * HOUR_MS, "--yes", bootstrap=lowtide.bootstrap
+    )
     (row,) = told["partitions"]
     assert (row["log_start_offset"], row["delete_to"], row["records"], row["error"]) == (10, 10, 0, None)
 
@@ -100,7 +108,9 @@ def test_nothing_is_deleted_without_a_yes(lowtide: SimpleNamespace, other: Drive
     assert (ran.stdout, ran.stderr.count("\n")) == ("", 1)
     for words in (("delete", topic), ("sweep", f"{topic}*")):
         said = sentence("records", *words, "--offset", 3, bootstrap=lowtide.bootstrap, code=4)
-        assert said.startswith(f"lowtide records {words[0]}: this command asks before it acts, and there is no terminal")
+        assert said.startswith(
+            f"lowtide records {words[0]}: this command asks before it acts, and there is no terminal"
+        )
     assert other.offsets(topic, [0]) == {0: (0, 10)}
 
 
@@ -137,7 +147,9 @@ def test_a_user_is_asked(lowtide: SimpleNamespace, other: Driver, filled: tuple[
     assert (code, other.offsets(topic, [0])) == (4, {0: (0, 10)})
     code, _ = answered(words, environment(lowtide.bootstrap), "y\n")
     assert (code, other.offsets(topic, [0])) == (0, {0: (3, 10)})
-    code, shown = answered(command("records", "sweep", topic, "--offset", 5, "--yes"), environment(lowtide.bootstrap), "")
+    code, shown = answered(
+        command("records", "sweep", topic, "--offset", 5, "--yes"), environment(lowtide.bootstrap), ""
+    )
     assert "sweeping" in shown
 
 
@@ -146,7 +158,10 @@ def test_a_user_is_asked(lowtide: SimpleNamespace, other: Driver, filled: tuple[
     [
         (("delete", "{topic}", "--offset", 11, "--yes"), None),
         (("delete", "{topic}"), "it isn't said up to where: give one of --offset, --before and --committed-by."),
-        (("delete", "{topic}", "--offset", 1, "--before", "1793491200000"), "--offset and --before are not possible together"),
+        (
+            ("delete", "{topic}", "--offset", 1, "--before", "1793491200000"),
+            "--offset and --before are not possible together",
+        ),
         (("delete", "{topic}", "--offset", "-1"), "--offset: '-1' is no offset"),
         (("delete", "{topic}", "--before", "2026-11-01"), "--before: '2026-11-01' has no time zone"),
         (("delete", "{topic}:9", "--offset", 1), "has no partition 9: it has 3."),
@@ -187,7 +202,9 @@ def test_settings_that_are_invalid_are_exit_code_2(tmp_path: Path) -> None:
     assert "client.properties line 1: security.protocol is 'MAYBE'" in said
 
 
-def test_a_sweep_that_is_killed_continues(lowtide: SimpleNamespace, other: Driver, lowtide_topic: str, tmp_path: Path) -> None:
+def test_a_sweep_that_is_killed_continues(
+    lowtide: SimpleNamespace, other: Driver, lowtide_topic: str, tmp_path: Path
+) -> None:
     """SIGKILL in the middle: the next run does the rest, up to the offsets of the first, and only its owner can read its file."""
     other.create_topic(lowtide_topic, 24, {})
     until(lambda: len(other.offsets(lowtide_topic, range(24))) == 24, but=NOT_YET)
@@ -195,7 +212,9 @@ def test_a_sweep_that_is_killed_continues(lowtide: SimpleNamespace, other: Drive
         other.produce(lowtide_topic, [Sent(b"k", b"v")] * 3, partition=number)
     state = tmp_path / "state.json"
     words = ("records", "sweep", f"{lowtide_topic}*", "--offset", "end", "--state", state, "--yes", "--output", "json")
-    process = subprocess.Popen(command(*words, "--rate", 8), env=environment(lowtide.bootstrap), stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command(*words, "--rate", 8), env=environment(lowtide.bootstrap), stdout=subprocess.DEVNULL
+    )
     try:
         until(lambda: state.exists() and 2 <= state.read_text().count('"done"') < 24)
     finally:
@@ -271,7 +290,14 @@ def test_a_sweep_of_a_file(lowtide: SimpleNamespace, other: Driver, filled: tupl
     topic, _ = filled
     file = tmp_path / "offsets.json"
     file.write_text(
-        json.dumps({"partitions": [{"topic": topic, "partition": 0, "offset": 2}, {"topic": topic, "partition": 1, "offset": -1}]})
+        json.dumps(
+            {
+                "partitions": [
+                    {"topic": topic, "partition": 0, "offset": 2},
+                    {"topic": topic, "partition": 1, "offset": -1},
+                ]
+            }
+        )
     )
     told = answer("records", "sweep", "--file", file, "--dry-run", bootstrap=lowtide.bootstrap)
     assert (told["partitions"], told["records"]) == (2, 12)
@@ -291,10 +317,9 @@ def test_lines_become_records(lowtide: SimpleNamespace, other: Driver, topic: st
         check=True,
     )
     assert (ended.stdout, ended.stderr) == (f"{topic}: 3 records\n", "")
-    assert answer("records", "produce", f"{topic}:2", "four", "--key", "k", "--header", "h=v", bootstrap=lowtide.bootstrap) == {
-        "topic": topic,
-        "records": 1,
-    }
+    assert answer(
+        "records", "produce", f"{topic}:2", "four", "--key", "k", "--header", "h=v", bootstrap=lowtide.bootstrap
+    ) == {"topic": topic, "records": 1}
     from lowtide.protocol.key_hash import partition_of_key
 
     rows = {}
@@ -303,14 +328,23 @@ def test_lines_become_records(lowtide: SimpleNamespace, other: Driver, topic: st
         rows[partition] = [json.loads(line) for line in shown.splitlines()]
     assert [row["value"] for row in rows[partition_of_key(b"UA", 3)] if row["key"] == "UA"] == ["one", "three"]
     assert [row["value"] for row in rows[partition_of_key(b"AA", 3)] if row["key"] == "AA"] == ["two"]
-    assert (rows[2][-1]["key"], rows[2][-1]["value"], rows[2][-1]["headers"]) == ("k", "four", [{"name": "h", "value": "v"}])
+    assert (rows[2][-1]["key"], rows[2][-1]["value"], rows[2][-1]["headers"]) == (
+        "k",
+        "four",
+        [{"name": "h", "value": "v"}],
+    )
 
 
 def test_a_line_that_is_no_record_is_named_with_what_is_written(lowtide: SimpleNamespace, topic: str) -> None:
     said = sentence("records", "produce", topic, "--format", "hex", "00", "xy", code=1, bootstrap=lowtide.bootstrap)
-    assert said == "lowtide records produce: line 2, 'xy', is no record: it is not in hex digits, two for each byte; nothing is written."
+    assert (
+        said
+        == "lowtide records produce: line 2, 'xy', is no record: it is not in hex digits, two for each byte; nothing is written."
+    )
     said = sentence("records", "produce", f"{topic}:3", "x", code=1, bootstrap=lowtide.bootstrap)
-    assert said == f"lowtide records produce: topic {topic} has no partition 3: it has 3 partitions; nothing is written."
+    assert (
+        said == f"lowtide records produce: topic {topic} has no partition 3: it has 3 partitions; nothing is written."
+    )
     said = sentence("records", "produce", topic, "x", "--compression", "rar", code=2, bootstrap=lowtide.bootstrap)
     assert said.startswith("lowtide records produce: --compression rar is not possible: allowed are none, gzip, ")
 

@@ -113,10 +113,16 @@ def test_a_brokers_configuration_is_described(configurer: Configurer) -> None:
 def test_single_keys_are_set_appended_to_and_deleted(incremental: Configurer, topic: str) -> None:
     """Keys that a change does not name stay."""
     incremental.alter(
-        "TOPIC", topic, {"retention.ms": ("SET", "5000"), "segment.ms": ("SET", "6000"), "cleanup.policy": ("APPEND", "compact")}
+        "TOPIC",
+        topic,
+        {"retention.ms": ("SET", "5000"), "segment.ms": ("SET", "6000"), "cleanup.policy": ("APPEND", "compact")},
     )
     told = incremental.describe("TOPIC", topic)
-    assert [told[key].value for key in ("retention.ms", "segment.ms", "cleanup.policy")] == ["5000", "6000", "delete,compact"]
+    assert [told[key].value for key in ("retention.ms", "segment.ms", "cleanup.policy")] == [
+        "5000",
+        "6000",
+        "delete,compact",
+    ]
     incremental.alter("TOPIC", topic, {"retention.ms": ("DELETE", ""), "cleanup.policy": ("SUBTRACT", "delete")})
     told = incremental.describe("TOPIC", topic)
     assert told["retention.ms"] == Described("604800000", "DEFAULT_CONFIG", is_read_only=False, is_sensitive=False)
@@ -136,8 +142,14 @@ def test_every_key_about_deletion_is_set(incremental: Configurer, topic: str) ->
 @pytest.mark.parametrize(
     ("configs", "words"),
     [
-        ({"retention.commitoffset.ms": "6000", "retention.ms": "5000"}, ["retention.commitoffset.ms=6000", "retention.ms=5000"]),
-        ({"retention.commitoffset.hours": "1", "retention.ms": "5000"}, ["retention.commitoffset.hours=1", "retention.ms=5000"]),
+        (
+            {"retention.commitoffset.ms": "6000", "retention.ms": "5000"},
+            ["retention.commitoffset.ms=6000", "retention.ms=5000"],
+        ),
+        (
+            {"retention.commitoffset.hours": "1", "retention.ms": "5000"},
+            ["retention.commitoffset.hours=1", "retention.ms=5000"],
+        ),
         ({"log.retention.min.timestamp": "-1"}, ["log.retention.min.timestamp=-1"]),
         ({"local.retention.ms": "-3"}, ["local.retention.ms=-3"]),
         ({"remote.storage.enable": "true"}, ["remote.storage.enable=true", "no tiered storage"]),
@@ -154,7 +166,9 @@ def test_impossible_retention_is_refused_with_both_values(
         Confluent(lowtide.bootstrap).create_topic(f"{plain_topic}-not", 1, configs)
     for refusal in (altered, made):
         assert all(word in str(refusal.value) for word in words), refusal.value
-    assert {entry.source for entry in confluent.describe("TOPIC", plain_topic, list(configs)).values()} == {"DEFAULT_CONFIG"}
+    assert {entry.source for entry in confluent.describe("TOPIC", plain_topic, list(configs)).values()} == {
+        "DEFAULT_CONFIG"
+    }
 
 
 @pytest.mark.parametrize("name", REPLACING)
@@ -182,7 +196,12 @@ def test_kafka_python_replaces_with_what_is_set(lowtide: SimpleNamespace, topic:
     ("kind", "name", "configs", "reason"),
     [
         ("TOPIC", None, {"segment.bytes": "1"}, r"INVALID_CONFIG|InvalidConfigurationError"),
-        ("TOPIC", None, {"retention.ms": "5", "min.compaction.lag.ms": "9", "max.compaction.lag.ms": "8"}, r"INVALID_CONFIG|InvalidConfig"),
+        (
+            "TOPIC",
+            None,
+            {"retention.ms": "5", "min.compaction.lag.ms": "9", "max.compaction.lag.ms": "8"},
+            r"INVALID_CONFIG|InvalidConfig",
+        ),
         ("TOPIC", "there-is-no-such-topic", {"retention.ms": "5"}, r"UNKNOWN_TOPIC_OR_PART|UnknownTopicOrPartition"),
         ("BROKER", "0", {"num.io.threads": "9"}, r"INVALID_REQUEST|InvalidRequest"),
         ("BROKER", "0", {"log.segment.bytes": "9"}, r"INVALID_REQUEST|InvalidRequest"),
@@ -190,7 +209,13 @@ def test_kafka_python_replaces_with_what_is_set(lowtide: SimpleNamespace, topic:
 )
 @pytest.mark.parametrize("client", REPLACING)
 def test_an_invalid_change_is_refused_and_changes_nothing(
-    client: str, kind: str, name: str | None, configs: dict[str, str], reason: str, lowtide: SimpleNamespace, plain_topic: str
+    client: str,
+    kind: str,
+    name: str | None,
+    configs: dict[str, str],
+    reason: str,
+    lowtide: SimpleNamespace,
+    plain_topic: str,
 ) -> None:
     """As in Kafka, with a message about the key."""
     configurer = KINDS[client](lowtide.bootstrap)
@@ -228,7 +253,9 @@ def test_the_next_record_has_the_brokers_time(incremental: Configurer, topic: st
     assert times_ms[1] >= before_ms - 1
 
 
-def test_the_next_batch_begins_a_smaller_segment(incremental: Configurer, topic: str, other: Driver, lowtide: SimpleNamespace) -> None:
+def test_the_next_batch_begins_a_smaller_segment(
+    incremental: Configurer, topic: str, other: Driver, lowtide: SimpleNamespace
+) -> None:
     """A log that is open, and written to, follows a new segment.bytes."""
     folder = Path(lowtide.data_directory) / f"{topic}-0"
     for _ in range(3):
@@ -313,7 +340,10 @@ def test_a_groups_times_survive_a_restart_and_reach_its_members(tmp_path: Path) 
             found = client.describe_configs([KafkaPythonResource(ConfigResourceType.GROUP, group)])["group"][group]
         return {name: each["config_source"] for name, each in found.items() if each["value"] == "7000"}
 
-    with LowtideCluster(data_directory=tmp_path) as cluster, closing(KafkaAdminClient(bootstrap_servers=cluster.bootstrap)) as client:
+    with (
+        LowtideCluster(data_directory=tmp_path) as cluster,
+        closing(KafkaAdminClient(bootstrap_servers=cluster.bootstrap)) as client,
+    ):
         client.alter_configs([KafkaPythonResource(ConfigResourceType.GROUP, group, {key: "7000"})])
         assert described(cluster.bootstrap) == {key: "DYNAMIC_GROUP_CONFIG"}
     with LowtideCluster(data_directory=tmp_path) as cluster:
@@ -340,7 +370,9 @@ async def _interval_told_to_a_member(host: str, port: int, group: str) -> int:
                 )
                 if answer.error_code == ErrorCode.NONE:
                     return int(answer.heartbeat_interval_ms)
-                await client.request(FindCoordinatorRequest(key_type=0, coordinator_keys=[group]), 4)  # It creates the topic if needed.
+                await client.request(
+                    FindCoordinatorRequest(key_type=0, coordinator_keys=[group]), 4
+                )  # It creates the topic if needed.
                 await asyncio.sleep(0.1)
     finally:
         client.close()

@@ -44,7 +44,10 @@ async def topic(cluster: LowtideCluster, request: pytest.FixtureRequest) -> Asyn
     async with AdminClient(cluster.bootstrap) as admin:
         configs = {"internal.segment.bytes": "3000", "file.delete.delay.ms": "0"}
         assert not isinstance(
-            (await admin.create_topics([NewTopic(name=name, partitions=2, replication_factor=1, configs=configs)]))[name], Exception
+            (await admin.create_topics([NewTopic(name=name, partitions=2, replication_factor=1, configs=configs)]))[
+                name
+            ],
+            Exception,
         )
         driver = Confluent(cluster.bootstrap)
         for partition in (0, 1):
@@ -82,7 +85,10 @@ async def test_every_view(page: Page, topic: str):
 async def test_records_by_every_place(page: Page, topic: str):
     where = f"records?topic={topic}&partition=0"
     assert [each["offset"] for each in (await page.view(f"{where}&place=start&count=2"))["records"]] == [0, 1]
-    assert [each["offset"] for each in (await page.view(f"{where}&place=end&count=2"))["records"]] == [RECORDS - 2, RECORDS - 1]
+    assert [each["offset"] for each in (await page.view(f"{where}&place=end&count=2"))["records"]] == [
+        RECORDS - 2,
+        RECORDS - 1,
+    ]
     first = (await page.view(f"{where}&place=start&count=1"))["records"][0]["timestamp"]
     assert (await page.view(f"{where}&place=time&value={first}&count=1"))["first"] == 0
     assert (await page.view(f"{where}&place=time&value=2099-01-01T00:00:00Z&count=1"))["records"] == []
@@ -91,7 +97,9 @@ async def test_records_by_every_place(page: Page, topic: str):
 
 async def test_a_delete_from_rehearsal_to_freed_bytes(page: Page, topic: str):
     """What was rehearsed is deleted, nothing that came later, and the bytes that it names are freed."""
-    status, plan = await page.post("delete/rehearsal", {"topic": topic, "partitions": [0], "to": "offset", "value": "30"})
+    status, plan = await page.post(
+        "delete/rehearsal", {"topic": topic, "partitions": [0], "to": "offset", "value": "30"}
+    )
     assert (status, plan["records"]) == (200, 30)
     freed = plan["partitions"][0]["freed"]
     assert freed["bytes"] > 0
@@ -115,7 +123,9 @@ async def job_of(page: Page, job_id: str):
 
 
 async def test_a_delete_to_what_a_group_has_committed(page: Page, topic: str):
-    status, plan = await page.post("delete/rehearsal", {"topic": topic, "to": "committed", "groups": [f"group-{topic}"]})
+    status, plan = await page.post(
+        "delete/rehearsal", {"topic": topic, "to": "committed", "groups": [f"group-{topic}"]}
+    )
     assert (status, [row["delete_to"] for row in plan["partitions"]]) == (200, [10, 20])
     status, plan = await page.post("delete/rehearsal", {"topic": topic, "to": "committed", "groups": ["none-such"]})
     assert (status, [row["delete_to"] for row in plan["partitions"]]) == (200, [None, None])
@@ -173,7 +183,16 @@ async def test_nothing_is_changed_by_a_get(page: Page):
 
 
 async def test_every_answer_has_the_headers_that_guard_it(page: Page):
-    for path in ("", "js/app.js", "js/none.js", "api/session", "api/view/cluster", "api/view/none", "api/view/topic", "none"):
+    for path in (
+        "",
+        "js/app.js",
+        "js/none.js",
+        "api/session",
+        "api/view/cluster",
+        "api/view/none",
+        "api/view/topic",
+        "none",
+    ):
         headers = (await page.get(path)).headers
         policy = headers["content-security-policy"]
         assert "frame-ancestors 'none'" in policy
@@ -217,7 +236,18 @@ async def test_hostile_names_are_errors_in_json(page: Page, view: str):
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"[]", b"null", b"{", b'"x"', b"[" * 30_000, b"\xff", b'{"topic": 1}', b'{"topic": "a", "to": "offset", "value": "-1"}']
+    "body",
+    [
+        b"",
+        b"[]",
+        b"null",
+        b"{",
+        b'"x"',
+        b"[" * 30_000,
+        b"\xff",
+        b'{"topic": 1}',
+        b'{"topic": "a", "to": "offset", "value": "-1"}',
+    ],
 )
 async def test_hostile_bodies_are_refused(page: Page, body: bytes):
     status, _ = await page.post("delete/rehearsal", body)

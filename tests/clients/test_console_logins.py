@@ -33,7 +33,11 @@ def secure():
 
 def without_login(cluster: LowtideCluster) -> dict[str, str]:
     settings = cluster.for_confluent_kafka
-    return {"bootstrap.servers": cluster.bootstrap, "security.protocol": "SSL", "ssl.ca.location": settings["ssl.ca.location"]}
+    return {
+        "bootstrap.servers": cluster.bootstrap,
+        "security.protocol": "SSL",
+        "ssl.ca.location": settings["ssl.ca.location"],
+    }
 
 
 @asynccontextmanager
@@ -96,7 +100,9 @@ async def served(directory: Path, **given: str) -> AsyncIterator[tuple[Broker, s
         "http.trust.local": "true",
     } | given
     config = load_config(given={name: Given(value, "test") for name, value in own.items()})
-    broker: Broker = Broker(config, real_ports(asyncio.get_running_loop()), quiet_logger(), sites=[lambda: broker_console(broker)])
+    broker: Broker = Broker(
+        config, real_ports(asyncio.get_running_loop()), quiet_logger(), sites=[lambda: broker_console(broker)]
+    )
     await broker.start()
     try:
         yield broker, broker.http_addresses[0]

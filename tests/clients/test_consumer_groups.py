@@ -52,7 +52,11 @@ def consumer(broker: LowtideCluster, name: str) -> Iterator[Callable[..., Consum
     made: list[Consumer] = []
 
     def make(protocol: str = "consumer", topic: str | None = None, **more: str) -> Consumer:
-        chosen = {"partition.assignment.strategy": "cooperative-sticky", "session.timeout.ms": "6000", "heartbeat.interval.ms": "200"}
+        chosen = {
+            "partition.assignment.strategy": "cooperative-sticky",
+            "session.timeout.ms": "6000",
+            "heartbeat.interval.ms": "200",
+        }
         consumer = Consumer(
             {
                 "bootstrap.servers": broker.bootstrap,
@@ -93,7 +97,11 @@ def poll_until_shared(consumers: Sequence[Consumer], *, everybody_has_some: bool
     def shared() -> bool:
         poll(consumers)
         parts = [numbers(each) for each in consumers]
-        return (all(parts) or not everybody_has_some) and sum(map(len, parts)) == len(PARTITIONS) and set().union(*parts) == PARTITIONS
+        return (
+            (all(parts) or not everybody_has_some)
+            and sum(map(len, parts)) == len(PARTITIONS)
+            and set().union(*parts) == PARTITIONS
+        )
 
     until(shared)
 
@@ -140,7 +148,9 @@ def test_members_share_leave_and_continue_at_the_committed_offset(
     assert again == [(2, 3)]
 
 
-def test_a_pattern_follows_topics_that_are_created_later(other: Confluent, name: str, consumer: Callable[..., Consumer]) -> None:
+def test_a_pattern_follows_topics_that_are_created_later(
+    other: Confluent, name: str, consumer: Callable[..., Consumer]
+) -> None:
     """Heartbeats match it again, ten seconds after the last time."""
     first = consumer(topic=f"^{name}.*")
     topics: set[str] = set()

@@ -8,7 +8,9 @@ from .driver_kafka_python import KafkaPython
 EVERY_BYTE = bytes(range(256))
 
 
-def read_back(reading: Driver, topic: str, count: int) -> list[tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]]:
+def read_back(
+    reading: Driver, topic: str, count: int
+) -> list[tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]]:
     with reading.reader(topic, 0, 0) as reader:
         return [(record.key, record.value, record.headers) for record in reader.read(count)]
 

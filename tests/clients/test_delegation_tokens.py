@@ -50,10 +50,22 @@ def cluster() -> Iterator[LowtideCluster]:
     with LowtideCluster(brokers=3, config=config) as made:
         with as_user(made, "admin") as admin:
             reads = Acl(
-                AclResourceType.TOPIC, "alices-", AclPattern.PREFIXED, "User:alice", "*", AclOperation.DESCRIBE, AclPermission.ALLOW
+                AclResourceType.TOPIC,
+                "alices-",
+                AclPattern.PREFIXED,
+                "User:alice",
+                "*",
+                AclOperation.DESCRIBE,
+                AclPermission.ALLOW,
             )
             tokens = Acl(
-                AclResourceType.USER, "User:alice", AclPattern.LITERAL, "User:carol", "*", AclOperation.CREATE_TOKENS, AclPermission.ALLOW
+                AclResourceType.USER,
+                "User:alice",
+                AclPattern.LITERAL,
+                "User:carol",
+                "*",
+                AclOperation.CREATE_TOKENS,
+                AclPermission.ALLOW,
             )
             assert set(admin.create_acls([reads, tokens]).values()) == {None}
             admin.create_topics([NewTopic(name="alices-1", partitions=1), NewTopic(name="other", partitions=1)])
@@ -86,11 +98,17 @@ def by_token(
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_a_token_is_its_owner_on_every_broker_and_leads_to_no_other_token(cluster: LowtideCluster, mechanism: str) -> None:
+def test_a_token_is_its_owner_on_every_broker_and_leads_to_no_other_token(
+    cluster: LowtideCluster, mechanism: str
+) -> None:
     for broker_id in cluster.broker_ids:
         with as_user(cluster, "alice", broker_id) as alice:
             token = alice.create_delegation_token()
-        assert (token.owner, token.requester, token.ends_ms - token.issued_ms) == ("User:alice", "User:alice", 7 * 24 * HOUR_MS)
+        assert (token.owner, token.requester, token.ends_ms - token.issued_ms) == (
+            "User:alice",
+            "User:alice",
+            7 * 24 * HOUR_MS,
+        )
         for other in cluster.broker_ids:
             with by_token(cluster, token, mechanism, other) as client:
                 assert set(client.list_topics()) == {"alices-1"}
@@ -113,7 +131,9 @@ def test_a_token_that_was_ended_and_one_that_never_was_log_nobody_in(cluster: Lo
         token = alice.create_delegation_token(renewers=["User:bob"])
         assert not refused(cluster, line_of(token))
         assert refused(cluster, line_of(token, "other"))
-        assert refused(cluster, f'{SCRAM} username="{token.token_id}" password="{token.password}";'), "it is no user of that name"
+        assert refused(cluster, f'{SCRAM} username="{token.token_id}" password="{token.password}";'), (
+            "it is no user of that name"
+        )
         with as_user(cluster, "carol") as carol, pytest.raises(BrokerAnsweredError, match="OWNER_MISMATCH"):
             carol.expire_delegation_token(token.hmac)
         with as_user(cluster, "bob") as bob:
@@ -126,12 +146,17 @@ def test_a_token_that_was_ended_and_one_that_never_was_log_nobody_in(cluster: Lo
 
 
 def test_a_token_for_another_user_needs_a_right(cluster: LowtideCluster) -> None:
-    with as_user(cluster, "bob") as bob, pytest.raises(BrokerAnsweredError, match="DELEGATION_TOKEN_AUTHORIZATION_FAILED"):
+    with (
+        as_user(cluster, "bob") as bob,
+        pytest.raises(BrokerAnsweredError, match="DELEGATION_TOKEN_AUTHORIZATION_FAILED"),
+    ):
         bob.create_delegation_token(owner="User:alice")
     with as_user(cluster, "carol") as carol:
         token = carol.create_delegation_token(owner="User:alice")
         assert (token.owner, token.requester) == ("User:alice", "User:carol")
-        assert [each.token_id for each in carol.describe_delegation_tokens()] == [token.token_id], "only those that concern it"
+        assert [each.token_id for each in carol.describe_delegation_tokens()] == [token.token_id], (
+            "only those that concern it"
+        )
         with pytest.raises(BrokerAnsweredError, match="OWNER_MISMATCH"):
             carol.renew_delegation_token(token.hmac)
         with pytest.raises(BrokerAnsweredError, match="INVALID_PRINCIPAL_TYPE"):
@@ -152,7 +177,9 @@ def test_brokers_without_a_secret_say_which_key_is_missing(lowtide_secure: Lowti
     """The response has no room for a message: the client knows the remedy of the code."""
     with (
         BlockingAdminClient(lowtide_secure.for_confluent_kafka) as admin,
-        pytest.raises(BrokerAnsweredError, match=r"DELEGATION_TOKEN_AUTH_DISABLED \(set delegation\.token\.secret\.key"),
+        pytest.raises(
+            BrokerAnsweredError, match=r"DELEGATION_TOKEN_AUTH_DISABLED \(set delegation\.token\.secret\.key"
+        ),
     ):
         admin.create_delegation_token()
 
@@ -169,7 +196,10 @@ def test_the_command_creates_lists_renews_and_ends_tokens(cluster: LowtideCluste
     assert created["password"] not in listed
     (row,) = [each for each in json.loads(listed)["tokens"] if each["id"] == created["id"]]
     assert (row["owner"], row["renewers"]) == ("User:bob", ["User:alice"])
-    assert answer("tokens", "renew", created["id"], "--for", "1h", *config, bootstrap=at)["expires_ms"] < created["expires_ms"]
+    assert (
+        answer("tokens", "renew", created["id"], "--for", "1h", *config, bootstrap=at)["expires_ms"]
+        < created["expires_ms"]
+    )
     assert run("tokens", "expire", created["id"], *config).stdout == f"{created['id']}: removed\n"
     assert "that you may see" in run("tokens", "expire", created["id"], *config, code=1).stderr
     assert "no duration" in run("tokens", "create", "--lifetime", "2", *config, code=2).stderr

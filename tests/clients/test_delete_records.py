@@ -24,7 +24,9 @@ def test_delete_by_offset_answers_the_low_watermark_and_moves_the_beginning(libr
     assert library.offsets(topic, range(3)) == {0: (3, 10), 1: (10, 10), 2: (0, 0)}
 
 
-def test_delete_to_the_high_watermark_leaves_an_empty_partition_that_continues(library: Driver, client: Driver, topic: str) -> None:
+def test_delete_to_the_high_watermark_leaves_an_empty_partition_that_continues(
+    library: Driver, client: Driver, topic: str
+) -> None:
     library.produce(topic, ten())
     assert library.delete_records(topic, {0: TO_HIGH_WATERMARK}) == {0: 10}
     assert client.offsets(topic, [0]) == {0: (10, 10)}
@@ -49,7 +51,9 @@ def test_a_delete_beyond_the_high_watermark_is_refused_and_deletes_nothing(libra
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "zstd"])
-def test_a_reader_in_the_middle_of_a_batch_sees_no_deleted_record(client: Driver, other: Driver, topic: str, codec: str) -> None:
+def test_a_reader_in_the_middle_of_a_batch_sees_no_deleted_record(
+    client: Driver, other: Driver, topic: str, codec: str
+) -> None:
     """The batch that straddles the start is sent whole; the clients drop records below the requested offset."""
     other.produce(topic, ten(), codec=codec)
     other.delete_records(topic, {0: 4})

@@ -22,7 +22,11 @@ def file(tmp_path: Path) -> Path:
 
 
 def write(file: Path, *rows: tuple[str, int, int], **more: object) -> None:
-    file.write_text(json.dumps({"partitions": [{"topic": t, "partition": p, "offset": o} for t, p, o in rows], "version": 1, **more}))
+    file.write_text(
+        json.dumps(
+            {"partitions": [{"topic": t, "partition": p, "offset": o} for t, p, o in rows], "version": 1, **more}
+        )
+    )
 
 
 def test_the_output_is_that_of_kafkas_tool(lowtide: SimpleNamespace, other: Driver, topic: str, file: Path) -> None:
@@ -41,12 +45,16 @@ def test_the_output_is_that_of_kafkas_tool(lowtide: SimpleNamespace, other: Driv
     assert other.offsets(topic, range(3)) == {0: (4, 10), 1: (0, 0), 2: (0, 0)}
 
 
-def test_leader_only_prints_the_leaders_log_start(lowtide: SimpleNamespace, other: Driver, topic: str, file: Path, capsys) -> None:
+def test_leader_only_prints_the_leaders_log_start(
+    lowtide: SimpleNamespace, other: Driver, topic: str, file: Path, capsys
+) -> None:
     """KIP-1343, with the option name of KIP-107."""
     other.produce(topic, [Sent(b"k", b"v")] * 10)
     write(file, (topic, 0, 4))
     assert main(["--bootstrap-server", lowtide.bootstrap, "--delete-offset-json-file", str(file), "--leader-only"]) == 0
-    assert capsys.readouterr().out.splitlines()[2] == f"partition: {topic}-0\tlow_watermark: 4\tleader_log_start_offset: 4"
+    assert (
+        capsys.readouterr().out.splitlines()[2] == f"partition: {topic}-0\tlow_watermark: 4\tleader_log_start_offset: 4"
+    )
 
 
 def test_an_empty_list_is_a_success(lowtide: SimpleNamespace, file: Path, capsys) -> None:
@@ -55,7 +63,9 @@ def test_an_empty_list_is_a_success(lowtide: SimpleNamespace, file: Path, capsys
     assert capsys.readouterr().out == "Executing records delete operation\nRecords delete operation completed:\n"
 
 
-def test_an_error_anywhere_in_the_file_deletes_nothing(lowtide: SimpleNamespace, other: Driver, topic: str, file: Path, capsys) -> None:
+def test_an_error_anywhere_in_the_file_deletes_nothing(
+    lowtide: SimpleNamespace, other: Driver, topic: str, file: Path, capsys
+) -> None:
     """An error in the last line counts like one in the first."""
     other.produce(topic, [Sent(b"k", b"v")] * 10)
     for row in ((topic, 0, 4), (topic, 1, -2), (topic, -1, 0)):
@@ -70,7 +80,9 @@ def test_an_error_anywhere_in_the_file_deletes_nothing(lowtide: SimpleNamespace,
 def test_settings_come_from_a_file_and_invalid_ones_are_refused(file: Path, tmp_path: Path, capsys) -> None:
     write(file, ("t", 0, 1))
     assert main([]) == 2
-    assert capsys.readouterr().err.startswith("lowtide-delete-records: --bootstrap-server and --offset-json-file must be given.")
+    assert capsys.readouterr().err.startswith(
+        "lowtide-delete-records: --bootstrap-server and --offset-json-file must be given."
+    )
     settings = tmp_path / "client.properties"
     settings.write_text("request.timeout.ms=none\n")
     words = ["--bootstrap-server", "127.0.0.1:1", "--offset-json-file", str(file), "--command-config", str(settings)]

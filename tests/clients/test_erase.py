@@ -11,7 +11,15 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
-from lowtide.admin import BlockingAdminClient, ConfigChange, ConfigResource, ErasedRecords, NewTopic, ResourceType, TopicPartition
+from lowtide.admin import (
+    BlockingAdminClient,
+    ConfigChange,
+    ConfigResource,
+    ErasedRecords,
+    NewTopic,
+    ResourceType,
+    TopicPartition,
+)
 from lowtide.protocol.records import iterate_batches, iterate_records
 from lowtide.testing.cluster import LowtideCluster
 
@@ -70,10 +78,17 @@ def records_in(content: bytes) -> Iterator[object]:
 
 
 @pytest.mark.parametrize("kind", ["none", "gzip", "zstd", "transactional"])
-def test_no_file_of_any_replica_has_a_deleted_record(cluster: LowtideCluster, admin: BlockingAdminClient, kind: str) -> None:
+def test_no_file_of_any_replica_has_a_deleted_record(
+    cluster: LowtideCluster, admin: BlockingAdminClient, kind: str
+) -> None:
     topic = f"erased-{kind}"
     admin.create_topics([NewTopic(name=topic, partitions=1)])
-    settings = {"bootstrap.servers": cluster.bootstrap, "linger.ms": 200, "enable.idempotence": True, "batch.num.messages": 100}
+    settings = {
+        "bootstrap.servers": cluster.bootstrap,
+        "linger.ms": 200,
+        "enable.idempotence": True,
+        "batch.num.messages": 100,
+    }
     settings["compression.type"] = "none" if kind == "transactional" else kind
     if kind == "transactional":
         settings["transactional.id"] = topic
@@ -122,7 +137,9 @@ def test_a_replica_that_moved_away_and_back_leaves_no_folder_with_deleted_record
     assert files_with(cluster, KEPT, topic)
 
 
-def test_the_command_names_the_brokers_that_have_not_erased(cluster: LowtideCluster, admin: BlockingAdminClient) -> None:
+def test_the_command_names_the_brokers_that_have_not_erased(
+    cluster: LowtideCluster, admin: BlockingAdminClient
+) -> None:
     topic = "by-command"
     admin.create_topics([NewTopic(name=topic, partitions=1)])
     produce(Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 200}), topic, 0, RECORDS)
@@ -136,9 +153,9 @@ def test_the_command_names_the_brokers_that_have_not_erased(cluster: LowtideClus
     finally:
         cluster.start_broker(3)
     deadline = time.monotonic() + 60
-    while (told := json.loads(run(*words, "--output", "json", bootstrap=cluster.bootstrap, code=None).stdout))["partitions"][0][
-        "not_erased_by"
-    ]:
+    while (told := json.loads(run(*words, "--output", "json", bootstrap=cluster.bootstrap, code=None).stdout))[
+        "partitions"
+    ][0]["not_erased_by"]:
         assert time.monotonic() < deadline, told
     assert (told["erase"], sorted(told["partitions"][0]["erased_by"])) == (True, list(ALL))
     assert files_with(cluster, DELETED, topic) == []

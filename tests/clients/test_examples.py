@@ -1,4 +1,7 @@
-"""The programs in `examples/` and in the pages do what they describe. The one for Spark is in `tests/pipeline/test_spark_example.py`."""
+"""The programs in `examples/` and in the pages do what they describe.
+
+The one for Spark is in `tests/pipeline/test_spark_example.py`.
+"""
 
 from __future__ import annotations
 
@@ -54,12 +57,16 @@ def test_every_example_is_run():
 
 @pytest.mark.parametrize("name", AT_A_BROKER)
 def test_an_example_at_a_broker(name: str, lowtide: SimpleNamespace, tmp_path: Path):
-    assert AT_A_BROKER[name] in lines_of([sys.executable, str(EXAMPLES / f"{name}.py"), lowtide.bootstrap], cwd=tmp_path)
+    assert AT_A_BROKER[name] in lines_of(
+        [sys.executable, str(EXAMPLES / f"{name}.py"), lowtide.bootstrap], cwd=tmp_path
+    )
 
 
 @pytest.mark.parametrize("name", AT_A_CLUSTER)
 def test_an_example_at_a_cluster(name: str, lowtide_cluster: SimpleNamespace, tmp_path: Path):
-    assert AT_A_CLUSTER[name] in lines_of([sys.executable, str(EXAMPLES / f"{name}.py"), lowtide_cluster.bootstrap], cwd=tmp_path)
+    assert AT_A_CLUSTER[name] in lines_of(
+        [sys.executable, str(EXAMPLES / f"{name}.py"), lowtide_cluster.bootstrap], cwd=tmp_path
+    )
 
 
 @pytest.mark.parametrize("name", BY_THEMSELVES)
@@ -118,5 +125,7 @@ def test_the_other_programs_of_pages_run(place: str, request: pytest.FixtureRequ
     program = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)[int(number)]
     addresses = request.getfixturevalue(fixture).bootstrap
     three = "127.0.0.1:9092,127.0.0.1:9093,127.0.0.1:9094"
-    (tmp_path / "program.py").write_text(program.replace(three, addresses).replace("127.0.0.1:9092", addresses), encoding="utf-8")
+    (tmp_path / "program.py").write_text(
+        program.replace(three, addresses).replace("127.0.0.1:9092", addresses), encoding="utf-8"
+    )
     assert expected in "\n".join(lines_of([sys.executable, "program.py"], cwd=tmp_path))

@@ -40,7 +40,10 @@ def blocks(page: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("page", "fixture", "test"),
-    [("testing.md", "def lowtide_config", CONFIGURED), ("from-testcontainers.md", "def bootstrap_servers", FROM_A_CONTAINER)],
+    [
+        ("testing.md", "def lowtide_config", CONFIGURED),
+        ("from-testcontainers.md", "def bootstrap_servers", FROM_A_CONTAINER),
+    ],
 )
 def test_a_project_configures_its_brokers(tmp_path: Path, page: str, fixture: str, test: str) -> None:
     """With the `conftest.py` of the page, as it stands there."""

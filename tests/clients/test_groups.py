@@ -55,7 +55,9 @@ def poll_until_shared(members: Sequence[Member]) -> None:
 
 
 @pytest.mark.parametrize("name", MEMBERS)
-def test_a_group_continues_at_its_committed_offset(lowtide: SimpleNamespace, other: Driver, topic: str, group: str, name: str) -> None:
+def test_a_group_continues_at_its_committed_offset(
+    lowtide: SimpleNamespace, other: Driver, topic: str, group: str, name: str
+) -> None:
     fill(other, topic, 5)
     with member(name, lowtide.bootstrap, topic, group) as first:
         assert poll_until_all([first], 5) == dict.fromkeys(PARTITIONS, [0, 1, 2, 3, 4])
@@ -74,7 +76,9 @@ def test_two_members_share_and_one_takes_over(lowtide: SimpleNamespace, topic: s
 
 
 @pytest.mark.parametrize("name", MEMBERS)
-def test_a_static_member_returns_without_a_rebalance(lowtide: SimpleNamespace, other: Driver, topic: str, group: str, name: str) -> None:
+def test_a_static_member_returns_without_a_rebalance(
+    lowtide: SimpleNamespace, other: Driver, topic: str, group: str, name: str
+) -> None:
     """It gets the partitions of its previous instance, and the other keeps its own."""
     fill(other, topic, 1)
     with member(name, lowtide.bootstrap, topic, group, "one") as first:
@@ -109,7 +113,9 @@ def test_kcat_reads_as_a_member(lowtide: SimpleNamespace, other: Driver, topic: 
 
 
 @pytest.mark.parametrize("name", KEEPERS)
-def test_groups_are_listed_described_and_deleted(lowtide: SimpleNamespace, other: Driver, topic: str, group: str, name: str) -> None:
+def test_groups_are_listed_described_and_deleted(
+    lowtide: SimpleNamespace, other: Driver, topic: str, group: str, name: str
+) -> None:
     keeper = KEEPERS[name](lowtide.bootstrap)
     fill(other, topic, 3)
     with member(Confluent.name, lowtide.bootstrap, topic, group) as one:
@@ -151,7 +157,9 @@ def test_offsets_are_deleted_with_their_topic(lowtide: SimpleNamespace, other: D
     until(lambda: keeper.committed(group, topic) == {})
 
 
-def test_the_topic_of_offsets_is_internal_and_compacted(lowtide: SimpleNamespace, other: Driver, topic: str, group: str) -> None:
+def test_the_topic_of_offsets_is_internal_and_compacted(
+    lowtide: SimpleNamespace, other: Driver, topic: str, group: str
+) -> None:
     KafkaPythonKeeper(lowtide.bootstrap).commit(group, topic, {0: 7})
     assert other.partition_count("__consumer_offsets") == 50
     assert Aiokafka(lowtide.bootstrap).partition_count("__consumer_offsets") == 50

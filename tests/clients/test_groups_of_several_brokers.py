@@ -21,7 +21,11 @@ COUNT = 5
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LowtideCluster]:
-    settings = {"offsets.topic.num.partitions": "3", "group.initial.rebalance.delay.ms": "0", "default.replication.factor": "3"}
+    settings = {
+        "offsets.topic.num.partitions": "3",
+        "group.initial.rebalance.delay.ms": "0",
+        "default.replication.factor": "3",
+    }
     with LowtideCluster(brokers=3, config=settings) as running:
         yield running
 

@@ -14,7 +14,13 @@ from pathlib import Path
 import pytest
 
 from lowtide.broker.config.broker_config import Given, load_config
-from lowtide.broker.config.http_listeners import DEFAULT_HTTP_LISTENERS, HTTP_LISTENERS, SERVE_DEFAULT, TRUST_LOCAL, TRUSTED_PROXIES
+from lowtide.broker.config.http_listeners import (
+    DEFAULT_HTTP_LISTENERS,
+    HTTP_LISTENERS,
+    SERVE_DEFAULT,
+    TRUST_LOCAL,
+    TRUSTED_PROXIES,
+)
 from lowtide.broker.http import service
 from lowtide.broker.lifecycle.broker import Broker
 from lowtide.broker.lifecycle.local_cluster import LocalCluster
@@ -68,7 +74,9 @@ async def test_health_is_served(tmp_path):
 
 async def test_a_default_port_that_is_taken_costs_one_line(tmp_path, taken_port):
     log = Lines()
-    async with broker_of(tmp_path, log, **{HTTP_LISTENERS: Given(f"http://127.0.0.1:{taken_port}", SERVE_DEFAULT)}) as broker:
+    async with broker_of(
+        tmp_path, log, **{HTTP_LISTENERS: Given(f"http://127.0.0.1:{taken_port}", SERVE_DEFAULT)}
+    ) as broker:
         assert broker.http_addresses == ()
     (line,) = [line for line in log.lines if line[0] == "warning"]
     assert line[1:] == (
@@ -94,7 +102,9 @@ async def test_a_listener_in_the_clear_names_the_proxies_to_list(tmp_path, monke
 def test_a_configured_port_that_is_taken_stops_the_start(tmp_path, taken_port):
     ended = run_to_end(serve_command(tmp_path, f"http.listeners=http://127.0.0.1:{taken_port}"))
     assert ended.returncode == 2
-    assert ended.stderr.endswith(f"lowtide serve: http.listeners=http://127.0.0.1:{taken_port} is not possible: address already in use.\n")
+    assert ended.stderr.endswith(
+        f"lowtide serve: http.listeners=http://127.0.0.1:{taken_port} is not possible: address already in use.\n"
+    )
 
 
 async def test_a_process_names_where_it_listens(tmp_path):
@@ -116,7 +126,11 @@ async def test_only_serve_has_a_default():
 
 
 async def test_brokers_of_one_process_listen_nowhere_by_themselves(tmp_path):
-    own = {"listeners": Given("PLAINTEXT://127.0.0.1:0", "test"), "log.dirs": Given(str(tmp_path), "test"), "node.id": Given("1", "test")}
+    own = {
+        "listeners": Given("PLAINTEXT://127.0.0.1:0", "test"),
+        "log.dirs": Given(str(tmp_path), "test"),
+        "node.id": Given("1", "test"),
+    }
     cluster = LocalCluster([own], None, lambda _: Lines())
     await cluster.start()
     try:

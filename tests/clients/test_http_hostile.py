@@ -70,7 +70,16 @@ def failures(broker: Broker) -> list[object]:
 async def test_beyond_loopback_every_route_wants_a_login(tmp_path, far):
     async with visited(tmp_path) as broker:
         (url,) = broker.http_addresses
-        for path in ("/health/live", "/health/ready", "/metrics", "/", "/nothing", "/../etc/passwd", "/health/live?x=1", "//health/live"):
+        for path in (
+            "/health/live",
+            "/health/ready",
+            "/metrics",
+            "/",
+            "/nothing",
+            "/../etc/passwd",
+            "/health/live?x=1",
+            "//health/live",
+        ):
             for method in ("GET", "HEAD", "POST", "DELETE", "OPTIONS"):
                 async with Visitor(url) as visitor:
                     await visitor.send(f"{method} {path} HTTP/1.1\r\nHost: {visitor.host}\r\n\r\n".encode())
@@ -151,7 +160,8 @@ async def test_a_login_needs_describe_on_the_cluster(tmp_path, far):
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:9644", "127.0.0.1.evil.example", "", "localhost.", "[::1", "127.0.0.1@evil.example"]
+    "host",
+    ["evil.example", "evil.example:9644", "127.0.0.1.evil.example", "", "localhost.", "[::1", "127.0.0.1@evil.example"],
 )
 async def test_this_machine_is_visited_by_its_own_names_only(tmp_path, host):
     """A name of another site that resolves to 127.0.0.1 (DNS rebinding) gets nothing."""
@@ -208,9 +218,14 @@ async def test_a_trusted_proxy_names_its_clients_and_is_never_this_machine(tmp_p
         assert (await visit(url, FIGURES)).status == 401
         await add_user(broker, "alice", "secret")
         login = {"Authorization": basic("alice", "secret")}
-        assert (await visit(url, FIGURES, X_Forwarded_For="127.0.0.1, 192.0.2.7", **login)).body == b"User:alice 192.0.2.7"
+        assert (
+            await visit(url, FIGURES, X_Forwarded_For="127.0.0.1, 192.0.2.7", **login)
+        ).body == b"User:alice 192.0.2.7"
         async with Visitor(url) as proxy:
-            flooded = {(await proxy.ask(FIGURES, X_Forwarded_For="198.51.100.1")).status for _ in range(http_visits.BURST + 200)}
+            flooded = {
+                (await proxy.ask(FIGURES, X_Forwarded_For="198.51.100.1")).status
+                for _ in range(http_visits.BURST + 200)
+            }
         assert flooded == {401, 429}
         assert (await visit(url, FIGURES, X_Forwarded_For="192.0.2.7", **login)).status == 200
 
@@ -324,7 +339,15 @@ async def test_a_body_is_bounded(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "path", ["/../../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "/..%2f..%2fetc%2fpasswd", "/health/../../etc/passwd", "/\\..\\x", "/%00"]
+    "path",
+    [
+        "/../../../etc/passwd",
+        "/%2e%2e/%2e%2e/etc/passwd",
+        "/..%2f..%2fetc%2fpasswd",
+        "/health/../../etc/passwd",
+        "/\\..\\x",
+        "/%00",
+    ],
 )
 async def test_paths_lead_nowhere(tmp_path, path):
     async with visited(tmp_path, http_trust_local="true") as broker, Visitor(broker.http_addresses[0]) as visitor:
@@ -400,7 +423,10 @@ async def test_a_reader_that_reads_nothing_is_cut_off(tmp_path, monkeypatch):
             finally:
                 ended.set()
 
-    async with visited(tmp_path, sites=[Site], http_trust_local="true") as broker, Visitor(broker.http_addresses[0]) as visitor:
+    async with (
+        visited(tmp_path, sites=[Site], http_trust_local="true") as broker,
+        Visitor(broker.http_addresses[0]) as visitor,
+    ):
         visitor.writer.transport.pause_reading()
         await visitor.send(b"GET /endless HTTP/1.1\r\nHost: localhost\r\n\r\n")
         async with asyncio.timeout(30):

@@ -47,7 +47,11 @@ async def test_a_directory_that_fails_is_named(tmp_path):
 
 
 def test_replicas_in_sync_are_waited_for_where_that_is_wanted():
-    settings = {"http.listeners": "http://127.0.0.1:0", "replica.lag.time.max.ms": "1000", "broker.session.timeout.ms": "2000"}
+    settings = {
+        "http.listeners": "http://127.0.0.1:0",
+        "replica.lag.time.max.ms": "1000",
+        "broker.session.timeout.ms": "2000",
+    }
     with LowtideCluster(3, config=settings | {"broker.heartbeat.interval.ms": "500"}) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         admin.create_topics([NewTopic("clicks", 2, 3)])["clicks"].result(60)
@@ -89,4 +93,6 @@ def test_a_broker_without_its_registration_is_not_ready():
         status, found = ready(url)
         readiness._session = session
         assert status == 503
-        assert found["reasons"] == ["the broker is not registered: the metadata store is out of reach, or has given it up"]
+        assert found["reasons"] == [
+            "the broker is not registered: the metadata store is out of reach, or has given it up"
+        ]

@@ -19,7 +19,11 @@ from .open_clients import OPEN_PRODUCERS
 DEFAULT_LIMIT = 1_048_588
 """The limit of a batch, with its header: `message.max.bytes`."""
 
-TOO_LARGE = (confluent_kafka.KafkaException, kafka.errors.MessageSizeTooLargeError, aiokafka.errors.MessageSizeTooLargeError)
+TOO_LARGE = (
+    confluent_kafka.KafkaException,
+    kafka.errors.MessageSizeTooLargeError,
+    aiokafka.errors.MessageSizeTooLargeError,
+)
 WRITERS = [name for name in OPEN_PRODUCERS if name != Kcat.name]
 
 
@@ -37,7 +41,9 @@ def largest_value(limit: int, key: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_batch_of_the_limit_is_accepted_and_a_larger_one_refused(lowtide: SimpleNamespace, other: Driver, topic: str, name: str) -> None:
+def test_a_batch_of_the_limit_is_accepted_and_a_larger_one_refused(
+    lowtide: SimpleNamespace, other: Driver, topic: str, name: str
+) -> None:
     value = largest_value(DEFAULT_LIMIT, b"k")
     with OPEN_PRODUCERS[name](lowtide.bootstrap, topic, idempotent=False) as producer:
         producer.send(Sent(b"k", value), 0)

@@ -33,7 +33,10 @@ def against(config: dict[str, str], scenario: Callable[[WireClient], Awaitable[N
 
 
 def creation(*topics: tuple[str, int]) -> CreateTopicsRequest:
-    rows = [CreatableTopic(name=name, num_partitions=count, replication_factor=1, assignments=[], configs=[]) for name, count in topics]
+    rows = [
+        CreatableTopic(name=name, num_partitions=count, replication_factor=1, assignments=[], configs=[])
+        for name, count in topics
+    ]
     return CreateTopicsRequest(topics=rows, timeout_ms=30_000, validate_only=False)
 
 
@@ -89,7 +92,11 @@ def test_transactional_ids_above_the_limit_are_refused_and_existing_ones_continu
         request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000)
         while True:
             error = ErrorCode((await client.request(request, 4)).error_code)
-            if error not in {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}:
+            if error not in {
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                ErrorCode.NOT_COORDINATOR,
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+            }:
                 return error
             await client.request(FindCoordinatorRequest(key=transactional_id, key_type=1), 1)
             await asyncio.sleep(0.05)

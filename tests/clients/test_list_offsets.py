@@ -29,7 +29,9 @@ def by_confluent(bootstrap: str, topic: str, wanted: str | int, committed: bool)
     spec = specs[wanted]() if isinstance(wanted, str) else OffsetSpec.for_timestamp(wanted)
     level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
     admin = AdminClient({"bootstrap.servers": bootstrap, "broker.address.family": "v4"})
-    [future] = admin.list_offsets({TopicPartition(topic, 0): spec}, isolation_level=level, request_timeout=DEADLINE_S).values()
+    [future] = admin.list_offsets(
+        {TopicPartition(topic, 0): spec}, isolation_level=level, request_timeout=DEADLINE_S
+    ).values()
     found = future.result(DEADLINE_S)
     return found.offset, found.timestamp
 
@@ -80,5 +82,7 @@ def test_what_was_deleted_is_not_the_earliest(ask: Ask, other: Driver, topic: st
 
 
 def test_a_missing_topic_is_an_error(ask: Ask) -> None:
-    with pytest.raises((KafkaException, kafka.errors.UnknownTopicOrPartitionError), match=r"(?i)unknown.?topic|no leaders found"):
+    with pytest.raises(
+        (KafkaException, kafka.errors.UnknownTopicOrPartitionError), match=r"(?i)unknown.?topic|no leaders found"
+    ):
         ask("no-such-topic", "latest")

@@ -45,5 +45,9 @@ def test_what_is_advertised_counts_where_it_is_set(lowtide_topic: str) -> None:
     given = {**NOWHERE, "advertised.listeners": "PLAINTEXT://broker.example:9092"}
     with LowtideCluster(config=given) as cluster:
         port = cluster.ports(0)["PLAINTEXT"]
-        (broker,) = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0}).list_topics(timeout=60).brokers.values()
+        (broker,) = (
+            AdminClient({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0})
+            .list_topics(timeout=60)
+            .brokers.values()
+        )
         assert (broker.host, broker.port) == ("broker.example", 9092)

@@ -43,7 +43,10 @@ def spread(cluster: LowtideCluster, lowtide_topic: str) -> str:
     """A usable topic over both directories."""
     driver = Confluent(cluster.bootstrap)
     driver.create_topic(lowtide_topic, PARTITIONS, {})
-    until(lambda: driver.offsets(lowtide_topic, range(PARTITIONS)) == dict.fromkeys(range(PARTITIONS), (0, 0)), but=NOT_YET)
+    until(
+        lambda: driver.offsets(lowtide_topic, range(PARTITIONS)) == dict.fromkeys(range(PARTITIONS), (0, 0)),
+        but=NOT_YET,
+    )
     return lowtide_topic
 
 

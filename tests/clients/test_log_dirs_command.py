@@ -64,7 +64,9 @@ def test_partitions_are_moved_and_waited_for(world: World) -> None:
     assert err == ""
     assert world.places() == {0: two, 1: two}
     rows = world.answer("move", "flights:1", "--to", f"{one}/", "--broker", 0)["results"]
-    assert [(row["from"], row["to"], row["partition"], row["broker"], row["error"]) for row in rows] == [(two, one, 1, 0, None)]
+    assert [(row["from"], row["to"], row["partition"], row["broker"], row["error"]) for row in rows] == [
+        (two, one, 1, 0, None)
+    ]
     assert rows[0]["bytes"] > 1_000_000
     assert world.places() == {0: two, 1: one}
 
@@ -95,13 +97,21 @@ def test_the_old_spelling_describes(world: World) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "part"),
     [
-        (("flights:0", "--to", "/no/such"), 2, "--to /no/such is not possible for flights-0: allowed is a log directory of its broker"),
+        (
+            ("flights:0", "--to", "/no/such"),
+            2,
+            "--to /no/such is not possible for flights-0: allowed is a log directory of its broker",
+        ),
         (("flights:7", "--to", "/x"), 2, "there is no partition flights-7."),
         (("none", "--to", "/x"), 2, "there is no topic none."),
         (("flights:x", "--to", "/x"), 2, "flights:x"),
         (("flights",), 2, "Missing option '--to'"),
         (("--to", "/x"), 2, "Missing argument"),
-        (("flights", "--to", "/x", "--broker", "9", "--timeout", "1"), 1, "no log directory of broker 9 has a replica of flights-0"),
+        (
+            ("flights", "--to", "/x", "--broker", "9", "--timeout", "1"),
+            1,
+            "no log directory of broker 9 has a replica of flights-0",
+        ),
     ],
 )
 def test_errors_are_one_sentence(world: World, words: tuple[str, ...], code: int, part: str) -> None:

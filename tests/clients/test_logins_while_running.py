@@ -59,7 +59,9 @@ class World:
 
     @cached_property
     def open(self) -> AdminClient:
-        return AdminClient({"bootstrap.servers": self._address("PLAINTEXT"), "error_cb": lambda _error: None, "log_level": 0})
+        return AdminClient(
+            {"bootstrap.servers": self._address("PLAINTEXT"), "error_cb": lambda _error: None, "log_level": 0}
+        )
 
     @property
     def ours(self) -> BlockingAdminClient:
@@ -67,7 +69,12 @@ class World:
 
     def logs_in(self, mechanism: str, password: str, user: str = "alice") -> bool:
         """Whether librdkafka is served by this login."""
-        login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism, "sasl.username": user, "sasl.password": password}
+        login = {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": mechanism,
+            "sasl.username": user,
+            "sasl.password": password,
+        }
         is_expected = not password.startswith("wrong")
         return confluent({"bootstrap.servers": self._address("SASL_PLAINTEXT"), **login}, refused=not is_expected) == ""
 
@@ -107,7 +114,9 @@ class World:
         """The keys of the listener: value, whether it is read-only, whether it is a secret."""
         (found,) = self.open.describe_configs([ConfigResource(ResourceType.BROKER, "0")]).values()
         return {
-            name: (each.value, each.is_read_only, each.is_sensitive) for name, each in found.result(10).items() if name.startswith(PREFIX)
+            name: (each.value, each.is_read_only, each.is_sensitive)
+            for name, each in found.result(10).items()
+            if name.startswith(PREFIX)
         }
 
 
@@ -191,7 +200,9 @@ def test_a_bad_value_is_refused_and_changes_nothing(world: World) -> None:
     world.refuses({ENABLED: ""}, "none is no mechanism")
     world.refuses({ENABLED: "PLAIN,OAUTHBEARER"}, "sasl.oauthbearer.jwks.endpoint.url is missing")
     world.refuses({USERS: f'{MODULE} user_alice="geheim-9'}, USERS, "[hidden] is not possible")
-    world.refuses({USERS: 'org.example.Other required user_alice="geheim-9";'}, "names the login module org.example.Other")
+    world.refuses(
+        {USERS: 'org.example.Other required user_alice="geheim-9";'}, "names the login module org.example.Other"
+    )
     scram = f"{PREFIX}scram-sha-256.sasl.jaas.config"
     world.refuses({scram: f'{MODULE} username="geheim-9";'}, scram, "ScramLoginModule")
     world.refuses({"listener.name.plaintext.sasl.enabled.mechanisms": "PLAIN"}, "PLAINTEXT has no SASL")
@@ -250,7 +261,12 @@ def test_brokers_go_on_logging_in_to_each_other() -> None:
         "listener.name.plaintext.plain.sasl.jaas.config": inside(("one", "geheim-0"), one="geheim-0", alice="pencil"),
     }
     with LowtideCluster(brokers=3, config=between) as cluster:
-        login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "alice", "sasl.password": "pencil"}
+        login = {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "alice",
+            "sasl.password": "pencil",
+        }
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **login})
         key = "listener.name.plaintext.plain.sasl.jaas.config"
 
@@ -260,7 +276,9 @@ def test_brokers_go_on_logging_in_to_each_other() -> None:
             assert "geheim" not in caught.value.args[0].str()
             return str(caught.value.args[0].str())
 
-        assert "the old user of brokers is not among the new users" in refused({key: inside(("two", "2nd"), two="2nd", alice="pencil")})
+        assert "the old user of brokers is not among the new users" in refused(
+            {key: inside(("two", "2nd"), two="2nd", alice="pencil")}
+        )
         assert "the new user of brokers is not among the old users" in refused(
             {key: inside(("two", "2nd"), one="geheim-0", two="2nd", alice="pencil")}
         )
@@ -268,7 +286,11 @@ def test_brokers_go_on_logging_in_to_each_other() -> None:
         enabled = "listener.name.plaintext.sasl.enabled.mechanisms"
         assert "sasl.mechanism.inter.broker.protocol=PLAIN is not possible" in refused({enabled: "SCRAM-SHA-256"})
         both = {"one": "geheim-0", "two": "2nd", "alice": "pencil"}
-        for own, users in ((("one", "geheim-0"), both), (("two", "2nd"), both), (("two", "2nd"), {"two": "2nd", "alice": "pencil"})):
+        for own, users in (
+            (("one", "geheim-0"), both),
+            (("two", "2nd"), both),
+            (("two", "2nd"), {"two": "2nd", "alice": "pencil"}),
+        ):
             for broker in ("1", "2", "3"):
                 alter_broker(admin, {key: inside(own, **users)}, broker)
         cluster.stop_broker(3)

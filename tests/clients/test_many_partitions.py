@@ -46,9 +46,13 @@ def test_all_are_written_and_read_by_one_client(lowtide: SimpleNamespace, lowtid
     fill(lowtide.bootstrap, lowtide_topic, name)
     with OPEN_CONSUMERS[name](lowtide.bootstrap, lowtide_topic, dict.fromkeys(PARTITIONS, 0)) as consumer:
         records = consumer.read(ROUNDS * len(PARTITIONS))
-        assert {p: [record.value for record in rows] for p, rows in records.items()} == {p: expected(p) for p in PARTITIONS}
+        assert {p: [record.value for record in rows] for p, rows in records.items()} == {
+            p: expected(p) for p in PARTITIONS
+        }
         consumer.seek(77, 1)
-        assert [(p, [record.value for record in rows]) for p, rows in consumer.read(2).items()] == [(77, expected(77)[1:])]
+        assert [(p, [record.value for record in rows]) for p, rows in consumer.read(2).items()] == [
+            (77, expected(77)[1:])
+        ]
 
 
 def test_kcat_reads_all_of_them_at_once(lowtide: SimpleNamespace, filled: str) -> None:

@@ -97,7 +97,10 @@ def test_topics_are_described_page_by_page(lowtide: SimpleNamespace, topic: str)
     """The next page has the rows that did not fit."""
     client = KafkaPythonGrower(lowtide.bootstrap)
     missing = f"{topic}-missing"
-    assert client.page([missing, topic], 2000) == ({topic: (0, [0, 1, 2]), missing: (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [])}, None)
+    assert client.page([missing, topic], 2000) == (
+        {topic: (0, [0, 1, 2]), missing: (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [])},
+        None,
+    )
     assert client.page([topic], 2) == ({topic: (0, [0, 1])}, (topic, 2))
     assert client.page([topic], 2, (topic, 2)) == ({topic: (0, [2])}, None)
     seen: list[tuple[str, int]] = []

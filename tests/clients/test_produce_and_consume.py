@@ -20,7 +20,9 @@ def contents(records: list[Received]) -> list[tuple[bytes | None, bytes | None]]
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_batch_of_every_codec_is_read_by_its_writer_and_by_another_client(client: Driver, other: Driver, topic: str, codec: str) -> None:
+def test_a_batch_of_every_codec_is_read_by_its_writer_and_by_another_client(
+    client: Driver, other: Driver, topic: str, codec: str
+) -> None:
     sent = letters(20)
     client.produce(topic, sent, codec=codec)
     for reading in (client, other):
@@ -71,7 +73,9 @@ def test_a_record_near_a_megabyte_passes(client: Driver, topic: str) -> None:
 
 def test_partitions_are_written_and_read_apart(client: Driver, topic: str) -> None:
     for partition in range(3):
-        client.produce(topic, [Sent(b"k", b"p%d-%d" % (partition, n)) for n in range(partition + 1)], partition=partition)
+        client.produce(
+            topic, [Sent(b"k", b"p%d-%d" % (partition, n)) for n in range(partition + 1)], partition=partition
+        )
     for partition in range(3):
         with client.reader(topic, partition, 0) as reader:
             values = [record.value for record in reader.read(partition + 1)]

@@ -35,7 +35,11 @@ def throttle_times(bootstrap: str, topic: str, client_id: str, count: int) -> li
     """Produce so many records of a kilobyte; returns how long, in seconds, the broker has asked the client to wait each time."""
     waits: list[float] = []
     producer = Producer(
-        {"bootstrap.servers": bootstrap, "client.id": client_id, "throttle_cb": lambda event: waits.append(event.throttle_time)}
+        {
+            "bootstrap.servers": bootstrap,
+            "client.id": client_id,
+            "throttle_cb": lambda event: waits.append(event.throttle_time),
+        }
     )
     for number in range(count):
         producer.produce(topic, b"x" * 1000, partition=0)
@@ -48,7 +52,11 @@ def throttle_times(bootstrap: str, topic: str, client_id: str, count: int) -> li
 def test_quotas_are_set_described_and_removed(admin: BlockingAdminClient) -> None:
     both, everybody = QuotaEntity(user="alice", client_id="app"), QuotaEntity(user=DEFAULT_NAME)
     outcomes = admin.alter_quotas(
-        {both: {"request_percentage": 12.5}, everybody: {"producer_byte_rate": 1000}, QuotaEntity(ip="10.0.0.1"): {"producer_byte_rate": 1}}
+        {
+            both: {"request_percentage": 12.5},
+            everybody: {"producer_byte_rate": 1000},
+            QuotaEntity(ip="10.0.0.1"): {"producer_byte_rate": 1},
+        }
     )
     assert outcomes[both] is None
     assert outcomes[everybody] is None
@@ -85,8 +93,13 @@ def test_a_quota_of_clients_holds_where_one_of_an_address_was_set_before(
     assert throttle_times(lowtide.bootstrap, topic, "slow", 230)
 
 
-def test_creations_above_the_rate_are_refused(lowtide: SimpleNamespace, admin: BlockingAdminClient, lowtide_topic: str) -> None:
-    """One creation may use more than is left; the next is refused. Clients try such an answer again, so this one asks by itself."""
+def test_creations_above_the_rate_are_refused(
+    lowtide: SimpleNamespace, admin: BlockingAdminClient, lowtide_topic: str
+) -> None:
+    """One creation may use more than is left; the next is refused.
+
+    Clients try such an answer again, so this one asks by itself.
+    """
     admin.alter_quotas({QuotaEntity(user="ANONYMOUS"): {"controller_mutation_rate": 0.01}})
 
     async def create(name: str) -> CreateTopicsResponse:
@@ -106,7 +119,9 @@ def test_creations_above_the_rate_are_refused(lowtide: SimpleNamespace, admin: B
     assert refused.throttle_time_ms > 0
 
 
-def test_topics_created_by_asking_for_them_count(lowtide: SimpleNamespace, admin: BlockingAdminClient, lowtide_topic: str) -> None:
+def test_topics_created_by_asking_for_them_count(
+    lowtide: SimpleNamespace, admin: BlockingAdminClient, lowtide_topic: str
+) -> None:
     """As in Kafka: the first one uses more than is left; of the others none is created, and the client asks again."""
     admin.alter_quotas({QuotaEntity(client_id="test"): {"controller_mutation_rate": 0.01}})
     names = [f"{lowtide_topic}-{number}" for number in range(3)]
@@ -126,7 +141,10 @@ def test_topics_created_by_asking_for_them_count(lowtide: SimpleNamespace, admin
     asyncio.run(asked())
     while not (found := made()):
         time.sleep(0.05)
-    assert {row.error_code for row in asyncio.run(asked()).topics} == {ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert {row.error_code for row in asyncio.run(asked()).topics} == {
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
     assert made() == found
     assert len(found) == 1
 

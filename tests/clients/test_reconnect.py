@@ -37,7 +37,9 @@ def values(cluster: LowtideCluster, count: int) -> list[bytes | None]:
 
 @pytest.mark.parametrize("idempotent", [False, True], ids=["plain", "idempotent"])
 @pytest.mark.parametrize("name", OPEN_PRODUCERS)
-def test_a_producer_that_was_open_before_the_restart_continues_after_it(cluster: LowtideCluster, name: str, idempotent: bool) -> None:
+def test_a_producer_that_was_open_before_the_restart_continues_after_it(
+    cluster: LowtideCluster, name: str, idempotent: bool
+) -> None:
     with OPEN_PRODUCERS[name](cluster.bootstrap, TOPIC, idempotent=idempotent) as producer:
         for first in (0, 3):
             if first:
@@ -50,7 +52,9 @@ def test_a_producer_that_was_open_before_the_restart_continues_after_it(cluster:
 
 
 @pytest.mark.parametrize("name", OPEN_PRODUCERS)
-def test_an_idempotent_producer_that_sends_during_the_restart_writes_each_record_once(cluster: LowtideCluster, name: str) -> None:
+def test_an_idempotent_producer_that_sends_during_the_restart_writes_each_record_once(
+    cluster: LowtideCluster, name: str
+) -> None:
     """Records are sent all the time: before and during the stop, while nothing listens, and after the start."""
     sent = 0
     restart = threading.Thread(target=cluster.restart)
@@ -100,4 +104,6 @@ def test_a_consumer_that_was_open_before_the_restart_continues_after_it(cluster:
                 cluster.restart()
             other.produce(TOPIC, numbered(first, 3))
             records = consumer.read(3)[0]
-            assert [(record.offset, record.value) for record in records] == [(n, kcat_value(n)) for n in range(first, first + 3)]
+            assert [(record.offset, record.value) for record in records] == [
+                (n, kcat_value(n)) for n in range(first, first + 3)
+            ]

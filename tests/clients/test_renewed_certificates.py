@@ -98,7 +98,9 @@ def test_a_store_with_a_password_that_nobody_is_shown(world: World) -> None:
     content = (folder / "second.pem").read_bytes()
     certificates = load_pem_x509_certificates(content)
     key: Any = load_pem_private_key(content, None)
-    (folder / "second.p12").write_bytes(pkcs12.serialize_key_and_certificates(b"k", key, certificates[0], certificates[1:], secret))
+    (folder / "second.p12").write_bytes(
+        pkcs12.serialize_key_and_certificates(b"k", key, certificates[0], certificates[1:], secret)
+    )
     store: dict[str, str | None] = {LOCATION: str(folder / "second.p12"), f"{PREFIX}ssl.keystore.type": "PKCS12"}
     world.refuses(store | {f"{PREFIX}ssl.keystore.password": "not it"}, "listener TLS", "its password is wrong")
     alter_broker(world.open, store | {f"{PREFIX}ssl.keystore.password": "geheim"})
@@ -114,9 +116,15 @@ def test_a_store_with_a_password_that_nobody_is_shown(world: World) -> None:
 def test_what_cannot_be_used_is_refused_and_changes_nothing(world: World) -> None:
     folder = world.folder
     (folder / "broken.pem").write_text("-----BEGIN CERTIFICATE-----\nnonsense\n")
-    world.refuses({LOCATION: str(folder / "broken.pem")}, "the certificates of the listener TLS can't be used", "don't fit together")
+    world.refuses(
+        {LOCATION: str(folder / "broken.pem")},
+        "the certificates of the listener TLS can't be used",
+        "don't fit together",
+    )
     world.refuses({LOCATION: str(folder / "none.pem")}, "none.pem can't be read: No such file")
-    world.refuses({f"{PREFIX}ssl.truststore.location": str(folder / "broken.pem")}, "the trusted certificates can't be read")
+    world.refuses(
+        {f"{PREFIX}ssl.truststore.location": str(folder / "broken.pem")}, "the trusted certificates can't be read"
+    )
     world.refuses({f"{PREFIX}ssl.keystore.type": "JKS"}, "keytool")
     world.refuses({"listener.name.plaintext.ssl.keystore.location": str(folder / "server.pem")}, "PLAINTEXT", "TLS")
     world.refuses({f"{PREFIX}ssl.client.auth": "required"}, "Cannot update these configs dynamically")
@@ -145,7 +153,10 @@ def test_brokers_stay_able_to_connect_to_each_other(tmp_path: Path) -> None:
         issue(another, tmp_path, file="another.pem")
         trust(tmp_path, another, file="another-ca.pem")
         trust(tmp_path, world.authority, another, file="both.pem")
-        both: dict[str, str | None] = {location: str(tmp_path / "another.pem"), trusted: str(tmp_path / "another-ca.pem")}
+        both: dict[str, str | None] = {
+            location: str(tmp_path / "another.pem"),
+            trusted: str(tmp_path / "another-ca.pem"),
+        }
         world.refuses(both, "brokers could not connect to each other")
         alter_broker(world.open, {trusted: str(tmp_path / "both.pem")})
         alter_broker(world.open, {location: str(tmp_path / "another.pem")})

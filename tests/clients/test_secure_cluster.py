@@ -36,7 +36,9 @@ def test_confluent_kafka(lowtide_secure: LowtideCluster, lowtide_topic: str) -> 
     producer = Producer(lowtide_secure.for_confluent_kafka)
     producer.produce(lowtide_topic, b"hello")
     assert producer.flush(TIMEOUT_S) == 0
-    consumer = Consumer({**lowtide_secure.for_confluent_kafka, "group.id": lowtide_topic, "auto.offset.reset": "earliest"})
+    consumer = Consumer(
+        {**lowtide_secure.for_confluent_kafka, "group.id": lowtide_topic, "auto.offset.reset": "earliest"}
+    )
     consumer.subscribe([lowtide_topic])
     (message,) = consumer.consume(1, TIMEOUT_S)
     consumer.close()
@@ -53,7 +55,9 @@ def test_kafka_python(lowtide_secure: LowtideCluster, lowtide_topic: str) -> Non
 async def test_aiokafka(lowtide_secure: LowtideCluster, lowtide_topic: str) -> None:
     async with aiokafka.AIOKafkaProducer(**lowtide_secure.for_aiokafka) as producer:
         await producer.send_and_wait(lowtide_topic, b"hello")
-    async with aiokafka.AIOKafkaConsumer(lowtide_topic, auto_offset_reset="earliest", **lowtide_secure.for_aiokafka) as consumer:
+    async with aiokafka.AIOKafkaConsumer(
+        lowtide_topic, auto_offset_reset="earliest", **lowtide_secure.for_aiokafka
+    ) as consumer:
         assert (await asyncio.wait_for(anext(consumer), TIMEOUT_S)).value == b"hello"
 
 
@@ -67,7 +71,9 @@ def test_nothing_without_a_login_or_a_rule(lowtide_secure: LowtideCluster, lowti
     with BlockingAdminClient(lowtide_secure.for_confluent_kafka) as admin:
         change = ScramUpsertion(mechanism=ScramMechanism.SHA_512, password="pencil", salt=b"salt")
         assert admin.alter_scram_users({"alice": change}) == {"alice": None}
-    alice = Producer({**lowtide_secure.for_confluent_kafka, "sasl.username": "alice", "sasl.password": "pencil", **quiet})
+    alice = Producer(
+        {**lowtide_secure.for_confluent_kafka, "sasl.username": "alice", "sasl.password": "pencil", **quiet}
+    )
     refused: list[object] = []
     alice.produce(lowtide_topic, b"hello", on_delivery=lambda error, _message: refused.append(error.name()))
     alice.flush(TIMEOUT_S)
@@ -94,5 +100,8 @@ def test_an_open_cluster_has_settings_too(lowtide: LowtideCluster) -> None:
     assert lowtide.for_kafka_python == lowtide.for_aiokafka == {"bootstrap_servers": [lowtide.bootstrap]}
     with BlockingAdminClient(lowtide.for_confluent_kafka) as admin:
         assert admin.describe_cluster().brokers
-    with pytest.raises(AdminError), BlockingAdminClient({**lowtide.for_confluent_kafka, "security.protocol": "SSL"}) as admin:
+    with (
+        pytest.raises(AdminError),
+        BlockingAdminClient({**lowtide.for_confluent_kafka, "security.protocol": "SSL"}) as admin,
+    ):
         admin.describe_cluster(timeout=2)

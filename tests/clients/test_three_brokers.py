@@ -43,7 +43,11 @@ def _all_in_sync(three: LowtideCluster) -> None:
 
 def all_in_sync(cluster: LowtideCluster) -> bool:
     topics = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0}).list_topics(timeout=60).topics
-    return all(len(row.isrs) == len(row.replicas) and row.leader >= 0 for topic in topics.values() for row in topic.partitions.values())
+    return all(
+        len(row.isrs) == len(row.replicas) and row.leader >= 0
+        for topic in topics.values()
+        for row in topic.partitions.values()
+    )
 
 
 def leader(cluster: LowtideCluster, topic: str, partition: int = 0) -> int:
@@ -65,7 +69,9 @@ def values(client: Driver, topic: str, partition: int, start: int, count: int) -
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
-def test_a_client_creates_topics_with_replicas_and_deletes_records_while_a_broker_is_down(three: LowtideCluster, name: str) -> None:
+def test_a_client_creates_topics_with_replicas_and_deletes_records_while_a_broker_is_down(
+    three: LowtideCluster, name: str
+) -> None:
     client = CLIENTS[name](three.bootstrap)
     topic = f"replicated-{name}"
     client.create_topic(topic, len(PARTITIONS), {}, replicas=3)
@@ -127,7 +133,9 @@ def test_a_consumer_continues_when_its_leader_changes(three: LowtideCluster, nam
     with OPEN_CONSUMERS[name](three.bootstrap, topic, {0: 0}) as consumer:
         for first in (0, 3, 6):
             other.produce(topic, [Sent(b"k", b"%d" % number) for number in range(first, first + 3)])
-            assert [record.value for record in consumer.read(3)[0]] == [b"%d" % number for number in range(first, first + 3)]
+            assert [record.value for record in consumer.read(3)[0]] == [
+                b"%d" % number for number in range(first, first + 3)
+            ]
             away = leader(three, topic)
             three.stop_broker(away)
             until(lambda away=away: leader(three, topic) not in {away, -1})

@@ -31,7 +31,9 @@ def test_a_brokers_configuration_is_described_and_changed_at_that_broker(three: 
 
     assert [described(broker_id)["node.id"] for broker_id in (1, 2, 3)] == ["1", "2", "3"]
     changed = ConfigResource(ConfigResource.Type.BROKER, "2")
-    changed.add_incremental_config(ConfigEntry("log.retention.ms", "12345", incremental_operation=AlterConfigOpType.SET))
+    changed.add_incremental_config(
+        ConfigEntry("log.retention.ms", "12345", incremental_operation=AlterConfigOpType.SET)
+    )
     admin.incremental_alter_configs([changed])[changed].result(120)
     until(lambda: described(2)["log.retention.ms"] == "12345")
     assert described(1)["log.retention.ms"] != "12345"
@@ -47,7 +49,8 @@ def test_every_broker_describes_its_own_log_directories(three: LowtideCluster) -
         answer = await client.send(DescribeLogDirsRequest(topics=None), 4)
         client.close()
         return {
-            row.log_dir: [partition.partition_index for topic in row.topics for partition in topic.partitions] for row in answer.results
+            row.log_dir: [partition.partition_index for topic in row.topics for partition in topic.partitions]
+            for row in answer.results
         }
 
     for broker_id in (1, 2, 3):

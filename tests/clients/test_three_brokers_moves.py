@@ -52,7 +52,10 @@ def test_replicas_are_moved_and_leaders_elected(three: LowtideCluster) -> None:
         (("move", "t", "--file", "x"), "give partitions and --replicas, or --file."),
         (("move", "nothing", "--replicas", "1"), "there is no topic nothing."),
         (("move", "moved:7", "--replicas", "1"), "there is no partition moved-7."),
-        (("move", "moved", "--replicas", "1,1"), "--replicas 1,1 is not possible: allowed are ids of brokers, each once, as in 1,2,3."),
+        (
+            ("move", "moved", "--replicas", "1,1"),
+            "--replicas 1,1 is not possible: allowed are ids of brokers, each once, as in 1,2,3.",
+        ),
         (("replace", "1", "9"), "broker 9 isn't there, or is fenced: start it first."),
     ],
 )

@@ -65,7 +65,9 @@ def authority() -> trustme.CA:
 def world(tmp_path_factory: pytest.TempPathFactory, authority: trustme.CA) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("tls")
     authority.cert_pem.write_to_path(str(folder / "ca.pem"))
-    authority.issue_cert("alice@example.org", common_name="alice").private_key_and_cert_chain_pem.write_to_path(str(folder / "client.pem"))
+    authority.issue_cert("alice@example.org", common_name="alice").private_key_and_cert_chain_pem.write_to_path(
+        str(folder / "client.pem")
+    )
     issue(authority, folder)
     config = {
         "listeners": "SSL://127.0.0.1:0,REQUESTED://127.0.0.1:0,LOGINS://127.0.0.1:0,PLAINTEXT://127.0.0.1:0",
@@ -93,7 +95,11 @@ def world(tmp_path_factory: pytest.TempPathFactory, authority: trustme.CA) -> It
 @pytest.mark.parametrize("client", CLIENTS)
 def test_mutual_tls(world: World, client: Client) -> None:
     assert client(world.with_certificate) == ""
-    bare = {key: value for key, value in world.with_certificate.items() if key not in ("ssl.certificate.location", "ssl.key.location")}
+    bare = {
+        key: value
+        for key, value in world.with_certificate.items()
+        if key not in ("ssl.certificate.location", "ssl.key.location")
+    }
     assert "127.0.0.1" in client(bare, refused=True)
 
 
@@ -103,7 +109,9 @@ def test_a_certificate_of_another_authority_is_not_shown(world: World, tmp_path:
     Where a certificate is requested such a client is served without one, and where it is required it is refused (librdkafka's test 0097).
     """
     foreign = str(tmp_path / "foreign.pem")
-    trustme.CA().issue_cert("mallory@example.org", common_name="mallory").private_key_and_cert_chain_pem.write_to_path(foreign)
+    trustme.CA().issue_cert("mallory@example.org", common_name="mallory").private_key_and_cert_chain_pem.write_to_path(
+        foreign
+    )
     shown = world.with_certificate | {"ssl.certificate.location": foreign, "ssl.key.location": foreign}
     at_requested = {"bootstrap.servers": f"127.0.0.1:{world.requested}"}
     assert confluent(shown | at_requested) == ""
@@ -122,14 +130,25 @@ def test_logins_over_tls(world: World, client: Client, mechanism: str) -> None:
 def test_a_broker_of_another_authority_is_refused_by_the_client(world: World, tmp_path: Path, client: Client) -> None:
     """Nothing of the login is sent to it."""
     trustme.CA().cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    assert "certificate" in client(world.with_login("PLAIN") | {"ssl.ca.location": str(tmp_path / "ca.pem")}, refused=True).lower()
+    assert (
+        "certificate"
+        in client(world.with_login("PLAIN") | {"ssl.ca.location": str(tmp_path / "ca.pem")}, refused=True).lower()
+    )
 
 
 async def test_large_records_there_and_back(world: World) -> None:
     """Frames over many records of TLS, and answers larger than a socket takes."""
     context = ssl.create_default_context(cafile=str(world.folder / "ca.pem"))
-    settings: dict[str, Any] = {"security_protocol": "SASL_SSL", "ssl_context": context, "sasl_mechanism": "SCRAM-SHA-512"}
-    settings |= {"bootstrap_servers": f"127.0.0.1:{world.logins}", "sasl_plain_username": USER, "sasl_plain_password": PASSWORD}
+    settings: dict[str, Any] = {
+        "security_protocol": "SASL_SSL",
+        "ssl_context": context,
+        "sasl_mechanism": "SCRAM-SHA-512",
+    }
+    settings |= {
+        "bootstrap_servers": f"127.0.0.1:{world.logins}",
+        "sasl_plain_username": USER,
+        "sasl_plain_password": PASSWORD,
+    }
     values = [bytes([number]) * (900_000 if number % 2 else 7) for number in range(40)]
     async with aiokafka.AIOKafkaProducer(**settings) as producer:
         for value in values:
@@ -156,7 +175,12 @@ def test_a_renewed_certificate_is_shown_and_no_connection_is_lost(world: World, 
 
 
 def test_who_speaks_no_tls_is_refused_and_others_are_served(world: World) -> None:
-    for junk in (b"GET / HTTP/1.0\r\n\r\n", b"\x00\x00\x00\x10" + b"\x00" * 16, b"\x16\x03\x01\xff\xff" + b"x" * 70_000, b"\x16"):
+    for junk in (
+        b"GET / HTTP/1.0\r\n\r\n",
+        b"\x00\x00\x00\x10" + b"\x00" * 16,
+        b"\x16\x03\x01\xff\xff" + b"x" * 70_000,
+        b"\x16",
+    ):
         with socket.create_connection(("127.0.0.1", world.logins), timeout=10) as plain:
             with contextlib.suppress(OSError):  # The broker may have closed the connection at any of these steps.
                 plain.sendall(junk)
@@ -175,7 +199,9 @@ def test_pkcs12_and_keys_in_the_configuration(tmp_path: Path, authority: trustme
     certificates = load_pem_x509_certificates(chain)
     secret = BestAvailableEncryption(b"geheim")
     private: Any = load_pem_private_key(key, None)
-    (tmp_path / "key.p12").write_bytes(pkcs12.serialize_key_and_certificates(b"k", private, certificates[0], certificates[1:], secret))
+    (tmp_path / "key.p12").write_bytes(
+        pkcs12.serialize_key_and_certificates(b"k", private, certificates[0], certificates[1:], secret)
+    )
     trusted = load_pem_x509_certificates(authority.cert_pem.bytes())
     (tmp_path / "trust.p12").write_bytes(pkcs12.serialize_key_and_certificates(None, None, None, trusted, secret))
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))

@@ -1,7 +1,7 @@
 """Real clients log in with tokens (OAUTHBEARER): those of the issuer are a login, forged ones are not.
 
-The broker fetches the issuer's keys over HTTPS. kcat makes only unsigned tokens by itself, which are refused; with an endpoint for tokens
-librdkafka would fetch signed ones (`sasl.oauthbearer.method=oidc`).
+The broker fetches the issuer's keys over HTTPS. kcat makes only unsigned tokens by itself, which are refused; with an
+endpoint for tokens librdkafka would fetch signed ones (`sasl.oauthbearer.method=oidc`).
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     issuer = Issuer()
     with https_server(tmp_path_factory.mktemp("tokens"), lambda _request: answer(key_set(issuer))) as server:
         store = f'ssl.truststore.type="PEM" ssl.truststore.location="{server.authorities}"'
-        jaas = {f"{PREFIX}sasl.jaas.config": f"org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required {store};"}
+        jaas = {
+            f"{PREFIX}sasl.jaas.config": f"org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required {store};"
+        }
         with LowtideCluster(config=config(server.url, **jaas)) as cluster:
             yield World(cluster.bootstrap, issuer)
 
@@ -77,7 +79,11 @@ def settings(world: World, token: Callable[[], str]) -> dict[str, Any]:
     logger.addHandler(logging.NullHandler())
     logger.propagate = False
     login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
-    return {"bootstrap.servers": world.bootstrap, "oauth_cb": lambda _: (token(), time.time() + 3600), "logger": logger} | login
+    return {
+        "bootstrap.servers": world.bootstrap,
+        "oauth_cb": lambda _: (token(), time.time() + 3600),
+        "logger": logger,
+    } | login
 
 
 def confluent(world: World, token: str) -> bool:
@@ -134,7 +140,11 @@ def aiokafka_client(world: World, token: str) -> bool:
     """It doesn't look at the challenge, and waits for the metadata that it asks for instead."""
 
     async def send() -> bool:
-        login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": Provider(token)}
+        login = {
+            "security_protocol": "SASL_PLAINTEXT",
+            "sasl_mechanism": "OAUTHBEARER",
+            "sasl_oauth_token_provider": Provider(token),
+        }
         patience_ms = 2000 if token.endswith(".") else TIMEOUT_S * 1000
         producer = aiokafka.AIOKafkaProducer(bootstrap_servers=world.bootstrap, request_timeout_ms=patience_ms, **login)
         try:
@@ -193,7 +203,10 @@ def test_our_own_clients_log_in_with_the_token_of_a_file(world: World, tmp_path:
 @pytest.mark.parametrize("what", ["expired", "without its signature"])
 def test_our_own_clients_are_refused_with_a_forged_token(world: World, tmp_path: Path, what: str) -> None:
     settings = our_settings(world, tmp_path, forgeries(world.issuer)[what])
-    with BlockingAdminClient(settings) as client, pytest.raises(AuthenticationFailedError, match="can't log in by OAUTHBEARER"):
+    with (
+        BlockingAdminClient(settings) as client,
+        pytest.raises(AuthenticationFailedError, match="can't log in by OAUTHBEARER"),
+    ):
         client.list_topics()
     client_settings = ClientSettings.of(settings)
     deadline_ms = SystemClock().monotonic_ms() + TIMEOUT_S * 1000
@@ -220,7 +233,10 @@ def test_our_own_clients_ask_an_endpoint_for_tokens(world: World, tmp_path: Path
         with BlockingAdminClient(settings) as client:
             client.list_topics()
             server.reply = lambda _request: answer(b"", "401 Unauthorized")
-        with BlockingAdminClient(settings) as client, pytest.raises(AuthenticationFailedError, match="the status 401") as caught:
+        with (
+            BlockingAdminClient(settings) as client,
+            pytest.raises(AuthenticationFailedError, match="the status 401") as caught,
+        ):
             client.list_topics()
         assert "geheim" not in str(caught.value)
 
@@ -228,7 +244,9 @@ def test_our_own_clients_ask_an_endpoint_for_tokens(world: World, tmp_path: Path
 def test_librdkafka_gets_its_tokens_from_an_endpoint(world: World, tmp_path: Path) -> None:
     """`sasl.oauthbearer.method=oidc`."""
     given = {"access_token": world.issuer.token(), "token_type": "Bearer", "expires_in": LIFETIME_S}
-    with https_server(tmp_path, lambda _request: answer(json.dumps(given).encode(), "200 OK", "Content-Type: application/json")) as server:
+    with https_server(
+        tmp_path, lambda _request: answer(json.dumps(given).encode(), "200 OK", "Content-Type: application/json")
+    ) as server:
         login = {
             "sasl.oauthbearer.method": "oidc",
             "sasl.oauthbearer.client.id": "me",

@@ -51,7 +51,16 @@ def test_the_live_view_takes_keys_and_leaves_the_terminal_as_it_was(lowtide: Sim
     ours, theirs = pty.openpty()
     before = termios.tcgetattr(theirs)
     termios.tcsetwinsize(theirs, (40, 120))
-    words = [sys.executable, "-m", "lowtide.cli.main", "top", "--interval", "0.2", "--bootstrap-server", lowtide.bootstrap]
+    words = [
+        sys.executable,
+        "-m",
+        "lowtide.cli.main",
+        "top",
+        "--interval",
+        "0.2",
+        "--bootstrap-server",
+        lowtide.bootstrap,
+    ]
     environment = {**os.environ, "TERM": "xterm-256color"}
     process = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, env=environment)
     seen = b""

@@ -9,7 +9,11 @@ import pytest
 
 from .driver import Driver, Sent, until
 
-ALREADY_EXISTS = (confluent_kafka.KafkaException, kafka.errors.TopicAlreadyExistsError, aiokafka.errors.TopicAlreadyExistsError)
+ALREADY_EXISTS = (
+    confluent_kafka.KafkaException,
+    kafka.errors.TopicAlreadyExistsError,
+    aiokafka.errors.TopicAlreadyExistsError,
+)
 
 
 def test_a_created_topic_is_described_with_its_partitions(library: Driver, client: Driver, lowtide_topic: str) -> None:

@@ -34,7 +34,12 @@ def producer(cluster: LowtideCluster, name: str, **settings: object) -> Producer
 def read(cluster: LowtideCluster, topic: str, last: bytes, *, isolation: str = "read_committed") -> list[bytes]:
     """All readable records up to the record `last` of each partition."""
     consumer = Consumer(
-        {"bootstrap.servers": cluster.bootstrap, "group.id": "g", "auto.offset.reset": "earliest", "isolation.level": isolation}
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": "g",
+            "auto.offset.reset": "earliest",
+            "isolation.level": isolation,
+        }
     )
     consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
     values: list[bytes] = []

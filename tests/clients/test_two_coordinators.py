@@ -83,7 +83,9 @@ class Producer:
 
     async def end(self, *, is_commit: bool) -> None:
         producer_id, epoch = self.identity
-        request = EndTxnRequest(transactional_id=self.name, producer_id=producer_id, producer_epoch=epoch, committed=is_commit)
+        request = EndTxnRequest(
+            transactional_id=self.name, producer_id=producer_id, producer_epoch=epoch, committed=is_commit
+        )
 
         async def ask() -> tuple[int, Any]:
             answer = await self.transactions.request(request, 5)
@@ -114,7 +116,9 @@ async def apart(client: WireClient) -> Producer:
         name = f"apart-{number}"
         one, other = await coordinator(client, 1, name), await coordinator(client, 0, name)
         if one.node_id != other.node_id:
-            return Producer(name, await WireClient.connect(one.host, one.port), await WireClient.connect(other.host, other.port))
+            return Producer(
+                name, await WireClient.connect(one.host, one.port), await WireClient.connect(other.host, other.port)
+            )
     raise AssertionError("one broker coordinates everything")
 
 

@@ -47,12 +47,19 @@ def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def files_of(tree: Path) -> dict[Path, bytes]:
-    return {path.relative_to(tree): path.read_bytes() for path in tree.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    return {
+        path.relative_to(tree): path.read_bytes()
+        for path in tree.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
 
 
 @pytest.mark.parametrize("target", ["wheel", "wheel:editable"])
 def test_a_build_changes_nothing_in_the_tree(source: Path, tmp_path: Path, target: str):
-    """The module of 3.12 once replaced the one that a broker on 3.11 used, and ended it. It goes into the environment."""
+    """The module of 3.12 once replaced the one that a broker on 3.11 used, and ended it.
+
+    It goes into the environment.
+    """
     before = files_of(source)
     built = build(target, source=source, into=tmp_path / "built")
     assert files_of(source) == before
@@ -74,7 +81,11 @@ def test_a_wheel_has_the_package_and_no_simulator(wheel: Path):
 def test_the_version_survives_the_source_distribution(wheel: Path):
     """It has no git directory: PKG-INFO has the version."""
     expected = subprocess.run(
-        [sys.executable, "-c", "import hatch_build; print(hatch_build.version())"], cwd=ROOT, check=True, capture_output=True, text=True
+        [sys.executable, "-c", "import hatch_build; print(hatch_build.version())"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
     ).stdout.strip()
     assert wheel.name.split("-")[1] == expected
 
@@ -86,7 +97,9 @@ def test_a_broker_of_the_wheel_runs_without_a_compiler(wheel: Path, tmp_path: Pa
         archive.extractall(package)
     bare = {"PATH": str(tmp_path), "PYTHONPATH": str(package), "HOME": str(tmp_path)}
     code = "import lowtide, lowtide.protocol.native as native; print(lowtide.__file__, native.compiled is not None)"
-    shown = subprocess.run([sys.executable, "-c", code], env=bare, cwd=tmp_path, check=True, capture_output=True, text=True).stdout.split()
+    shown = subprocess.run(
+        [sys.executable, "-c", code], env=bare, cwd=tmp_path, check=True, capture_output=True, text=True
+    ).stdout.split()
     assert Path(shown[0]).is_relative_to(package)
     assert shown[1] == str("-abi3-" in wheel.name)
     settings = ["--set", "listeners=PLAINTEXT://127.0.0.1:0", "--set", f"log.dirs={tmp_path / 'data'}"]

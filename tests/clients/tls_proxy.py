@@ -37,7 +37,9 @@ class TlsProxy:
         assert self._ready.wait(STOP_TIMEOUT_S)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(STOP_TIMEOUT_S)

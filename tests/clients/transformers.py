@@ -23,14 +23,20 @@ T = TypeVar("T")
 
 
 class Transformer(Protocol):
-    """One worker: a member of a group with a producer. `FENCED` are the errors that report that another producer has replaced it."""
+    """One worker: a member of a group with a producer.
+
+    `FENCED` are the errors that report that another producer has replaced it.
+    """
 
     FENCED: tuple[type[Exception], ...]
 
     def __init__(self, bootstrap: str, group: str, transactional_id: str, source: str, target: str) -> None: ...
 
     def begin(self, count: int) -> list[bytes]:
-        """Read `count` records and write them in a new transaction, with the offsets after them. Returns them; fewer at the end."""
+        """Read `count` records and write them in a new transaction, with the offsets after them.
+
+        Returns them; fewer at the end.
+        """
         ...
 
     def commit(self) -> None:
@@ -53,7 +59,9 @@ class ConfluentTransformer:
 
     def __init__(self, bootstrap: str, group: str, transactional_id: str, source: str, target: str) -> None:
         self._target = target
-        self._producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": transactional_id, "linger.ms": 0})
+        self._producer = Producer(
+            {"bootstrap.servers": bootstrap, "transactional.id": transactional_id, "linger.ms": 0}
+        )
         self._producer.init_transactions(WAIT_S)
         self._consumer = Consumer(
             {

@@ -16,6 +16,16 @@ def axe_script() -> str:
     script = folder / "node_modules/axe-core/axe.min.js"
     if not script.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        command = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", ".", f"axe-core@{VERSION}"]
+        command = [
+            "npm",
+            "install",
+            "--silent",
+            "--no-audit",
+            "--no-fund",
+            "--ignore-scripts",
+            "--prefix",
+            ".",
+            f"axe-core@{VERSION}",
+        ]
         subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=FETCH_TIMEOUT_S)
     return script.read_text(encoding="utf-8")

@@ -66,14 +66,30 @@ STRIMZI_EXPORTER: Final = (
     Asked("kafka_topic_partition_leader_is_preferred", ("namespace", "topic", "partition"), "sum({} < bool 1)"),
     Asked("kafka_topic_partition_current_offset", (*CLUSTER, "topic", "partition"), "sum(rate({}[5m])) by (topic)"),
     Asked("kafka_topic_partition_oldest_offset", ("namespace", "topic", "partition"), "sum({}) by (partition,topic)"),
-    Asked("kafka_consumergroup_current_offset", (*CLUSTER, "consumergroup", "topic", "partition"), "sum(delta({}[5m])/300) by (topic)"),
-    Asked("kafka_consumergroup_lag", ("namespace", "consumergroup", "topic", "partition"), "sum({}) by (consumergroup,partition,topic)"),
+    Asked(
+        "kafka_consumergroup_current_offset",
+        (*CLUSTER, "consumergroup", "topic", "partition"),
+        "sum(delta({}[5m])/300) by (topic)",
+    ),
+    Asked(
+        "kafka_consumergroup_lag",
+        ("namespace", "consumergroup", "topic", "partition"),
+        "sum({}) by (consumergroup,partition,topic)",
+    ),
 )
 
 STRIMZI_RULES: Final = (
     Asked("kafka_server_replicamanager_underreplicatedpartitions", ("kubernetes_pod_name",), "{} >= 0"),
-    Asked("kafka_controller_kafkacontroller_activecontrollercount", ("strimzi_io_name", "namespace"), "sum({}) by (strimzi_io_name) == 1"),
-    Asked("kafka_controller_kafkacontroller_offlinepartitionscount", ("namespace", "pod"), "sum({}) by (namespace, pod) >= 0"),
+    Asked(
+        "kafka_controller_kafkacontroller_activecontrollercount",
+        ("strimzi_io_name", "namespace"),
+        "sum({}) by (strimzi_io_name) == 1",
+    ),
+    Asked(
+        "kafka_controller_kafkacontroller_offlinepartitionscount",
+        ("namespace", "pod"),
+        "sum({}) by (namespace, pod) >= 0",
+    ),
     Asked("kafka_server_replicamanager_underminisrpartitioncount", ("kubernetes_pod_name",), "{} >= 0"),
     Asked("kafka_log_logmanager_offlinelogdirectorycount", ("kubernetes_pod_name",), "{} >= 0"),
     Asked("up", ("kubernetes_namespace", "kubernetes_pod_name"), "{} == 1"),
@@ -85,7 +101,9 @@ STRIMZI_RULES: Final = (
 KAFKA_EXPORTER: Final = (
     Asked("kafka_topic_partition_current_offset", ("instance", "topic"), "sum(delta({}[5m])/5) by (topic)"),
     Asked("kafka_consumergroup_lag", ("instance", "topic"), "sum({}) by (consumergroup, topic)"),
-    Asked("kafka_consumergroup_current_offset", ("instance", "topic"), "sum(delta({}[5m])/5) by (consumergroup, topic)"),
+    Asked(
+        "kafka_consumergroup_current_offset", ("instance", "topic"), "sum(delta({}[5m])/5) by (consumergroup, topic)"
+    ),
     Asked("kafka_topic_partitions", ("instance", "topic"), "sum by(topic) ({})"),
 )
 
@@ -108,7 +126,13 @@ CONFLUENT: Final = (
     Asked("process_cpu_seconds_total", _BROKERS, RATE),
     *(
         Asked(f"kafka_controller_kafkacontroller_{name}", ("env",), "{}")
-        for name in ("activecontrollercount", "offlinepartitionscount", "globaltopiccount", "globalpartitioncount", "activebrokercount")
+        for name in (
+            "activecontrollercount",
+            "offlinepartitionscount",
+            "globaltopiccount",
+            "globalpartitioncount",
+            "activebrokercount",
+        )
     ),
 )
 

@@ -23,7 +23,12 @@ def build(folder: Path) -> Path:
     """
     program = folder / "franzgo"
     done = subprocess.run(
-        ["go", "build", "-o", program, "."], cwd=SOURCE, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False
+        ["go", "build", "-o", program, "."],
+        cwd=SOURCE,
+        capture_output=True,
+        text=True,
+        timeout=BUILD_TIMEOUT_S,
+        check=False,
     )
     assert done.returncode == 0, f"go build: {done.stderr[-2000:]}"
     return program

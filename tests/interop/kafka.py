@@ -70,7 +70,15 @@ def fetch_jars(version: str = VERSION) -> Path:
         building.mkdir()
         (building / "pom.xml").write_text(pom)
         (building / "log4j2.yaml").write_text(LOG4J)
-        command = ["mvn", "-q", "-B", "-f", str(building / "pom.xml"), "dependency:copy-dependencies", "-DoutputDirectory=libs"]
+        command = [
+            "mvn",
+            "-q",
+            "-B",
+            "-f",
+            str(building / "pom.xml"),
+            "dependency:copy-dependencies",
+            "-DoutputDirectory=libs",
+        ]
         done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False)
         assert done.returncode == 0, f"Maven could not bring Kafka {version}: {done.stdout[-1500:]}{done.stderr[-500:]}"
         building.rename(folder)
@@ -105,11 +113,15 @@ class Dump(NamedTuple):
     def invalid(self) -> list[str]:
         """The lines with errors: a batch that is not valid, an index that does not fit its log, offsets that jump.
 
-        This leaves out a line that the tool prints for every segment with a base offset above 0: "-1 is followed by" its base.
+        This leaves out a line that the tool prints for every segment with a base offset above 0: "-1 is followed by"
+        its base.
         """
-        text = re.sub(r"^Non-consecutive offsets in \S*?0*(\d+)\.log\n\s*-1 is followed by \1$", "", self.text, flags=re.MULTILINE)
+        text = re.sub(
+            r"^Non-consecutive offsets in \S*?0*(\d+)\.log\n\s*-1 is followed by \1$", "", self.text, flags=re.MULTILINE
+        )
         words = re.compile(
-            r"isvalid: false|mismatch|non.?consecutive|is followed by|is truncated|corrupt|exception|error occurred", re.IGNORECASE
+            r"isvalid: false|mismatch|non.?consecutive|is followed by|is truncated|corrupt|exception|error occurred",
+            re.IGNORECASE,
         )
         return [line for line in text.splitlines() if words.search(line)]
 
@@ -128,7 +140,12 @@ class Kafka:
     """One KRaft node on its own directory; it can be started and stopped repeatedly."""
 
     def __init__(
-        self, jars: Path, folder: Path, ports: Sequence[int], options: Sequence[str] = ("-Xmx512m",), settings: Sequence[str] = ()
+        self,
+        jars: Path,
+        folder: Path,
+        ports: Sequence[int],
+        options: Sequence[str] = ("-Xmx512m",),
+        settings: Sequence[str] = (),
     ) -> None:
         """`options` are those of the JVM; `settings` are lines of the configuration, which replace those of the same key."""
         self._jars = jars

@@ -37,7 +37,9 @@ def settings(bootstrap: str, **more: Any) -> dict[str, Any]:
 
 def create_topic(bootstrap: str, topic: str, partitions: int = 1, configs: dict[str, str] | None = None) -> None:
     admin = AdminClient(settings(bootstrap))
-    admin.create_topics([NewTopic(topic, num_partitions=partitions, replication_factor=1, config=configs or {})])[topic].result(DEADLINE_S)
+    admin.create_topics([NewTopic(topic, num_partitions=partitions, replication_factor=1, config=configs or {})])[
+        topic
+    ].result(DEADLINE_S)
 
 
 def configs_set(bootstrap: str, topic: str) -> dict[str, str | None]:
@@ -45,17 +47,24 @@ def configs_set(bootstrap: str, topic: str) -> dict[str, str | None]:
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     admin = AdminClient(settings(bootstrap))
     found = admin.describe_configs([resource])[resource].result(DEADLINE_S)
-    return {name: entry.value for name, entry in found.items() if entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value}
+    return {
+        name: entry.value for name, entry in found.items() if entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+    }
 
 
-def produce(bootstrap: str, topic: str, *, partition: int = 0, first_offset: int = 0, codecs: Sequence[str] = CODECS) -> list[Entry]:
+def produce(
+    bootstrap: str, topic: str, *, partition: int = 0, first_offset: int = 0, codecs: Sequence[str] = CODECS
+) -> list[Entry]:
     """Write `PER_CODEC` records with each codec, idempotent, one record a second, and return them."""
     random_letters = random.Random(first_offset).choices
     written: list[Entry] = []
     for codec in codecs:
         faults: list[KafkaError] = []
         producer = Producer(
-            settings(bootstrap, **{"enable.idempotence": True, "compression.type": codec, "batch.size": 20_000, "linger.ms": 5})
+            settings(
+                bootstrap,
+                **{"enable.idempotence": True, "compression.type": codec, "batch.size": 20_000, "linger.ms": 5},
+            )
         )
         for number in range(PER_CODEC):
             offset = first_offset + len(written)
@@ -63,7 +72,9 @@ def produce(bootstrap: str, topic: str, *, partition: int = 0, first_offset: int
             entry = Entry(offset, BASE_TIME_MS + offset * 1000, b"%s-%d" % (codec.encode(), number), value)
             written.append(entry)
             on_delivery = on_fault(faults)
-            producer.produce(topic, entry.value, entry.key, partition, timestamp=entry.timestamp_ms, on_delivery=on_delivery)
+            producer.produce(
+                topic, entry.value, entry.key, partition, timestamp=entry.timestamp_ms, on_delivery=on_delivery
+            )
         assert producer.flush(DEADLINE_S) == 0
         assert not faults, faults[0]
     return written
@@ -91,7 +102,9 @@ def offsets(bootstrap: str, topic: str, partition: int = 0) -> tuple[int, int]:
     with closing(Consumer(settings(bootstrap, **{"group.id": "interop"}))) as consumer:
         while True:
             try:
-                return consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=DEADLINE_S, cached=False)
+                return consumer.get_watermark_offsets(
+                    TopicPartition(topic, partition), timeout=DEADLINE_S, cached=False
+                )
             except KafkaException:
                 if time.monotonic() > deadline:
                     raise
@@ -106,7 +119,10 @@ def offset_for_time(bootstrap: str, topic: str, timestamp_ms: int, partition: in
 
 def read(bootstrap: str, topic: str, start: int, end: int, partition: int = 0) -> list[Entry]:
     """Read `end - start` records from `start`; CRCs are checked by the client."""
-    config = settings(bootstrap, **{"group.id": "interop", "enable.auto.commit": False, "auto.offset.reset": "error", "check.crcs": True})
+    config = settings(
+        bootstrap,
+        **{"group.id": "interop", "enable.auto.commit": False, "auto.offset.reset": "error", "check.crcs": True},
+    )
     entries: list[Entry] = []
     with closing(Consumer(config)) as consumer:
         consumer.assign([TopicPartition(topic, partition, start)])

@@ -32,7 +32,10 @@ class LowtideProcess:
         self.bootstrap = ""
 
     def __enter__(self) -> Self:
-        """Start, and wait until clients are served. Errors: AssertionError if the process ends instead, queue.Empty if it hangs."""
+        """Start, and wait until clients are served.
+
+        Errors: AssertionError if the process ends instead, queue.Empty if it hangs.
+        """
         self._process = subprocess.Popen(self._command, stderr=subprocess.PIPE, text=True)
         self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()

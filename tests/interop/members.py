@@ -1,4 +1,7 @@
-"""Processes that are members of a group, of any client: their output, and their ends. The programs are in `go/` and `java/`."""
+"""Processes that are members of a group, of any client: their output, and their ends.
+
+The programs are in `go/` and `java/`.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +47,12 @@ class Member:
     def __init__(self, command: Sequence[str]) -> None:
         self.lines: list[dict[str, Any]] = []
         self.complaints = ""
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self._readers = [threading.Thread(target=reader, daemon=True) for reader in (self._read_lines, self._read_complaints)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self._readers = [
+            threading.Thread(target=reader, daemon=True) for reader in (self._read_lines, self._read_complaints)
+        ]
         for reader in self._readers:
             reader.start()
 

@@ -28,7 +28,9 @@ def configuration(addresses: list[str], password_file: Path) -> dict[str, Any]:
     scrape["scheme"] = "http"
     del scrape["tls_config"]
     scrape["basic_auth"]["password_file"] = str(password_file)
-    scrape["static_configs"] = [{"targets": [address], "labels": {"broker": str(number)}} for number, address in enumerate(addresses, 1)]
+    scrape["static_configs"] = [
+        {"targets": [address], "labels": {"broker": str(number)}} for number, address in enumerate(addresses, 1)
+    ]
     return shipped
 
 
@@ -40,7 +42,9 @@ class Prometheus:
         (self._port,) = free_ports(1)
         for name in ("alerts.yml", "confluent.yml"):
             shutil.copy(FOLDER / name, folder)
-        (folder / "prometheus.yml").write_text(yaml.safe_dump(configuration(addresses, password_file)), encoding="utf-8")
+        (folder / "prometheus.yml").write_text(
+            yaml.safe_dump(configuration(addresses, password_file)), encoding="utf-8"
+        )
 
     def __enter__(self) -> Self:
         command = [
@@ -76,6 +80,8 @@ class Prometheus:
         """The same, once there is anything. Errors: AssertionError after `LIMIT_S`."""
         end_s = time.monotonic() + LIMIT_S
         while not (found := self.values(query)):
-            assert time.monotonic() < end_s, f"no data for {query}: {(self._folder / 'prometheus.log').read_text()[-2000:]}"
+            assert time.monotonic() < end_s, (
+                f"no data for {query}: {(self._folder / 'prometheus.log').read_text()[-2000:]}"
+            )
             time.sleep(_POLL_S)
         return found

@@ -16,7 +16,14 @@ from lowtide.protocol.messages.list_offsets import ListOffsetsPartition, ListOff
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from lowtide.protocol.records import iterate_records
 from lowtide.simulation.client import WireClient
-from lowtide.simulation.load import DELETE_RECORDS_VERSION, EARLIEST, FETCH_VERSION, LATEST, LIST_OFFSETS_VERSION, PRODUCE_VERSION
+from lowtide.simulation.load import (
+    DELETE_RECORDS_VERSION,
+    EARLIEST,
+    FETCH_VERSION,
+    LATEST,
+    LIST_OFFSETS_VERSION,
+    PRODUCE_VERSION,
+)
 
 AT_THE_END, OUT_OF_RANGE = -1, -2
 """Results of a read without a record, or of a delete beyond the end; as in `linearizable/main.go`."""
@@ -41,7 +48,10 @@ class RecordedLog:
         return "".join(json.dumps(line) + "\n" for line in self.lines)
 
     async def step(self, number: int, client: WireClient, chance: random.Random) -> None:
-        """One operation of client `number`. Errors: OSError when the connection is lost; the operation is in the history then."""
+        """One operation of client `number`.
+
+        Errors: OSError when the connection is lost; the operation is in the history then.
+        """
         kind = chance.choices(("produce", "delete", "start", "end", "read"), (5, 2, 1, 1, 4))[0]
         known = self._records
         argument = {"produce": self._records, "delete": chance.randint(max(0, known - 8), known)}.get(
@@ -67,7 +77,8 @@ class RecordedLog:
         try:
             line["result"] = await ask[kind](client, argument)
         except (OSError, UndecidedError) as error:
-            # A connection ends when its broker does, which does nothing after that; an error that passes may be followed by the effect.
+            # A connection ends when its broker does, which does nothing after that; an error that passes may be
+            # followed by the effect.
             line["returned"] = time.monotonic_ns() if isinstance(error, OSError) else 0
             if kind in ("produce", "delete"):
                 self.lines.append(line)
@@ -86,7 +97,9 @@ class RecordedLog:
         return int(row.base_offset)
 
     async def _delete(self, client: WireClient, offset: int) -> int:
-        topic = DeleteRecordsTopic(name=self.topic, partitions=[DeleteRecordsPartition(partition_index=0, offset=offset)])
+        topic = DeleteRecordsTopic(
+            name=self.topic, partitions=[DeleteRecordsPartition(partition_index=0, offset=offset)]
+        )
         answer = await client.request(DeleteRecordsRequest(topics=[topic], timeout_ms=LIMIT_MS), DELETE_RECORDS_VERSION)
         row = answer.topics[0].partitions[0]
         return int(row.low_watermark) if decided(row.error_code) else OUT_OF_RANGE
@@ -98,15 +111,21 @@ class RecordedLog:
         return await self._bound(client, LATEST)
 
     async def _bound(self, client: WireClient, timestamp: int) -> int:
-        topic = ListOffsetsTopic(name=self.topic, partitions=[ListOffsetsPartition(partition_index=0, timestamp=timestamp)])
-        answer = await client.request(ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[topic]), LIST_OFFSETS_VERSION)
+        topic = ListOffsetsTopic(
+            name=self.topic, partitions=[ListOffsetsPartition(partition_index=0, timestamp=timestamp)]
+        )
+        answer = await client.request(
+            ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[topic]), LIST_OFFSETS_VERSION
+        )
         row = answer.topics[0].partitions[0]
         decided(row.error_code)
         return int(row.offset)
 
     async def _read(self, client: WireClient, offset: int) -> int:
         """The number of the record at an offset."""
-        topic = FetchTopic(topic=self.topic, partitions=[FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1)])
+        topic = FetchTopic(
+            topic=self.topic, partitions=[FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1)]
+        )
         request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1, topics=[topic])
         row = (await client.request(request, FETCH_VERSION)).responses[0].partitions[0]
         if not decided(row.error_code):

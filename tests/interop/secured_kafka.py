@@ -22,7 +22,9 @@ ssl.keystore.location={keystore}
 connections.max.reauth.ms=600000
 delegation.token.secret.key=the secret of all brokers
 """
-LOGIN = "listener.name.{listener}.{mechanism}.sasl.jaas.config=org.apache.kafka.common.security.{module} required{users};\n"
+LOGIN = (
+    "listener.name.{listener}.{mechanism}.sasl.jaas.config=org.apache.kafka.common.security.{module} required{users};\n"
+)
 
 
 class SecuredKafka:
@@ -36,7 +38,10 @@ class SecuredKafka:
         lines = SECURED.format(plain=plain, controller=controller, sasl=self.sasl, tls=self.tls, keystore=keystore)
         for listener in ("sasl_plaintext", "sasl_ssl"):
             lines += LOGIN.format(
-                listener=listener, mechanism="plain", module="plain.PlainLoginModule", users=' user_alice="alices" user_bob="bobs"'
+                listener=listener,
+                mechanism="plain",
+                module="plain.PlainLoginModule",
+                users=' user_alice="alices" user_bob="bobs"',
             )
             for mechanism in ("scram-sha-256", "scram-sha-512"):
                 lines += LOGIN.format(listener=listener, mechanism=mechanism, module="scram.ScramLoginModule", users="")

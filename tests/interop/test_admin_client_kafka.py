@@ -72,7 +72,11 @@ def test_deletes(admin: BlockingAdminClient, topic: str) -> None:
     """By offset, by time, to the high watermark and by groups; Kafka returns no log start of the leader."""
     first, second, third = partitions(topic)
     targets = {first: 4, second: Timestamp(START_MS + 6500), third: -1}
-    assert admin.delete_records(targets) == {first: DeletedRecords(4), second: DeletedRecords(7), third: DeletedRecords(10)}
+    assert admin.delete_records(targets) == {
+        first: DeletedRecords(4),
+        second: DeletedRecords(7),
+        third: DeletedRecords(10),
+    }
     assert admin.delete_records({second: Timestamp(START_MS + 3_600_000)}) == {second: DeletedRecords(10)}
     earliest = admin.list_offsets(dict.fromkeys(partitions(topic), OffsetSpec.EARLIEST))
     assert [listed.offset for listed in earliest.values()] == [4, 10, 10]
@@ -87,7 +91,10 @@ def test_deletes(admin: BlockingAdminClient, topic: str) -> None:
 
 
 def test_times_that_only_deleted_records_reach(admin: BlockingAdminClient, topic: str) -> None:
-    """The newest record is below the log start: Kafka's largest timestamp may still be that record's. No newer record is deleted."""
+    """The newest record is below the log start: Kafka's largest timestamp may still be that record's.
+
+    No newer record is deleted.
+    """
     first = TopicPartition(topic, 0)
     admin.delete_records({first: 10})
     result = admin.delete_records({first: Timestamp(START_MS + 5000)})[first]
@@ -135,7 +142,10 @@ def test_logging_in_over_a_blocking_socket(secured: SecuredKafka, topic: str, pr
     """As Spark workers do; several answers follow each other, one of them larger than a TLS record."""
     clock = SystemClock()
     settings = ClientSettings.of(secured.settings(protocol, mechanism))
-    asked = [MetadataRequest(topics=[MetadataRequestTopic(name=name)] * count) for name, count in ((topic, 1), (topic, 2000), ("none", 1))]
+    asked = [
+        MetadataRequest(topics=[MetadataRequestTopic(name=name)] * count)
+        for name, count in ((topic, 1), (topic, 2000), ("none", 1))
+    ]
     with BlockingConnection.open(settings.bootstrap_servers[0], settings, clock.monotonic_ms() + 30_000) as connection:
         for request in asked:
             connection.send(request, clock.monotonic_ms() + 30_000)
@@ -153,7 +163,10 @@ def test_the_wrong_listener_is_reported(secured: SecuredKafka) -> None:
     with BlockingAdminClient(plain) as client, pytest.raises(Exception, match=r"security\.protocol"):
         client.list_topics(timeout=5)
     sasl = secured.settings("SASL_PLAINTEXT", "PLAIN") | {"bootstrap.servers": secured.node.bootstrap}
-    with BlockingAdminClient(sasl) as client, pytest.raises(Exception, match=r"security\.protocol|no SASL|SaslHandshake"):
+    with (
+        BlockingAdminClient(sasl) as client,
+        pytest.raises(Exception, match=r"security\.protocol|no SASL|SaslHandshake"),
+    ):
         client.list_topics(timeout=5)
 
 

@@ -29,9 +29,18 @@ BROKER_FILES = ["broker.pem", "broker.properties", "ca.pem", "metadata.pem"]
 def run(*words: str, limit_s: float = CLIENT_LIMIT_S, text: str = "", environment: dict[str, str] | None = None) -> str:
     """Run a command to its end and return its output. Errors: AssertionError with its error output."""
     done = subprocess.run(
-        words, cwd=ROOT, input=text, capture_output=True, text=True, timeout=limit_s, check=False, env=os.environ | (environment or {})
+        words,
+        cwd=ROOT,
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+        check=False,
+        env=os.environ | (environment or {}),
     )
-    assert done.returncode == 0, f"{' '.join(words)} ended with {done.returncode}: {done.stdout[-2000:]} {done.stderr[-2000:]}"
+    assert done.returncode == 0, (
+        f"{' '.join(words)} ended with {done.returncode}: {done.stdout[-2000:]} {done.stderr[-2000:]}"
+    )
     return done.stdout
 
 
@@ -41,10 +50,16 @@ def missing_docker() -> str | None:
         return "docker is not installed"
     if subprocess.run(["docker", "info"], capture_output=True, check=False).returncode != 0:
         return "no Docker daemon answers"
-    if shutil.which("docker-compose") is None and subprocess.run(["docker", "compose", "version"], capture_output=True).returncode != 0:
+    if (
+        shutil.which("docker-compose") is None
+        and subprocess.run(["docker", "compose", "version"], capture_output=True).returncode != 0
+    ):
         return "docker compose is not installed"
     for image in (os.environ.get("BUILD_IMAGE"), os.environ.get("BASE_IMAGE"), os.environ.get("ETCD_IMAGE")):
-        if image is not None and subprocess.run(["docker", "image", "inspect", image], capture_output=True, check=False).returncode != 0:
+        if (
+            image is not None
+            and subprocess.run(["docker", "image", "inspect", image], capture_output=True, check=False).returncode != 0
+        ):
             return f"there is no image {image}"
     return None
 

@@ -53,18 +53,28 @@ def fill(bootstrap: str) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
     now_ms = round(time.time() * 1000)
     for number in range(RECORDS):
-        value = json.dumps({"flight": f"UA{number % 900}", "from": ("EWR", "LGA", "JFK")[number % 3], "delay": number % 117 - 10})
+        value = json.dumps(
+            {"flight": f"UA{number % 900}", "from": ("EWR", "LGA", "JFK")[number % 3], "delay": number % 117 - 10}
+        )
         at_ms = now_ms - HOUR_MS + number * HOUR_MS // RECORDS
-        producer.produce("flights", value.encode(), key=f"N{number % 4000:05}".encode(), timestamp=at_ms, partition=number % 3)
+        producer.produce(
+            "flights", value.encode(), key=f"N{number % 4000:05}".encode(), timestamp=at_ms, partition=number % 3
+        )
         if number % 60 == 0:
             producer.flush()
     for number in range(200):
         producer.produce("orders", b"\x00\x01" + bytes([number]), key=str(number).encode())
         producer.produce("hostile", HOSTILE.encode(), key=HOSTILE.encode(), headers=[(HOSTILE, HOSTILE.encode())])
     producer.flush()
-    for group, topic, offset, partitions in (("etl", "flights", 700, 3), ("audit", "flights", 1200, 3), (HOSTILE, "hostile", 10, 1)):
+    for group, topic, offset, partitions in (
+        ("etl", "flights", 700, 3),
+        ("audit", "flights", 1200, 3),
+        (HOSTILE, "hostile", 10, 1),
+    ):
         consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})
-        consumer.commit(offsets=[TopicPartition(topic, number, offset) for number in range(partitions)], asynchronous=False)
+        consumer.commit(
+            offsets=[TopicPartition(topic, number, offset) for number in range(partitions)], asynchronous=False
+        )
         consumer.close()
 
 
@@ -121,7 +131,10 @@ def test_every_page_is_drawn_and_has_no_serious_finding(tab: Tab, name: str, axe
     assert page.locator("img[src='x']").count() == 0
     serious = findings(page, axe)
     assert serious == []
-    picture(page, f"console-{name}-{page.evaluate('matchMedia(`(prefers-color-scheme: dark)`).matches') and 'dark' or 'light'}")
+    picture(
+        page,
+        f"console-{name}-{page.evaluate('matchMedia(`(prefers-color-scheme: dark)`).matches') and 'dark' or 'light'}",
+    )
 
 
 @pytest.fixture(scope="session")
@@ -157,7 +170,11 @@ def test_the_first_page_is_small_and_soon_there(browser: Any, address: str) -> N
             "performance.getEntriesByType('resource').concat(performance.getEntriesByType('navigation')).map(each => each.transferSize)"
         )
         sizes.append(sum(entries))
-        times.append(page.evaluate("performance.getEntriesByType('paint').find(each => each.name === 'first-contentful-paint').startTime"))
+        times.append(
+            page.evaluate(
+                "performance.getEntriesByType('paint').find(each => each.name === 'first-contentful-paint').startTime"
+            )
+        )
         tab.close()
     assert max(sizes) < FIRST_PAGE_BYTES
     assert min(times) < SLOW * FIRST_PAGE_MS
@@ -191,7 +208,9 @@ def test_the_keyboard_reaches_everything(tab: Tab) -> None:
     assert page.locator("th[aria-sort=descending]").inner_text().startswith("Partitions")
     page.get_by_role("link", name="flights", exact=True).focus()
     page.keyboard.press("Enter")
-    page.wait_for_function("() => document.activeElement.tagName === 'H1' && document.activeElement.textContent === 'flights'")
+    page.wait_for_function(
+        "() => document.activeElement.tagName === 'H1' && document.activeElement.textContent === 'flights'"
+    )
     assert page.title() == "flights – Lowtide"
 
 

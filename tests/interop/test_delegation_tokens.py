@@ -129,7 +129,9 @@ def decisions(sasl: str, plain: str) -> list[str]:
     ):
         token = alice.create_delegation_token()
         eventually(lambda: known(alice, token))
-        found = [f"{token.owner} {token.requester} {token.ends_ms - token.issued_ms} {token.expires_ms - token.issued_ms}"]
+        found = [
+            f"{token.owner} {token.requester} {token.ends_ms - token.issued_ms} {token.expires_ms - token.issued_ms}"
+        ]
         found.append(f"{len(token.token_id)} {len(token.hmac)}")
         found += [outcome(each) for each in (nobody.create_delegation_token, nobody.describe_delegation_tokens)]
         found.append(outcome(lambda: nobody.renew_delegation_token(token.hmac)))
@@ -141,7 +143,9 @@ def decisions(sasl: str, plain: str) -> list[str]:
         found.append(outcome(lambda: bob.expire_delegation_token(b"none")))
         found.append(str(len(alice.describe_delegation_tokens([]))))
         found.append(str(known(bob, token)))
-        found += [str(len(alice.describe_delegation_tokens([owner]))) for owner in ("User:bob", "User:alice", "User:dave")]
+        found += [
+            str(len(alice.describe_delegation_tokens([owner]))) for owner in ("User:bob", "User:alice", "User:dave")
+        ]
         for mechanism in MECHANISMS:
             with BlockingAdminClient(by_token(sasl, token.token_id, token.password, mechanism)) as client:
                 found.append(outcome(client.describe_cluster))
@@ -159,7 +163,9 @@ def decisions(sasl: str, plain: str) -> list[str]:
         found.append(str(bob.renew_delegation_token(short.hmac, period_ms=10**12) == short.ends_ms))
         found.append(str(bob.expire_delegation_token(short.hmac, period_ms=10**12) == short.ends_ms))
         bob.expire_delegation_token(short.hmac, period_ms=1)
-        eventually(lambda: outcome(lambda: bob.expire_delegation_token(short.hmac, period_ms=1)) == "DELEGATION_TOKEN_EXPIRED")
+        eventually(
+            lambda: outcome(lambda: bob.expire_delegation_token(short.hmac, period_ms=1)) == "DELEGATION_TOKEN_EXPIRED"
+        )
         found.append(outcome(lambda: bob.renew_delegation_token(short.hmac)))
         found.append(outcome(lambda: bob.expire_delegation_token(short.hmac)))
         eventually(lambda: not known(bob, short))

@@ -58,7 +58,9 @@ def topics(node: Kafka, request: pytest.FixtureRequest) -> tuple[str, str]:
 
 def ours(node: Kafka, *arguments: object, module: str = "lowtide.cli.delete_records_tool") -> Ran:
     words = [sys.executable, "-m", module, *map(str, arguments), "--bootstrap-server", node.bootstrap]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, stdin=subprocess.DEVNULL
+    )
     return Ran(done.returncode, done.stdout, done.stderr)
 
 
@@ -72,12 +74,17 @@ def file_of(folder: Path, topic: str, *offsets: int) -> Path:
 def alike(ran: Ran, topic: str) -> tuple[list[str], dict[str, str]]:
     """The lines before those of partitions, and each partition's line without its topic; an error without its text."""
     head = [line for line in ran.lines if not line.startswith("partition: ")]
-    rows = dict(line.removeprefix(f"partition: {topic}-").split("\t", 1) for line in ran.lines if line.startswith("partition: "))
+    rows = dict(
+        line.removeprefix(f"partition: {topic}-").split("\t", 1) for line in ran.lines if line.startswith("partition: ")
+    )
     return head, {partition: "error" if text.startswith("error: ") else text for partition, text in rows.items()}
 
 
 def test_both_print_the_same(node: Kafka, kafkas: Tools, topics: tuple[str, str], tmp_path: Path) -> None:
-    """Offsets, the high watermark, and an offset beyond it. Kafka's order is that of a hash table, ours that of the file."""
+    """Offsets, the high watermark, and an offset beyond it.
+
+    Kafka's order is that of a hash table, ours that of the file.
+    """
     theirs = kafkas.call("kafka-delete-records", "--offset-json-file", str(file_of(tmp_path, topics[0], 4, -1, 11)))
     mine = ours(node, "--offset-json-file", file_of(tmp_path, topics[1], 4, -1, 11))
     assert alike(theirs, topics[0]) == alike(mine, topics[1])
@@ -85,17 +92,26 @@ def test_both_print_the_same(node: Kafka, kafkas: Tools, topics: tuple[str, str]
     assert (theirs.exit_code, mine.exit_code) == (0, 1)  # Kafka's tool always ends with 0.
 
 
-def test_an_invalid_file_is_refused_by_both(node: Kafka, kafkas: Tools, topics: tuple[str, str], tmp_path: Path) -> None:
+def test_an_invalid_file_is_refused_by_both(
+    node: Kafka, kafkas: Tools, topics: tuple[str, str], tmp_path: Path
+) -> None:
     """If Kafka's tool refuses, ours does too; and nothing is deleted."""
     file = tmp_path / "offsets.json"
     row = json.dumps({"topic": topics[1], "partition": 0, "offset": 4})
-    for content in (f'{{"partitions": [{row}, {row}]}}', f'{{"partitions": [{row}], "version": 2}}', "no", '{"version": 1}'):
+    for content in (
+        f'{{"partitions": [{row}, {row}]}}',
+        f'{{"partitions": [{row}], "version": 2}}',
+        "no",
+        '{"version": 1}',
+    ):
         file.write_text(content)
         theirs = kafkas.call("kafka-delete-records", "--offset-json-file", str(file))
         mine = ours(node, "--offset-json-file", file)
         assert (theirs.exit_code, theirs.out, mine.exit_code, mine.out) == (1, "", 2, "")
         assert mine.err.startswith("lowtide-delete-records: offsets.json line 1")
-    told = ours(node, "records", "delete", topics[1], "--offset", 5, "--dry-run", "--output", "json", module="lowtide.cli.main")
+    told = ours(
+        node, "records", "delete", topics[1], "--offset", 5, "--dry-run", "--output", "json", module="lowtide.cli.main"
+    )
     assert [each["log_start_offset"] for each in json.loads(told.out)["partitions"]] == [0, 0, 0]
 
 
@@ -111,7 +127,9 @@ def test_leader_only_is_refused_and_deletes_nothing(node: Kafka, topics: tuple[s
 
 def test_the_commands_work_with_kafka(node: Kafka, topics: tuple[str, str]) -> None:
     """A sweep, and commands that describe a cluster."""
-    swept = ours(node, "records", "sweep", topics[1], "--offset", 3, "--yes", "--output", "json", module="lowtide.cli.main")
+    swept = ours(
+        node, "records", "sweep", topics[1], "--offset", 3, "--yes", "--output", "json", module="lowtide.cli.main"
+    )
     assert (swept.exit_code, json.loads(swept.out)["records"]) == (0, 9)
     shown = ours(node, "records", "show", f"{topics[1]}:1", "-n", 1, "--output", "json", module="lowtide.cli.main")
     assert json.loads(shown.out)["value"] == "v3"

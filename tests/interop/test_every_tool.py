@@ -68,7 +68,16 @@ def test_replicas_are_compared(tools: Tools, three: LowtideCluster) -> None:
     for number in range(COUNT):
         producer.produce("compared", b"%d" % number, partition=0)
     assert producer.flush(30) == 0
-    arguments = ("--broker-list", tools.bootstrap, "--topics-include", "compared", "--time", "-2", "--report-interval-ms", "1000")
+    arguments = (
+        "--broker-list",
+        tools.bootstrap,
+        "--topics-include",
+        "compared",
+        "--time",
+        "-2",
+        "--report-interval-ms",
+        "1000",
+    )
     lines = tools.watch("kafka-replica-verification", *arguments, until="max lag is 0")
     assert "among 2 partitions" in lines[-1]
 
@@ -84,7 +93,9 @@ def test_transactions_are_listed_and_hanging_ones_are_sought(tools: Tools, three
     assert [(row[0], row[3]) for row in listed] == [("tool", "Ongoing")]
     described = tools.run("kafka-transactions", "describe", "--transactional-id", "tool").lines[1].split()
     assert ("Ongoing" in described, "transactional-0" in described) == (True, True)
-    producers = tools.run("kafka-transactions", "describe-producers", "--topic", "transactional", "--partition", "0").lines[1:]
+    producers = tools.run(
+        "kafka-transactions", "describe-producers", "--topic", "transactional", "--partition", "0"
+    ).lines[1:]
     assert [row.split()[-1] for row in producers] == ["0"], "the open transaction begins at offset 0"
     for broker_id in ("1", "2", "3"):
         assert tools.run("kafka-transactions", "find-hanging", "--broker-id", broker_id).lines[1:] == []

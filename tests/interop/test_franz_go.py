@@ -1,4 +1,6 @@
-"""franz-go, the client that most Go programs use: writes, reads, seeks and deletes, and survives the broker. Each expectation was met by
+"""franz-go, the client that most Go programs use: writes, reads, seeks and deletes, and survives the broker.
+
+Each expectation was met by
 Kafka 4.3 too, except for the codec that librdkafka chooses.
 """
 
@@ -32,7 +34,9 @@ def topic(go: FranzGo) -> str:
 
 
 @pytest.mark.parametrize("codec", load.CODECS)
-def test_a_batch_of_every_codec_is_read_by_franz_go_and_by_librdkafka(go: FranzGo, broker: LowtideProcess, topic: str, codec: str) -> None:
+def test_a_batch_of_every_codec_is_read_by_franz_go_and_by_librdkafka(
+    go: FranzGo, broker: LowtideProcess, topic: str, codec: str
+) -> None:
     sent = numbered(100)
     assert [line["offset"] for line in go.produce(topic, sent, codec=codec)] == list(range(100))
     got = go.consume(topic, 100)
@@ -40,14 +44,18 @@ def test_a_batch_of_every_codec_is_read_by_franz_go_and_by_librdkafka(go: FranzG
     assert [line["offset"] for line in got] == list(range(100))
     assert {line["codec"] for line in got} == {codec}
     read = load.read(broker.bootstrap, topic, 0, 100)
-    assert [(entry.key, entry.value, entry.timestamp_ms) for entry in read] == [(r.key, r.value, r.timestamp_ms) for r in sent]
+    assert [(entry.key, entry.value, entry.timestamp_ms) for entry in read] == [
+        (r.key, r.value, r.timestamp_ms) for r in sent
+    ]
 
 
 def test_franz_go_reads_the_batches_of_librdkafka(go: FranzGo, broker: LowtideProcess, topic: str) -> None:
     """For every codec: lz4 too, which librdkafka uses only with brokers that list FindCoordinator, as this one does."""
     written = load.produce(broker.bootstrap, topic)
     got = go.consume(topic, load.COUNT)
-    assert [load.Entry(line["offset"], line["timestamp_ms"], plain(line["key"]), plain(line["value"])) for line in got] == written
+    assert [
+        load.Entry(line["offset"], line["timestamp_ms"], plain(line["key"]), plain(line["value"])) for line in got
+    ] == written
     assert {line["codec"] for line in got} == set(load.CODECS)
 
 
@@ -58,7 +66,9 @@ def test_a_client_of_an_older_release_writes_reads_and_lists_offsets(go: FranzGo
     assert go.one("create-topic", topic=topic, count=1, versions=release)["error"] == ""
     go.produce(topic, sent, codec="lz4", versions=release)
     assert [record(line) for line in go.consume(topic, 20, versions=release)] == sent
-    assert [record(line) for line in go.consume(topic, 5, versions=release, **{"from": f"@{BASE_TIME_MS + 15_000}"})] == sent[15:]
+    assert [
+        record(line) for line in go.consume(topic, 5, versions=release, **{"from": f"@{BASE_TIME_MS + 15_000}"})
+    ] == sent[15:]
     [listed] = go.run("list-offsets", topic=topic, at="end", versions=release)
     assert (listed["offset"], listed["error"]) == (20, "")
     assert go.one("delete-records", topic=topic, offset=7, versions=release)["low_watermark"] == 7
@@ -76,7 +86,9 @@ def test_headers_nulls_and_tombstones_pass_unchanged(go: FranzGo, topic: str) ->
         Record(bytes(range(256)), "schlüssel".encode(), (("ü", b"\xff\x00"),)),
     ]
     times = [line["timestamp_ms"] for line in go.produce(topic, sent)]
-    assert [record(line) for line in go.consume(topic, len(sent))] == [r._replace(timestamp_ms=t) for r, t in zip(sent, times, strict=True)]
+    assert [record(line) for line in go.consume(topic, len(sent))] == [
+        r._replace(timestamp_ms=t) for r, t in zip(sent, times, strict=True)
+    ]
 
 
 def test_an_idempotent_producer_is_known_to_the_partition_and_writes_once(go: FranzGo, topic: str) -> None:
@@ -139,7 +151,11 @@ def test_every_kind_of_offset_is_listed(go: FranzGo, topic: str) -> None:
     assert go.offsets(topic, "local-start") == {0: 0, 1: 0, 2: 0}
     assert go.offsets(topic, "remote") == {0: -1, 1: -1, 2: -1}
     latest = go.run("list-offsets", topic=topic, at="max-timestamp")
-    assert [(line["offset"], line["timestamp_ms"]) for line in latest] == [(3, BASE_TIME_MS + 60_000), (-1, -1), (-1, -1)]
+    assert [(line["offset"], line["timestamp_ms"]) for line in latest] == [
+        (3, BASE_TIME_MS + 60_000),
+        (-1, -1),
+        (-1, -1),
+    ]
     found = go.run("list-offsets", topic=topic, at=f"@{BASE_TIME_MS + 1500}")
     assert [(line["offset"], line["timestamp_ms"]) for line in found] == [(2, BASE_TIME_MS + 2000), (0, -1), (0, -1)]
     assert go.offsets(topic, f"@{BASE_TIME_MS + 60_001}")[0] == 10
@@ -148,7 +164,12 @@ def test_every_kind_of_offset_is_listed(go: FranzGo, topic: str) -> None:
 
 def test_a_leader_epoch_ends_at_the_end_of_the_log(go: FranzGo, topic: str) -> None:
     go.produce(topic, numbered(5))
-    assert go.one("epoch-end", topic=topic, epoch=0) == {"partition": 0, "leader_epoch": 0, "end_offset": 5, "error": ""}
+    assert go.one("epoch-end", topic=topic, epoch=0) == {
+        "partition": 0,
+        "leader_epoch": 0,
+        "end_offset": 5,
+        "error": "",
+    }
 
 
 def test_a_delete_answers_the_low_watermark_and_readers_below_are_refused_or_reset(go: FranzGo, topic: str) -> None:
@@ -214,7 +235,9 @@ def test_a_producer_and_a_consumer_continue_after_the_broker_was_killed(franz_go
                 broker.kill()
             write(producing, one.line())
             if n in (4, 8):
-                broker = stack.enter_context(LowtideProcess(tmp_path, after_kill=True, listeners=f"PLAINTEXT://{broker.bootstrap}"))
+                broker = stack.enter_context(
+                    LowtideProcess(tmp_path, after_kill=True, listeners=f"PLAINTEXT://{broker.bootstrap}")
+                )
             assert json.loads(read_line(producing))["offset"] == n
             assert json.loads(read_line(consuming))["offset"] == n
         got = go.consume("restarted", 12)
@@ -222,7 +245,9 @@ def test_a_producer_and_a_consumer_continue_after_the_broker_was_killed(franz_go
         assert len({line["producer_id"] for line in got}) == 1
 
 
-def test_each_record_of_a_stream_is_written_once_though_the_broker_is_killed_during_it(franz_go_program: Path, tmp_path: Path) -> None:
+def test_each_record_of_a_stream_is_written_once_though_the_broker_is_killed_during_it(
+    franz_go_program: Path, tmp_path: Path
+) -> None:
     """Five requests are under way when the broker is killed; the client sends them again, and the broker recognizes duplicates."""
     count = 40_000
     with ExitStack() as stack:
@@ -234,7 +259,9 @@ def test_each_record_of_a_stream_is_written_once_though_the_broker_is_killed_dur
             wait_for_bytes(tmp_path / "stream-0", size)
             broker.kill()
             assert log_bytes(tmp_path / "stream-0") < count * 500, "everything was written before"
-            broker = stack.enter_context(LowtideProcess(tmp_path, after_kill=True, listeners=f"PLAINTEXT://{broker.bootstrap}"))
+            broker = stack.enter_context(
+                LowtideProcess(tmp_path, after_kill=True, listeners=f"PLAINTEXT://{broker.bootstrap}")
+            )
         assert json.loads(read_line(producing)) == {"sent": count, "refused": 0}
         assert go.offsets("stream") == {0: count}
         got = go.consume("stream", count)

@@ -1,4 +1,7 @@
-"""franz-go's administrative client: topics, partitions, configurations, log directories, producers. Kafka 4.3 met each expectation too."""
+"""franz-go's administrative client: topics, partitions, configurations, log directories, producers.
+
+Kafka 4.3 met each expectation too.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,12 @@ def test_topics_are_created_described_and_deleted(go: FranzGo) -> None:
     assert go.one("create-topic", dry=True, **settings)["error"] == ""
     assert go.run("metadata", topic=topic)[-1]["error"] == "UNKNOWN_TOPIC_OR_PARTITION"
     made = go.one("create-topic", **settings)
-    assert (made["error"], made["partitions"], made["replicas"], made["configs"]["segment.bytes"]) == ("", 5, 1, "2097152")
+    assert (made["error"], made["partitions"], made["replicas"], made["configs"]["segment.bytes"]) == (
+        "",
+        5,
+        1,
+        "2097152",
+    )
     assert go.one("create-topic", **settings)["error"] == "TOPIC_ALREADY_EXISTS"
     described = [line for line in go.run("metadata", topic=topic) if line.get("topic")]
     assert (described[0]["id"], described[0]["internal"]) == (made["id"], False)
@@ -59,7 +67,9 @@ def test_topics_are_created_described_and_deleted(go: FranzGo) -> None:
         ("no-such-config", {"config": ["segment.bites=1"]}, "INVALID_CONFIG"),
     ],
 )
-def test_an_impossible_topic_is_refused_with_a_reason(go: FranzGo, topic: str, flags: dict[str, object], error: str) -> None:
+def test_an_impossible_topic_is_refused_with_a_reason(
+    go: FranzGo, topic: str, flags: dict[str, object], error: str
+) -> None:
     refused = go.one("create-topic", topic=topic, **flags)
     assert refused["error"] == error
     assert refused["message"]
@@ -97,7 +107,9 @@ def test_partitions_are_added_and_used(go: FranzGo, topic: str) -> None:
     assert go.offsets(topic) == {0: 0, 1: 0, 2: 3, 3: 0, 4: 0, 5: 4}
 
 
-@pytest.mark.parametrize(("count", "error"), [(2, "INVALID_PARTITIONS"), (3, "INVALID_PARTITIONS"), (0, "INVALID_PARTITIONS")])
+@pytest.mark.parametrize(
+    ("count", "error"), [(2, "INVALID_PARTITIONS"), (3, "INVALID_PARTITIONS"), (0, "INVALID_PARTITIONS")]
+)
 def test_partitions_are_never_removed(go: FranzGo, topic: str, count: int, error: str) -> None:
     refused = go.one("create-partitions", topic=topic, count=count)
     assert refused["error"] == error
@@ -113,7 +125,10 @@ def test_partitions_are_described_a_few_at_a_time(go: FranzGo) -> None:
     assert [[row["partition"] for row in line["partitions"]] for line in told] == [[0, 1, 2], [3, 4, 5], [6]]
     assert {(line["topic"], line["id"], line["error"]) for line in told} == {(topic, made["id"], "")}
     rows = [row for line in told for row in line["partitions"]]
-    assert all((row["leader"], row["replicas"], row["isr"], row["error"]) == (NODE_ID, [NODE_ID], [NODE_ID], "") for row in rows)
+    assert all(
+        (row["leader"], row["replicas"], row["isr"], row["error"]) == (NODE_ID, [NODE_ID], [NODE_ID], "")
+        for row in rows
+    )
     [unknown] = go.run("describe-partitions", topic="no-such-topic")
     assert unknown["error"] == "UNKNOWN_TOPIC_OR_PARTITION"
 
@@ -180,8 +195,12 @@ def test_an_altered_limit_applies_at_once(go: FranzGo, topic: str) -> None:
 
 
 @pytest.mark.parametrize("legacy", [False, True], ids=["incremental", "legacy"])
-@pytest.mark.parametrize(("change", "error"), [("segment.bytes=few", "INVALID_CONFIG"), ("segment.bites=1", "INVALID_CONFIG")])
-def test_a_configuration_that_is_invalid_is_refused_with_a_reason(go: FranzGo, topic: str, change: str, error: str, legacy: bool) -> None:
+@pytest.mark.parametrize(
+    ("change", "error"), [("segment.bytes=few", "INVALID_CONFIG"), ("segment.bites=1", "INVALID_CONFIG")]
+)
+def test_a_configuration_that_is_invalid_is_refused_with_a_reason(
+    go: FranzGo, topic: str, change: str, error: str, legacy: bool
+) -> None:
     refused = go.one("alter-configs", topic=topic, config=[change], legacy=legacy)
     assert refused["error"] == error
     assert refused["message"]
@@ -194,7 +213,10 @@ def test_a_broker_s_configuration_is_described_and_altered(go: FranzGo, broker: 
     assert told["message.max.bytes"]["source"] == "DEFAULT_CONFIG"
     assert go.one("alter-configs", resource=NODE_ID, config=["log.retention.ms=700000000"])["error"] == ""
     told = configs(go, resource=NODE_ID)
-    assert (told["log.retention.ms"]["value"], told["log.retention.ms"]["source"]) == ("700000000", "DYNAMIC_BROKER_CONFIG")
+    assert (told["log.retention.ms"]["value"], told["log.retention.ms"]["source"]) == (
+        "700000000",
+        "DYNAMIC_BROKER_CONFIG",
+    )
     assert go.one("alter-configs", resource=NODE_ID, config=["!log.retention.ms"])["error"] == ""
     assert configs(go, resource=NODE_ID)["log.retention.ms"]["source"] == "DEFAULT_CONFIG"
     refused = go.one("alter-configs", resource=NODE_ID, config=["log.dirs=elsewhere"])

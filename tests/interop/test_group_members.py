@@ -43,10 +43,14 @@ def quick_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LowtidePr
 
 
 @pytest.fixture(scope="module", params=["java", "franz-go"])
-def client(request: pytest.FixtureRequest, quick_broker: LowtideProcess, tmp_path_factory: pytest.TempPathFactory) -> Client:
+def client(
+    request: pytest.FixtureRequest, quick_broker: LowtideProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Client:
     """Either of the clients."""
     if request.param == "java":
-        return JavaClient(request.getfixturevalue("jars"), quick_broker.bootstrap, tmp_path_factory.mktemp("java")).command
+        return JavaClient(
+            request.getfixturevalue("jars"), quick_broker.bootstrap, tmp_path_factory.mktemp("java")
+        ).command
     program: Path = request.getfixturevalue("franz_go_program")
     return lambda name, **given: FranzGo(program, quick_broker.bootstrap).command(name, timeout="5m", **given)
 
@@ -69,7 +73,9 @@ def make_topic(broker: LowtideProcess, name: str, partitions: int = PARTITIONS) 
 def protocol_of(broker: LowtideProcess, group: str) -> str:
     """The type of a group: classic or consumer."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    [kind] = [each.type for each in admin.list_consumer_groups().result(load.DEADLINE_S).valid if each.group_id == group]
+    [kind] = [
+        each.type for each in admin.list_consumer_groups().result(load.DEADLINE_S).valid if each.group_id == group
+    ]
     return str(kind.name).lower()
 
 
@@ -105,7 +111,9 @@ def shared(members: Sequence[Member], topic: str) -> Callable[[], bool]:
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_members_join_leave_and_are_killed(client: Client, quick_broker: LowtideProcess, topic: str, protocol: str) -> None:
+def test_members_join_leave_and_are_killed(
+    client: Client, quick_broker: LowtideProcess, topic: str, protocol: str
+) -> None:
     """After each change the partitions are reassigned, and new records are read once, from the committed offsets on."""
     with ExitStack() as stack:
 
@@ -144,7 +152,9 @@ def test_members_join_leave_and_are_killed(client: Client, quick_broker: Lowtide
         members.pop().leave()
 
 
-def test_a_pattern_matches_topics_that_are_created_later_too(client: Client, quick_broker: LowtideProcess, topic: str) -> None:
+def test_a_pattern_matches_topics_that_are_created_later_too(
+    client: Client, quick_broker: LowtideProcess, topic: str
+) -> None:
     """The broker finds them (KIP-848)."""
     with Member(client("member", group=topic, pattern=f"{topic}-[a-c]", protocol="consumer")) as member:
         outputs = partial(outputs_of, member)
@@ -156,7 +166,9 @@ def test_a_pattern_matches_topics_that_are_created_later_too(client: Client, qui
         member.leave()
 
 
-def test_a_group_changes_its_protocol_while_it_consumes(client: Client, quick_broker: LowtideProcess, topic: str) -> None:
+def test_a_group_changes_its_protocol_while_it_consumes(
+    client: Client, quick_broker: LowtideProcess, topic: str
+) -> None:
     """Members of both protocols share the topic, as during a rolling upgrade, and a downgrade."""
     writer = Writer(quick_broker, topic)
     with ExitStack() as stack:

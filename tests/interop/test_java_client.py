@@ -30,7 +30,11 @@ class Seen:
 
     def all(self, what: str) -> list[dict[str, Any]]:
         """The results of this name, in order."""
-        return [{name: value for name, value in line.items() if name != "what"} for line in self._lines if line["what"] == what]
+        return [
+            {name: value for name, value in line.items() if name != "what"}
+            for line in self._lines
+            if line["what"] == what
+        ]
 
     def one(self, what: str) -> dict[str, Any]:
         """The only result of this name."""
@@ -70,7 +74,9 @@ def written_record(partition: int, number: int) -> dict[str, Any]:
 def test_records_are_read_back_whole_and_in_order(seen: Callable[[str], Seen], partition: int) -> None:
     """With headers, nulls and times; the first half of each codec by an idempotent producer, the second by one that is not."""
     records = seen("records")
-    written = [offset for line in records.all("written") if line["partition"] == partition for offset in line["offsets"]]
+    written = [
+        offset for line in records.all("written") if line["partition"] == partition for offset in line["offsets"]
+    ]
     assert written == list(range(2 * PER_PRODUCER))
     read = [record for record in records.all("read") if record["partition"] == partition]
     assert read == [written_record(partition, number) for number in range(2 * PER_PRODUCER)]
@@ -85,7 +91,10 @@ def test_the_brokers_time_replaces_the_producers(seen: Callable[[str], Seen]) ->
 def test_offsets_of_every_kind(seen: Callable[[str], Seen]) -> None:
     """Kafka's consumer and its administrator agree."""
     offsets = seen("offsets")
-    assert {what: offsets.one(what) for what in ("earliest", "latest", "max timestamp", "at 30", "after 30", "after the end")} == {
+    assert {
+        what: offsets.one(what)
+        for what in ("earliest", "latest", "max timestamp", "at 30", "after 30", "after the end")
+    } == {
         "earliest": {"offset": 0, "timestamp": -1, "epoch": 0},
         "latest": {"offset": COUNT, "timestamp": -1, "epoch": 0},
         "max timestamp": {"offset": LATEST_IN_TIME, "timestamp": at(10 * COUNT), "epoch": 0},
@@ -101,7 +110,12 @@ def test_a_consumer_begins_at_a_time(seen: Callable[[str], Seen]) -> None:
     assert seen("offsets").all("seek") == [
         {"number": 0, "offset": 0, "timestamp": at(0), "value": "value-0"},
         {"number": 20, "offset": 20, "timestamp": at(20), "value": "value-20"},
-        {"number": COUNT - 1, "offset": LATEST_IN_TIME, "timestamp": at(10 * COUNT), "value": f"value-{LATEST_IN_TIME}"},
+        {
+            "number": COUNT - 1,
+            "offset": LATEST_IN_TIME,
+            "timestamp": at(10 * COUNT),
+            "value": f"value-{LATEST_IN_TIME}",
+        },
     ]
 
 
@@ -128,7 +142,9 @@ def test_log_directories_have_their_partitions(seen: Callable[[str], Seen], brok
     assert (directory["path"], directory["error"]) == (str(broker.directory), None)
     for partition in range(2):
         segments = broker.directory.glob(f"java-directories-{partition}/*.log")
-        assert directory["sizes"][f"java-directories-{partition}"] == sum(segment.stat().st_size for segment in segments)
+        assert directory["sizes"][f"java-directories-{partition}"] == sum(
+            segment.stat().st_size for segment in segments
+        )
     assert directory["sizes"]["java-directories-1"] > directory["sizes"]["java-directories-0"] == 0
     assert 0 < directory["usable"] < directory["total"]
     assert seen("directories").one("replica") == {"path": str(broker.directory), "lag": 0}
@@ -144,7 +160,15 @@ def test_the_cluster_describes_itself(seen: Callable[[str], Seen], broker: Lowti
     """Without an authorizer every client may do every operation on a cluster."""
     cluster = seen("cluster").one("cluster")
     assert f"cluster.id={cluster.pop('id')}\n" in (broker.directory / "meta.properties").read_text()
-    operations = ["ALTER", "ALTER_CONFIGS", "CLUSTER_ACTION", "CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "IDEMPOTENT_WRITE"]
+    operations = [
+        "ALTER",
+        "ALTER_CONFIGS",
+        "CLUSTER_ACTION",
+        "CREATE",
+        "DESCRIBE",
+        "DESCRIBE_CONFIGS",
+        "IDEMPOTENT_WRITE",
+    ]
     assert cluster == {"controller": 0, "nodes": [f"0@{broker.bootstrap}"], "operations": operations}
 
 
@@ -159,14 +183,22 @@ def test_a_topic_is_created_grown_and_deleted(seen: Callable[[str], Seen]) -> No
     described = {"name": "java-topics", "id": topic_id, "partitions": [[partition, 0, 1, 1] for partition in range(5)]}
     assert topics.all("described") == [described, described]
     assert topics.errors("unknown") == ["UnknownTopicOrPartitionException"]
-    assert (topics.one("listed"), topics.errors("deleted"), topics.one("gone")) == ({"there": True}, ["none"], {"there": False})
+    assert (topics.one("listed"), topics.errors("deleted"), topics.one("gone")) == (
+        {"there": True},
+        ["none"],
+        {"there": False},
+    )
     assert topics.errors("deleted again") == ["UnknownTopicOrPartitionException"]
 
 
 def test_a_topics_configuration_changes_as_requested(seen: Callable[[str], Seen]) -> None:
     """Set, appended, deleted, subtracted; no change when it was only validated, or refused."""
     configs = seen("configs")
-    assert [(line["name"], line["value"], line["source"]) for line in configs.all("config") if not line["name"].startswith("l")] == [
+    assert [
+        (line["name"], line["value"], line["source"])
+        for line in configs.all("config")
+        if not line["name"].startswith("l")
+    ] == [
         ("retention.ms", "1000", "DYNAMIC_TOPIC_CONFIG"),
         ("cleanup.policy", "delete", "DEFAULT_CONFIG"),
         ("segment.bytes", "1073741824", "DEFAULT_CONFIG"),

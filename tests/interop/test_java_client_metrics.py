@@ -51,7 +51,9 @@ def test_subscriptions_are_set_listed_and_deleted(tools: Tools) -> None:
     assert [line for line in tools.run("kafka-client-metrics", "--list").lines if line.strip()] == []
 
 
-def test_what_a_java_producer_pushes_is_on_the_page_until_it_is_silent(tools: Tools, java_client: JavaClient, port: int) -> None:
+def test_what_a_java_producer_pushes_is_on_the_page_until_it_is_silent(
+    tools: Tools, java_client: JavaClient, port: int
+) -> None:
     tools.run("kafka-client-metrics", *SUBSCRIBE, "--metrics", "org.apache.kafka.producer.")
     command = java_client.command("telemetry")
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
@@ -68,7 +70,9 @@ def test_what_a_java_producer_pushes_is_on_the_page_until_it_is_silent(tools: To
     assert "org.apache.kafka.producer.record.send.total" in names
     assert all(name.startswith("org.apache.kafka.producer.") for name in names)
     assert {labels["client_instance_id"] for labels, _ in found} == {instance["id"]}
-    assert {(labels["client_id"], labels["client_software_name"]) for labels, _ in found} == {("pushes", "apache-kafka-java")}
+    assert {(labels["client_id"], labels["client_software_name"]) for labels, _ in found} == {
+        ("pushes", "apache-kafka-java")
+    }
     assert pushed_until(port, wanted=False) == []
 
 
@@ -84,4 +88,9 @@ def pushed_until(port: int, *, wanted: bool) -> list[tuple[dict[str, str], float
 def pushed(port: int) -> list[tuple[dict[str, str], float]]:
     with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
         families = list(text_string_to_metric_families(page.read().decode()))
-    return [(sample.labels, sample.value) for family in families for sample in family.samples if sample.name == "lowtide_client_metric"]
+    return [
+        (sample.labels, sample.value)
+        for family in families
+        for sample in family.samples
+        if sample.name == "lowtide_client_metric"
+    ]

@@ -61,7 +61,12 @@ def rows(text: str) -> list[dict[str, str]]:
 @contextmanager
 def member(broker: LowtideProcess, group: str, topic: str) -> Iterator[Consumer]:
     """A consumer of the group that has its partitions."""
-    settings = {"bootstrap.servers": broker.bootstrap, "group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False}
+    settings = {
+        "bootstrap.servers": broker.bootstrap,
+        "group.id": group,
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+    }
     consumer = Consumer(settings)
     consumer.subscribe([topic])
     try:
@@ -82,18 +87,30 @@ def test_groups_are_listed_described_reset_and_deleted(tools: Tools, broker: Low
         assert "readers" in tools.run("kafka-consumer-groups", "--list").lines
         [state] = rows(tools.run("kafka-consumer-groups", "--list", "--state", "--type", "classic").out)
         assert (state["GROUP"], state["TYPE"].lower(), state["STATE"]) == ("readers", "classic", "Stable")
-        described = {row["PARTITION"]: row for row in rows(tools.run("kafka-consumer-groups", "--describe", *group).out)}
+        described = {
+            row["PARTITION"]: row for row in rows(tools.run("kafka-consumer-groups", "--describe", *group).out)
+        }
         place = described["0"]
-        assert (place["CURRENT-OFFSET"], place["LOG-END-OFFSET"], place["LAG"]) == ("5", str(load.PER_CODEC), str(load.PER_CODEC - 5))
+        assert (place["CURRENT-OFFSET"], place["LOG-END-OFFSET"], place["LAG"]) == (
+            "5",
+            str(load.PER_CODEC),
+            str(load.PER_CODEC - 5),
+        )
         assert {row["CLIENT-ID"] for row in described.values()} == {"rdkafka"}
         assert described["1"]["CURRENT-OFFSET"] == "-"
         [one] = rows(tools.run("kafka-consumer-groups", "--describe", "--members", "--verbose", *group).out)
         assert (one["#PARTITIONS"], one["HOST"]) == ("2", "/127.0.0.1")
-        refused = tools.call("kafka-consumer-groups", "--reset-offsets", "--to-earliest", "--topic", "grouped", "--execute", *group)
+        refused = tools.call(
+            "kafka-consumer-groups", "--reset-offsets", "--to-earliest", "--topic", "grouped", "--execute", *group
+        )
         assert "inactive" in refused.out + refused.err
         refused = tools.call("kafka-consumer-groups", "--delete", *group)
         assert "GroupNotEmptyException" in refused.out
-    for how, expected in {("--to-offset", "17"): "17", ("--shift-by", "3"): "20", ("--to-latest",): str(load.PER_CODEC)}.items():
+    for how, expected in {
+        ("--to-offset", "17"): "17",
+        ("--shift-by", "3"): "20",
+        ("--to-latest",): str(load.PER_CODEC),
+    }.items():
         ran = tools.run("kafka-consumer-groups", "--reset-offsets", *how, "--topic", "grouped:0", "--execute", *group)
         assert [row["NEW-OFFSET"] for row in rows(ran.out)] == [expected], ran
     described = {row["PARTITION"]: row for row in rows(tools.call("kafka-consumer-groups", "--describe", *group).out)}

@@ -45,7 +45,10 @@ def delete_records(tools: Tools, folder: Path, topic: str, before: dict[int, int
 def test_topics_are_created_listed_and_deleted(tools: Tools) -> None:
     create(tools, "topics", 3)
     again = tools.call("kafka-topics", "--create", "--topic", "topics")
-    assert (again.exit_code, "Error while executing topic command : Topic 'topics' already exists" in again.out) == (1, True)
+    assert (again.exit_code, "Error while executing topic command : Topic 'topics' already exists" in again.out) == (
+        1,
+        True,
+    )
     tools.run("kafka-topics", "--create", "--topic", "topics", "--if-not-exists")
     assert "topics" in tools.run("kafka-topics", "--list").lines
     assert offsets(tools, "topics", "latest") == {0: 0, 1: 0, 2: 0}
@@ -112,9 +115,19 @@ def test_log_directories_have_their_partitions(tools: Tools, broker: LowtideProc
 def test_console_producer_and_consumer(tools: Tools) -> None:
     """Keys, headers, nulls and text outside ASCII, written and read through a terminal."""
     create(tools, "console", 2)
-    properties = [f"--reader-property={pair}" for pair in ("parse.key=true", "parse.headers=true", "null.marker=NOTHING")]
+    properties = [
+        f"--reader-property={pair}" for pair in ("parse.key=true", "parse.headers=true", "null.marker=NOTHING")
+    ]
     lines = ["a:1,b:2\tkey\tvalue", "c:3\tNOTHING\tblåbær", "NOTHING\tkey\tNOTHING"]
-    tools.run("kafka-console-producer", "--topic", "console", "--compression-codec", "zstd", *properties, stdin="\n".join(lines) + "\n")
+    tools.run(
+        "kafka-console-producer",
+        "--topic",
+        "console",
+        "--compression-codec",
+        "zstd",
+        *properties,
+        stdin="\n".join(lines) + "\n",
+    )
     show = [f"--formatter-property=print.{part}=true" for part in ("partition", "offset", "key", "headers")]
     read: list[str] = []
     for partition, count in offsets(tools, "console", "latest").items():
@@ -129,7 +142,15 @@ def test_the_console_consumer_starts_at_its_configured_position(tools: Tools, tm
     create(tools, "from-offset", 1, *KEEP_OLD)
     written = load.produce(tools.bootstrap, "from-offset", codecs=["gzip"])
     delete_records(tools, tmp_path, "from-offset", {0: 50})
-    arguments = ("--topic", "from-offset", "--partition", "0", "--max-messages", "3", "--formatter-property=print.timestamp=true")
+    arguments = (
+        "--topic",
+        "from-offset",
+        "--partition",
+        "0",
+        "--max-messages",
+        "3",
+        "--formatter-property=print.timestamp=true",
+    )
     for start, first in (("77", 77), ("earliest", 50)):
         expected = [f"CreateTime:{entry.timestamp_ms}\t{entry.value.decode()}" for entry in written[first : first + 3]]
         assert tools.run("kafka-console-consumer", *arguments, "--offset", start).lines == expected
@@ -142,8 +163,12 @@ def test_the_tool_knows_every_version_that_is_served(tools: Tools) -> None:
     # Brokers send envelopes; clients push to what is subscribed to.
     unlisted = {ApiKey.ENVELOPE, ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY}
     assert {int(row[0]) for row in served} == {key for key in API if key < FIRST_OF_OURS} - unlisted
-    for key, low, high, usable in ((ApiKey(int(row[0])), int(row[1]), int(row[2] or row[1]), int(row[3])) for row in served):
-        lowest = 0 if key == ApiKey.PRODUCE else API[key].min_version  # old versions of Produce are listed because of librdkafka
+    for key, low, high, usable in (
+        (ApiKey(int(row[0])), int(row[1]), int(row[2] or row[1]), int(row[3])) for row in served
+    ):
+        lowest = (
+            0 if key == ApiKey.PRODUCE else API[key].min_version
+        )  # old versions of Produce are listed because of librdkafka
         assert (low, high) == (lowest, API[key].max_version), key
         assert low <= usable <= high
 
@@ -157,7 +182,9 @@ def test_producer_performance(tools: Tools, java_client: JavaClient, jars: Path,
     """Every record that the load generator counts is in the log, and is read by a consumer with large fetches."""
     create(tools, "load", 2)
     arguments = ("--num-records", "50000", "--record-size", "500", "--throughput", "-1")
-    said = tools.run("kafka-producer-perf-test", "--topic", "load", *arguments, "--command-property", "compression.type=lz4").lines
+    said = tools.run(
+        "kafka-producer-perf-test", "--topic", "load", *arguments, "--command-property", "compression.type=lz4"
+    ).lines
     assert said[-1].startswith("50000 records sent, ")
     assert sum(offsets(tools, "load", "latest").values()) == 50_000
     assert java_client.see("load")["load"] == [{"what": "all", "records": 50_000, "bytes": 50_000 * 500}]

@@ -16,7 +16,10 @@ pytestmark = pytest.mark.interop
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LowtideProcess]:
     """One where every client is an administrator, until there are logins."""
-    settings = {"authorizer_class_name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer", "super_users": "User:ANONYMOUS"}
+    settings = {
+        "authorizer_class_name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super_users": "User:ANONYMOUS",
+    }
     with LowtideProcess(tmp_path_factory.mktemp("lowtide") / "data", **settings) as process:
         yield process
 
@@ -33,10 +36,22 @@ def listed(tools: Tools, *words: str) -> str:
 def test_kafkas_tool_adds_lists_and_removes_rules(tools: Tools) -> None:
     """Its shorthands for producers and consumers, prefixes, denials from a host, and what matches a topic."""
     tools.run("kafka-acls", "--add", "--allow-principal", "User:alice", "--producer", "--topic", "flights")
-    tools.run("kafka-acls", "--add", "--allow-principal", "User:bob", "--consumer", "--topic", "flights", "--group", "etl")
+    tools.run(
+        "kafka-acls", "--add", "--allow-principal", "User:bob", "--consumer", "--topic", "flights", "--group", "etl"
+    )
     prefixed = ("--resource-pattern-type", "prefixed")
     tools.run(
-        "kafka-acls", "--add", "--deny-principal", "User:*", "--deny-host", "10.0.0.7", "--operation", "Delete", "--topic", "fl", *prefixed
+        "kafka-acls",
+        "--add",
+        "--deny-principal",
+        "User:*",
+        "--deny-host",
+        "10.0.0.7",
+        "--operation",
+        "Delete",
+        "--topic",
+        "fl",
+        *prefixed,
     )
     everything = listed(tools)
     assert "resourceType=TOPIC, name=flights, patternType=LITERAL" in everything

@@ -52,8 +52,13 @@ def test_a_topics_configuration_is_set_and_reset(tools: Tools) -> None:
     topic = ("--entity-type", "topics", "--entity-name", "configured")
     assert configs(tools, *topic) == {"retention.ms": "1000000 {DYNAMIC_TOPIC_CONFIG:retention.ms=1000000}"}
     alter(tools, *topic, "--add-config", "retention.ms=5000,cleanup.policy=[compact,delete]")
-    policy = "compact,delete {DYNAMIC_TOPIC_CONFIG:cleanup.policy=compact,delete, DEFAULT_CONFIG:log.cleanup.policy=delete}"
-    assert configs(tools, *topic) == {"retention.ms": "5000 {DYNAMIC_TOPIC_CONFIG:retention.ms=5000}", "cleanup.policy": policy}
+    policy = (
+        "compact,delete {DYNAMIC_TOPIC_CONFIG:cleanup.policy=compact,delete, DEFAULT_CONFIG:log.cleanup.policy=delete}"
+    )
+    assert configs(tools, *topic) == {
+        "retention.ms": "5000 {DYNAMIC_TOPIC_CONFIG:retention.ms=5000}",
+        "cleanup.policy": policy,
+    }
     alter(tools, *topic, "--delete-config", "retention.ms")
     everything = configs(tools, *topic, more=("--all",))
     assert everything["retention.ms"].startswith("604800000 {")
@@ -93,7 +98,10 @@ def test_brokers_are_configured_while_they_run(tools: Tools) -> None:
     one, every = ("--entity-type", "brokers", "--entity-name", "0"), ("--entity-type", "brokers", "--entity-default")
     alter(tools, *every, "--add-config", "message.max.bytes=2000000")
     alter(tools, *one, "--add-config", "message.max.bytes=1000")
-    assert configs(tools, *every)["message.max.bytes"] == "2000000 {DYNAMIC_DEFAULT_BROKER_CONFIG:message.max.bytes=2000000}"
+    assert (
+        configs(tools, *every)["message.max.bytes"]
+        == "2000000 {DYNAMIC_DEFAULT_BROKER_CONFIG:message.max.bytes=2000000}"
+    )
     both = "DYNAMIC_BROKER_CONFIG:message.max.bytes=1000, DYNAMIC_DEFAULT_BROKER_CONFIG:message.max.bytes=2000000"
     assert configs(tools, *one)["message.max.bytes"] == f"1000 {{{both}, DEFAULT_CONFIG:message.max.bytes=1048588}}"
     tools.run("kafka-topics", "--create", "--topic", "limited")
@@ -115,12 +123,23 @@ def test_a_groups_times_are_set_and_reset(tools: Tools) -> None:
     assert configs(tools, *group)[session] == f"50000 {own}"
     alter(tools, *group, "--delete-config", interval)
     everything = configs(tools, *group, more=("--all",))
-    assert (everything[session], everything[interval]) == (f"50000 {own}", f"5000 {{DEFAULT_CONFIG:group.{interval}=5000}}")
-    assert tools.run("kafka-configs", "--describe", "--entity-type", "groups").lines[0] == "Dynamic configs for group pickers are:"
+    assert (everything[session], everything[interval]) == (
+        f"50000 {own}",
+        f"5000 {{DEFAULT_CONFIG:group.{interval}=5000}}",
+    )
+    assert (
+        tools.run("kafka-configs", "--describe", "--entity-type", "groups").lines[0]
+        == "Dynamic configs for group pickers are:"
+    )
     too_short = refused(tools, *group, "--add-config", f"{session}=1000")
-    assert too_short == f"InvalidConfigurationException: {session} must be greater than or equal to group.consumer.min.session.timeout.ms"
+    assert (
+        too_short
+        == f"InvalidConfigurationException: {session} must be greater than or equal to group.consumer.min.session.timeout.ms"
+    )
     alter(tools, *group, "--add-config", "share.auto.offset.reset=earliest")
-    assert configs(tools, *group)["share.auto.offset.reset"].startswith("earliest {DYNAMIC_GROUP_CONFIG:share.auto.offset.reset=earliest")
+    assert configs(tools, *group)["share.auto.offset.reset"].startswith(
+        "earliest {DYNAMIC_GROUP_CONFIG:share.auto.offset.reset=earliest"
+    )
     assert "InvalidConfigurationException" in refused(tools, *group, "--add-config", "share.auto.offset.reset=newest")
     alter(tools, *group, "--delete-config", "share.auto.offset.reset")
     alter(tools, *group, "--delete-config", session)

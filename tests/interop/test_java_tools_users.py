@@ -1,4 +1,7 @@
-"""kafka-configs for users, clients and addresses, unmodified: SCRAM credentials and quotas. Lowtide answers as Apache Kafka does."""
+"""kafka-configs for users, clients and addresses, unmodified: SCRAM credentials and quotas.
+
+Lowtide answers as Apache Kafka does.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,12 @@ ADDRESS = ("--entity-type", "ips", "--entity-name", "10.0.0.7")
 EVERY_ADDRESS = ("--entity-type", "ips", "--entity-default")
 
 STORY: tuple[tuple[str, ...], ...] = (
-    ("--alter", *ALICE, "--add-config", "SCRAM-SHA-256=[iterations=8192,password=one],SCRAM-SHA-512=[password=two]"),  # One at a time.
+    (
+        "--alter",
+        *ALICE,
+        "--add-config",
+        "SCRAM-SHA-256=[iterations=8192,password=one],SCRAM-SHA-512=[password=two]",
+    ),  # One at a time.
     ("--alter", *ALICE, "--add-config", "SCRAM-SHA-256=[iterations=8192,password=one]"),
     ("--alter", *ALICE, "--add-config", "SCRAM-SHA-512=[password=two]"),
     ("--describe", *ALICE),

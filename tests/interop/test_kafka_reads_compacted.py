@@ -27,7 +27,10 @@ def write_compacted(path: Path) -> list[bytes]:
     """Batches of four records, in every codec; some records are removed, one batch is left empty, the last ones have tombstones."""
     batches = []
     for number, codec in enumerate((*Compression, *Compression)):
-        rows = [(1000 + number, f"k{number + row}".encode(), None if row == 3 else f"v{number}-{row}".encode(), ()) for row in range(4)]
+        rows = [
+            (1000 + number, f"k{number + row}".encode(), None if row == 3 else f"v{number}-{row}".encode(), ())
+            for row in range(4)
+        ]
         producer = {"producer_id": number, "producer_epoch": 0, "base_sequence": 5}
         batches.append(build_batch(rows, base_offset=4 * number, compression=codec, leader_epoch=2, **producer))
     headers = [read_batch_header(batch) for batch in batches]
@@ -37,7 +40,10 @@ def write_compacted(path: Path) -> list[bytes]:
     covered = build_batch([(1, b"k0", b"again", ())] * 4, base_offset=40)
     assert note_batch(offsets, read_batch_header(covered), covered, 0, aborted=False, decompressed_bytes_max=LIMIT)
     rules = CompactionRules(10**12, 1000, {0: LastRecord(3, 0)}, LIMIT)
-    found = [compact_batch(offsets, header, batch, rules, discarded=False) for header, batch in zip(headers, batches, strict=True)]
+    found = [
+        compact_batch(offsets, header, batch, rules, discarded=False)
+        for header, batch in zip(headers, batches, strict=True)
+    ]
     left = [bytes(each) for each in [*found, covered] if each is not None]
     path.write_bytes(b"".join(left))
     return left
@@ -87,7 +93,11 @@ def write_a_compacted_log(directory: Path) -> list[load.Entry]:
 
 def compacted_to(directory: Path) -> int:
     checkpoint = directory / "cleaner-offset-checkpoint"
-    return decode_offsets(checkpoint.read_bytes(), str(checkpoint)).get(TopicPartition(TOPIC, 0), 0) if checkpoint.exists() else 0
+    return (
+        decode_offsets(checkpoint.read_bytes(), str(checkpoint)).get(TopicPartition(TOPIC, 0), 0)
+        if checkpoint.exists()
+        else 0
+    )
 
 
 def test_dump_log_segments_finds_no_fault_in_a_log_that_a_broker_compacted(jars: Path, tmp_path: Path) -> None:
@@ -111,7 +121,11 @@ def test_kafka_serves_a_log_that_lowtide_compacted(kafka: Kafka, tmp_path: Path)
     load.offsets(kafka.bootstrap, TOPIC)
     kafka.stop()
     replace_folder(tmp_path / "data" / f"{TOPIC}-0", kafka.directory / f"{TOPIC}-0", keep="partition.metadata")
-    for checkpoint in ("cleaner-offset-checkpoint", "recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
+    for checkpoint in (
+        "cleaner-offset-checkpoint",
+        "recovery-point-offset-checkpoint",
+        "replication-offset-checkpoint",
+    ):
         shutil.copyfile(tmp_path / "data" / checkpoint, kafka.directory / checkpoint)
     kafka.start()
     assert load.offsets(kafka.bootstrap, TOPIC) == (0, 2 * load.COUNT)

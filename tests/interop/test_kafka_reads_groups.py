@@ -56,7 +56,9 @@ CHANGES = [
     ConsumerGroupChange(RecordType.GROUP, "g", "", GroupEpoch(epoch=3, metadata_hash=-5)),
     ConsumerGroupChange(RecordType.TOPICS, "g", "", None),
     ConsumerGroupChange(RecordType.MEMBER, "g", "m", SUBSCRIPTION),
-    ConsumerGroupChange(RecordType.TARGET_EPOCH, "g", "", TargetAssignmentEpoch(assignment_epoch=3, assignment_timestamp=7)),
+    ConsumerGroupChange(
+        RecordType.TARGET_EPOCH, "g", "", TargetAssignmentEpoch(assignment_epoch=3, assignment_timestamp=7)
+    ),
     ConsumerGroupChange(RecordType.TARGET, "g", "m", TARGET),
     ConsumerGroupChange(RecordType.CURRENT, "g", "m", CURRENT),
     ConsumerGroupChange(RecordType.PATTERN, "g", "t.*", PatternTopics(topics=["t"], version=4, timestamp=9)),
@@ -74,7 +76,11 @@ def test_dump_log_segments_prints_what_was_written(jars: Path, tmp_path: Path) -
     values = [None if payload == "<DELETE>" else json.loads(payload)["data"] for _, payload in told]
     group, topics, member, target_epoch, target, current, pattern = values
     assert (group, topics) == ({"epoch": 3, "metadataHash": -5}, None)
-    assert (member["instanceId"], member["subscribedTopicRegex"], member["classicMemberMetadata"]["sessionTimeoutMs"]) == ("i", "t.*", 5)
+    assert (
+        member["instanceId"],
+        member["subscribedTopicRegex"],
+        member["classicMemberMetadata"]["sessionTimeoutMs"],
+    ) == ("i", "t.*", 5)
     assert [protocol["name"] for protocol in member["classicMemberMetadata"]["supportedProtocols"]] == ["range"]
     assert target_epoch == {"assignmentEpoch": 3, "assignmentTimestamp": 7}
     assert [row["partitions"] for row in target["topicPartitions"]] == [[0]]

@@ -50,7 +50,10 @@ def wait_for_fewer(folder: Path, segments: int) -> None:
 def wait_for_hole(folder: Path, deleted: load.Entry) -> None:
     """Return when a record that isn't compressed is gone from the segment that holds the log start."""
     deadline = time.monotonic() + load.DEADLINE_S
-    while not (first := min(folder.glob("*.log"))).read_bytes()[61:4096] == bytes(4035) or deleted.value in first.read_bytes():
+    while (
+        not (first := min(folder.glob("*.log"))).read_bytes()[61:4096] == bytes(4035)
+        or deleted.value in first.read_bytes()
+    ):
         assert time.monotonic() < deadline, "no hole was found"
         time.sleep(0.05)
 
@@ -129,7 +132,8 @@ def test_dump_log_segments_reads_a_log_after_an_unclean_stop(jars: Path, tmp_pat
 def test_kafka_serves_a_partition_that_lowtide_wrote(kafka: Kafka, tmp_path: Path, *, erase: bool) -> None:
     """KRaft knows topics only by its own metadata, so Kafka creates the topic and our files replace its own.
 
-    The topic id in `partition.metadata` stays Kafka's; segments, indexes, snapshots, epochs and the log start offset are ours.
+    The topic id in `partition.metadata` stays Kafka's; segments, indexes, snapshots, epochs and the log start offset
+    are ours.
     """
     written = write_a_directory(tmp_path / "data", delete=True, erase=erase)
     kafka.start()
@@ -137,7 +141,11 @@ def test_kafka_serves_a_partition_that_lowtide_wrote(kafka: Kafka, tmp_path: Pat
     load.offsets(kafka.bootstrap, TOPIC)
     kafka.stop()
     replace_folder(tmp_path / "data" / f"{TOPIC}-0", kafka.directory / f"{TOPIC}-0", keep="partition.metadata")
-    for checkpoint in ("log-start-offset-checkpoint", "recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
+    for checkpoint in (
+        "log-start-offset-checkpoint",
+        "recovery-point-offset-checkpoint",
+        "replication-offset-checkpoint",
+    ):
         shutil.copyfile(tmp_path / "data" / checkpoint, kafka.directory / checkpoint)
     kafka.start()
     assert load.offsets(kafka.bootstrap, TOPIC) == (DELETED, load.COUNT)

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is missing: make interop installs it")
+kubernetes_validate = pytest.importorskip(
+    "kubernetes_validate", reason="kubernetes-validate is missing: make interop installs it"
+)
 
 pytestmark = pytest.mark.interop
 

@@ -38,7 +38,12 @@ def checker(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("go not installed")
     program = tmp_path_factory.mktemp("linearizable") / "linearizable"
     done = subprocess.run(
-        ["go", "build", "-o", program, "."], cwd=SOURCE, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False
+        ["go", "build", "-o", program, "."],
+        cwd=SOURCE,
+        capture_output=True,
+        text=True,
+        timeout=BUILD_TIMEOUT_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return program
@@ -102,9 +107,17 @@ async def test_a_killed_broker_answers_as_one_log(checker: Path, tmp_path: Path,
 @pytest.mark.parametrize(
     ("kind", "argument", "result"),
     [("end", 0, 1), ("start", 0, 0), ("read", 0, 7), ("produce", 9, 1), ("delete", 2, 1)],
-    ids=["a record is lost", "a deleted record is back", "a deleted record is read", "an offset is given twice", "a delete is undone"],
+    ids=[
+        "a record is lost",
+        "a deleted record is back",
+        "a deleted record is read",
+        "an offset is given twice",
+        "a delete is undone",
+    ],
 )
-def test_the_checker_finds_what_no_log_answers(checker: Path, tmp_path: Path, kind: str, argument: int, result: int) -> None:
+def test_the_checker_finds_what_no_log_answers(
+    checker: Path, tmp_path: Path, kind: str, argument: int, result: int
+) -> None:
     """Two records, a delete of the first one, and then an answer that can't be."""
     log = RecordedLog("linear")
     steps = [("produce", 7, 0), ("produce", 8, 1), ("delete", 1, 1), (kind, argument, result)]

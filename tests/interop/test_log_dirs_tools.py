@@ -23,7 +23,10 @@ COUNT, DELETED = 200, 90
 
 def test_a_reassignment_names_a_log_directory(jars: Path, tmp_path: Path) -> None:
     disks = [str(tmp_path / "one"), str(tmp_path / "two")]
-    with LowtideCluster(config={"log.dirs": ",".join(disks)}) as cluster, BlockingAdminClient(cluster.bootstrap) as admin:
+    with (
+        LowtideCluster(config={"log.dirs": ",".join(disks)}) as cluster,
+        BlockingAdminClient(cluster.bootstrap) as admin,
+    ):
         tools, driver = Tools(jars, cluster.bootstrap, tmp_path), Confluent(cluster.bootstrap)
         tools.run("kafka-topics", "--create", "--topic", KEY.topic, "--partitions", "1", "--replication-factor", "1")
         for number in range(COUNT):
@@ -44,7 +47,10 @@ def test_a_reassignment_names_a_log_directory(jars: Path, tmp_path: Path) -> Non
         file.write_text(json.dumps({"version": 1, "partitions": [moved]}))
         throttle = ("--replica-alter-log-dirs-throttle", "50000000")
         said = tools.run("kafka-reassign-partitions", "--reassignment-json-file", str(file), "--execute", *throttle)
-        assert f"Successfully started moving log directory to {target} for replica {KEY.topic}-0 with broker {broker}" in said.out
+        assert (
+            f"Successfully started moving log directory to {target} for replica {KEY.topic}-0 with broker {broker}"
+            in said.out
+        )
         until(lambda: places() == {target: False})
         said = tools.run("kafka-reassign-partitions", "--reassignment-json-file", str(file), "--verify")
         assert f"replica {KEY.topic}-0-{broker} completed successfully" in said.out, said

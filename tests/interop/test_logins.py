@@ -67,7 +67,11 @@ def logins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logins]:
         by_password = common | {"bootstrap": f"127.0.0.1:{ports['LOGINS']}", "user": USER}
         attempts = [
             by_password
-            | {"name": f"{mechanism} {password}", "mechanism": mechanism, "password": PASSWORD if password == "right" else "other"}
+            | {
+                "name": f"{mechanism} {password}",
+                "mechanism": mechanism,
+                "password": PASSWORD if password == "right" else "other",
+            }
             for mechanism in MECHANISMS
             for password in ("right", "wrong")
         ]
@@ -79,7 +83,10 @@ def logins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logins]:
 
 
 def check(lines: list[dict[str, str]], *, named: str) -> None:
-    """What is right was served. A wrong password is refused with `named` in the client's error; a missing certificate with any error."""
+    """What is right was served.
+
+    A wrong password is refused with `named` in the client's error; a missing certificate with any error.
+    """
     found = {line["name"]: line["error"] for line in lines}
     assert len(found) == 2 * len(MECHANISMS) + 2
     assert {name: error for name, error in found.items() if name.endswith(" right")} == {
@@ -98,11 +105,17 @@ def lines_of(command: list[str], cwd: Path | None = None) -> list[dict[str, str]
 
 def test_the_java_client(logins: Logins, jars: Path, tmp_path: Path) -> None:
     client = JavaClient(jars, logins.bootstrap, tmp_path)
-    check(lines_of(client.command("logins", attempts=str(logins.path))), named="SaslAuthenticationException: Authentication failed")
+    check(
+        lines_of(client.command("logins", attempts=str(logins.path))),
+        named="SaslAuthenticationException: Authentication failed",
+    )
 
 
 def test_franz_go(logins: Logins, franz_go_program: Path) -> None:
-    check(lines_of([str(franz_go_program), "logins", f"-from={logins.path}", f"-timeout={LIMIT_S}s"]), named="SASL_AUTHENTICATION_FAILED")
+    check(
+        lines_of([str(franz_go_program), "logins", f"-from={logins.path}", f"-timeout={LIMIT_S}s"]),
+        named="SASL_AUTHENTICATION_FAILED",
+    )
 
 
 def test_kafkajs(logins: Logins) -> None:

@@ -54,7 +54,18 @@ def commits(consumer: Consumer) -> bool:
 
 def test_top_shows_it(bootstrap: str) -> None:
     def top(*words: str) -> str:
-        command = [sys.executable, "-m", "lowtide.cli.main", "top", "--once", "--bootstrap-server", bootstrap, "--timeout", "60", *words]
+        command = [
+            sys.executable,
+            "-m",
+            "lowtide.cli.main",
+            "top",
+            "--once",
+            "--bootstrap-server",
+            bootstrap,
+            "--timeout",
+            "60",
+            *words,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout

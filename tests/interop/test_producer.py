@@ -38,7 +38,12 @@ RECORDS = 30_000
 def read(address: str, topic: str, count: int) -> dict[int, list[tuple[bytes | None, bytes | None]]]:
     """The first `count` records, by partition, in order, and no more."""
     found = defaultdict(list)
-    settings = {"bootstrap.servers": address, "group.id": "test", "auto.offset.reset": "earliest", "enable.partition.eof": False}
+    settings = {
+        "bootstrap.servers": address,
+        "group.id": "test",
+        "auto.offset.reset": "earliest",
+        "enable.partition.eof": False,
+    }
     consumer = Consumer(settings)
     try:
         consumer.subscribe([topic])
@@ -61,7 +66,9 @@ def test_everything_is_there_once_and_in_order_though_kafka_stops_meanwhile(kafk
     """
     kafka.start()
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    admin.create_topics([NewTopic("numbers", num_partitions=PARTITIONS, replication_factor=1)])["numbers"].result(LIMIT_S)
+    admin.create_topics([NewTopic("numbers", num_partitions=PARTITIONS, replication_factor=1)])["numbers"].result(
+        LIMIT_S
+    )
     writing = Producer(ProducerSettings.of({"bootstrap.servers": kafka.bootstrap, "buffer.memory": "300000"}))
     failed: list[Exception] = []
 
@@ -121,13 +128,17 @@ def test_workers_log_in_and_write_and_read(secured: SecuredKafka, lowtide_topic:
     writing.learn_topic(lowtide_topic)
     for number in range(batches):
         now_ms = int(time.time() * 1000)
-        values = [(now_ms, None, b"%d %b" % (value, b"x" * 1000), ()) for value in range(number * rows, (number + 1) * rows)]
+        values = [
+            (now_ms, None, b"%d %b" % (value, b"x" * 1000), ()) for value in range(number * rows, (number + 1) * rows)
+        ]
         writing.add(place, bytearray(build_batch(values)), rows)
     writing.flush()
     writing.close()
     cluster = Cluster(ClientSettings.of(settings))
     planned = PlannedRange(OffsetRange(place, 0, batches * rows))
-    found = sum(columns.row_count for columns in RangeReader(cluster, FetchSettings(fetch_bytes=1_000_000), planned).columns())
+    found = sum(
+        columns.row_count for columns in RangeReader(cluster, FetchSettings(fetch_bytes=1_000_000), planned).columns()
+    )
     cluster.close()
     assert found == writing.acknowledged_records == batches * rows
     stranger = Producer(ProducerSettings.of(secured.settings(protocol, mechanism, "wrong")))

@@ -69,7 +69,9 @@ def prometheus(cluster: LowtideCluster, tmp_path_factory: pytest.TempPathFactory
         yield running
 
 
-@pytest.mark.parametrize("asked", [pytest.param(asked, id=f"{board}-{asked.series}") for board, rows in ALL.items() for asked in rows])
+@pytest.mark.parametrize(
+    "asked", [pytest.param(asked, id=f"{board}-{asked.series}") for board, rows in ALL.items() for asked in rows]
+)
 def test_what_boards_ask_has_data(prometheus: Prometheus, asked: Asked):
     prometheus.until(asked.query())
 
@@ -112,7 +114,11 @@ def in_words_of_prometheus(expression: str) -> str:
 
 def test_lag_is_what_it_is(prometheus: Prometheus):
     found = prometheus.until(f'max by (partition) (kafka_consumergroup_lag{{consumergroup="{GROUP}",topic="{TOPIC}"}})')
-    assert {each["metric"]["partition"]: float(each["value"][1]) for each in found} == {"0": 600.0, "1": 600.0, "2": 600.0}
+    assert {each["metric"]["partition"]: float(each["value"][1]) for each in found} == {
+        "0": 600.0,
+        "1": 600.0,
+        "2": 600.0,
+    }
 
 
 def test_rules_work_and_only_a_broker_that_is_gone_is_told(prometheus: Prometheus, cluster: LowtideCluster):

@@ -88,7 +88,11 @@ def write(bootstrap: str, topic: str, partitions: int = PARTITIONS, first: int =
         for partition in range(partitions):
             producer.produce(topic, f"{partition}/{number}".encode(), partition=partition)
     assert producer.flush(load.DEADLINE_S) == 0
-    return {(f"{topic}-{partition}", number) for partition in range(partitions) for number in range(first, first + PER_PARTITION)}
+    return {
+        (f"{topic}-{partition}", number)
+        for partition in range(partitions)
+        for number in range(first, first + PER_PARTITION)
+    }
 
 
 def got(*members: Member) -> list[tuple[str, int]]:
@@ -108,7 +112,9 @@ def all_once(written: set[tuple[str, int]], *members: Member) -> bool:
     return set(seen) == written
 
 
-def test_members_share_each_partition_and_no_record_is_acknowledged_twice(share: Share, quick_broker: LowtideProcess) -> None:
+def test_members_share_each_partition_and_no_record_is_acknowledged_twice(
+    share: Share, quick_broker: LowtideProcess
+) -> None:
     """More members than partitions; one is killed while it holds records, which others get at once, and its delivery counts."""
     name, bootstrap = make_topic(quick_broker.bootstrap, f"share-{next(_numbers)}", 2), quick_broker.bootstrap
     begin_early(bootstrap, name, share_record_lock_duration_ms="60000")
@@ -125,7 +131,9 @@ def test_members_share_each_partition_and_no_record_is_acknowledged_twice(share:
         holder.kill()
         assert not held & set(stored(*others)), "no other member had them"
         until(lambda: all_once(written, *others), outputs)
-        counts = {line["count"] for other in others for line in other.said("got") if (line["at"], line["offset"]) in held}
+        counts = {
+            line["count"] for other in others for line in other.said("got") if (line["at"], line["offset"]) in held
+        }
         assert counts == {2}, "the delivery to a member that dies counts"
         for other in others:
             other.leave()
@@ -151,14 +159,18 @@ def test_records_of_a_member_that_stalls_are_delivered_again(share: Share, quick
 
 
 @pytest.mark.parametrize(("how", "deliveries"), [("release", 5), ("reject", 1)])
-def test_records_that_are_not_accepted_end(share: Share, quick_broker: LowtideProcess, how: str, deliveries: int) -> None:
+def test_records_that_are_not_accepted_end(
+    share: Share, quick_broker: LowtideProcess, how: str, deliveries: int
+) -> None:
     """Rejected ones at once, released ones after five deliveries; then there is nothing left for another member."""
     name, bootstrap = make_topic(quick_broker.bootstrap, f"share-{next(_numbers)}", 1), quick_broker.bootstrap
     begin_early(bootstrap, name)
     written = write(bootstrap, name, 1)
     with Member(share(bootstrap, group=name, topic=name, how=how)) as member:
         until(lambda: Counter(stored(member)) == dict.fromkeys(written, deliveries), partial(outputs_of, member))
-        assert Counter(line["count"] for line in member.said("got")) == dict.fromkeys(range(1, deliveries + 1), len(written))
+        assert Counter(line["count"] for line in member.said("got")) == dict.fromkeys(
+            range(1, deliveries + 1), len(written)
+        )
         with Member(share(bootstrap, group=name, topic=name, how="accept")) as other:
             later = write(bootstrap, name, 1, first=PER_PARTITION)
             member.kill()
@@ -185,7 +197,9 @@ def test_a_broker_is_killed_and_started_again(share: Share, tmp_path: Path) -> N
         name, bootstrap = make_topic(broker.bootstrap, "killed"), broker.bootstrap
         begin_early(bootstrap, name)
         with ExitStack() as stack:
-            members = [stack.enter_context(Member(share(bootstrap, group=name, topic=name, how="accept"))) for _ in range(2)]
+            members = [
+                stack.enter_context(Member(share(bootstrap, group=name, topic=name, how="accept"))) for _ in range(2)
+            ]
             outputs = partial(outputs_of, *members)
             written = write(bootstrap, name)
             until(lambda: len(stored(*members)) > 0, outputs)
@@ -210,7 +224,9 @@ def test_three_brokers_of_which_the_leader_goes(share: Share) -> None:
     with LowtideCluster(brokers=3, config=settings) as three, ExitStack() as stack:
         name = make_topic(three.bootstrap, "moved", PARTITIONS, 3)
         begin_early(three.address(1), name)
-        members = [stack.enter_context(Member(share(three.bootstrap, group=name, topic=name, how="accept"))) for _ in range(2)]
+        members = [
+            stack.enter_context(Member(share(three.bootstrap, group=name, topic=name, how="accept"))) for _ in range(2)
+        ]
         outputs = partial(outputs_of, *members)
         written = write(three.bootstrap, name)
         until(lambda: len(stored(*members)) > 0, outputs)

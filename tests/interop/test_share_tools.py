@@ -21,7 +21,9 @@ GROUPS = "kafka-share-groups"
 @pytest.fixture(scope="module")
 def quick_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LowtideProcess]:
     """A broker that lets groups have short times."""
-    with LowtideProcess(tmp_path_factory.mktemp("lowtide") / "data", group_share_min_heartbeat_interval_ms="300") as process:
+    with LowtideProcess(
+        tmp_path_factory.mktemp("lowtide") / "data", group_share_min_heartbeat_interval_ms="300"
+    ) as process:
         yield process
 
 
@@ -77,9 +79,14 @@ def test_a_group_consumes_is_described_reset_and_deleted(tools: Tools) -> None:
     assert start(tools, "workers") == ("0", str(COUNT))
     rows(tools, *where, "--to-latest", "--execute")
     assert start(tools, "workers") == (str(COUNT), "0")
-    assert rows(tools, "--delete-offsets", "--group", "workers", "--topic", "jobs") == [{"TOPIC": "jobs", "STATUS": "Successful"}]
+    assert rows(tools, "--delete-offsets", "--group", "workers", "--topic", "jobs") == [
+        {"TOPIC": "jobs", "STATUS": "Successful"}
+    ]
     assert "has no offset information" in tools.run(GROUPS, "--describe", "--group", "workers").out
-    assert "Deletion of requested share groups ('workers') was successful." in tools.run(GROUPS, "--delete", "--group", "workers").out
+    assert (
+        "Deletion of requested share groups ('workers') was successful."
+        in tools.run(GROUPS, "--delete", "--group", "workers").out
+    )
     assert "workers" not in tools.run(GROUPS, "--list").lines
 
 
@@ -111,7 +118,16 @@ def test_a_group_with_members_is_described_and_not_reset(tools: Tools, quick_bro
 
 def test_the_verifiable_consumer_of_share_groups(tools: Tools) -> None:
     for mode in ("auto", "sync", "async"):
-        words = ("--topic", "jobs", "--group-id", f"verified-{mode}", "--max-messages", str(COUNT), "--acknowledgement-mode", mode)
+        words = (
+            "--topic",
+            "jobs",
+            "--group-id",
+            f"verified-{mode}",
+            "--max-messages",
+            str(COUNT),
+            "--acknowledgement-mode",
+            mode,
+        )
         ran = tools.call("kafka-verifiable-share-consumer", *words, "--offset-reset-strategy", "earliest")
         assert ran.exit_code == 0, ran
         events: list[dict[str, Any]] = [json.loads(line) for line in ran.lines if line.startswith("{")]
@@ -123,5 +139,7 @@ def test_the_verifiable_consumer_of_share_groups(tools: Tools) -> None:
 def test_the_load_of_a_share_group_is_measured(tools: Tools) -> None:
     begin_early(tools, "fast")
     words = ("--topic", "jobs", "--group", "fast", "--num-records", str(COUNT), "--timeout", "60000", "--hide-header")
-    ran = tools.call("kafka-share-consumer-perf-test", *words)  # It complains where leaving takes longer than half a second.
+    ran = tools.call(
+        "kafka-share-consumer-perf-test", *words
+    )  # It complains where leaving takes longer than half a second.
     assert (ran.exit_code, [line.split(", ")[5] for line in ran.lines]) == (0, [str(COUNT)]), ran

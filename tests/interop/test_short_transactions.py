@@ -50,20 +50,44 @@ def kgo_tests(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_java_producer_commits_every_50_ms(jars: Path, three: LowtideCluster, tmp_path: Path) -> None:
     tools = Tools(jars, three.bootstrap, tmp_path)
-    tools.run("kafka-topics", "--create", "--topic", "short", "--partitions", str(PARTITIONS), "--replication-factor", "3")
-    sending = ["--num-records", str(RECORDS), "--record-size", "100", "--throughput", "5000", "--transaction-duration-ms", "50"]
+    tools.run(
+        "kafka-topics", "--create", "--topic", "short", "--partitions", str(PARTITIONS), "--replication-factor", "3"
+    )
+    sending = [
+        "--num-records",
+        str(RECORDS),
+        "--record-size",
+        "100",
+        "--throughput",
+        "5000",
+        "--transaction-duration-ms",
+        "50",
+    ]
     properties = f"bootstrap.servers={three.bootstrap}"
-    ran = tools.call("kafka-producer-perf-test", "--topic", "short", *sending, "--command-property", properties, "linger.ms=0")
+    ran = tools.call(
+        "kafka-producer-perf-test", "--topic", "short", *sending, "--command-property", properties, "linger.ms=0"
+    )
     assert ran.exit_code == 0, ran
     assert re.search(rf"^{RECORDS} records sent", ran.out, re.MULTILINE), ran
     assert "Exception" not in ran.out + ran.err
 
 
 def test_franz_gos_own_test_of_transactions(kgo_tests: Path, three: LowtideCluster, tmp_path: Path) -> None:
-    given = {"KGO_SEEDS": three.bootstrap, "KGO_TEST_RF": "3", "KGO_TEST_RECORDS": str(ETL_RECORDS), "KGO_LOG_LEVEL": "none"}
+    given = {
+        "KGO_SEEDS": three.bootstrap,
+        "KGO_TEST_RF": "3",
+        "KGO_TEST_RECORDS": str(ETL_RECORDS),
+        "KGO_LOG_LEVEL": "none",
+    }
     command = [str(kgo_tests), "-test.run", "^TestTxnEtl$", "-test.v", f"-test.timeout={ETL_LIMIT_S}s"]
     done = subprocess.run(
-        command, cwd=tmp_path, env=os.environ | given, capture_output=True, text=True, timeout=ETL_LIMIT_S + SLOW_S, check=False
+        command,
+        cwd=tmp_path,
+        env=os.environ | given,
+        capture_output=True,
+        text=True,
+        timeout=ETL_LIMIT_S + SLOW_S,
+        check=False,
     )
     assert done.returncode == 0, f"{done.stdout[-3000:]}{done.stderr[-3000:]}"
     assert "--- PASS: TestTxnEtl " in done.stdout

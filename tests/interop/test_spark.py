@@ -1,6 +1,7 @@
 """The data source and the listener on Apache Kafka and on Lowtide: the same columns, and the same deletes.
 
-With the jars of Spark's Kafka connector in `SPARK_KAFKA_JARS` (a list for `spark.jars`) the listener trims its records too.
+With the jars of Spark's Kafka connector in `SPARK_KAFKA_JARS` (a list for `spark.jars`) the listener trims its records
+too.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ CONNECTOR = os.environ.get("SPARK_KAFKA_JARS", "")
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
-    with local_spark(tmp_path_factory.mktemp("warehouse"), **({"spark.jars": CONNECTOR} if CONNECTOR else {})) as session:
+    with local_spark(
+        tmp_path_factory.mktemp("warehouse"), **({"spark.jars": CONNECTOR} if CONNECTOR else {})
+    ) as session:
         yield session
 
 
@@ -49,7 +52,9 @@ def fill(bootstrap: str) -> None:
     admin.create_topics([NewTopic("t", 2)])["t"].result(30)
     producer = Producer({"bootstrap.servers": bootstrap, "compression.type": "zstd"})
     for index in range(20):
-        producer.produce("t", value=f"v{index}", key=None if index % 3 else "k", partition=index % 2, headers=[("h", b"1")])
+        producer.produce(
+            "t", value=f"v{index}", key=None if index % 3 else "k", partition=index % 2, headers=[("h", b"1")]
+        )
     assert producer.flush(30) == 0
 
 
@@ -61,7 +66,9 @@ def begins(bootstrap: str) -> list[int]:
         consumer.close()
 
 
-def consume(spark, bootstrap: str, checkpoint: Path, format: str = "lowtide", name: str = "q", **options: str) -> list[int]:
+def consume(
+    spark, bootstrap: str, checkpoint: Path, format: str = "lowtide", name: str = "q", **options: str
+) -> list[int]:
     """The number of rows of each batch."""
     rows: list[int] = []
     reader = spark.readStream.format(format).option("kafka.bootstrap.servers", bootstrap).option("subscribe", "t")
@@ -75,10 +82,15 @@ def consume(spark, bootstrap: str, checkpoint: Path, format: str = "lowtide", na
 
 def test_a_topic_is_read(spark, bootstrap):
     frame = (
-        spark.read.format("lowtide").option("kafka.bootstrap.servers", bootstrap).option("subscribe", "t").option("includeHeaders", "true")
+        spark.read.format("lowtide")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("subscribe", "t")
+        .option("includeHeaders", "true")
     )
     rows = frame.load().orderBy("partition", "offset").collect()
-    assert [(row.partition, row.offset) for row in rows] == [(partition, offset) for partition in (0, 1) for offset in range(10)]
+    assert [(row.partition, row.offset) for row in rows] == [
+        (partition, offset) for partition in (0, 1) for offset in range(10)
+    ]
     assert [bytes(row.value) for row in rows[:3]] == [b"v0", b"v2", b"v4"]
     assert [row.key and bytes(row.key) for row in rows[:4]] == [b"k", None, None, b"k"]
     assert [(header.key, bytes(header.value)) for header in rows[0].headers] == [("h", b"1")]
@@ -119,8 +131,15 @@ def test_a_job_logs_in_over_tls(spark, secured, tmp_path, lowtide_topic):
     rows = spark.range(500).selectExpr("cast(id as string) as key", "repeat('x', 1000) as value")
     rows.write.format("lowtide").mode("append").options(**options).option("topic", lowtide_topic).save()
     counts: list[int] = []
-    reader = spark.readStream.format("lowtide").options(**options).option("subscribe", lowtide_topic).option("startingOffsets", "earliest")
-    writer = reader.option("trim", "eager").load().writeStream.foreachBatch(lambda frame, _: counts.append(frame.count()))
+    reader = (
+        spark.readStream.format("lowtide")
+        .options(**options)
+        .option("subscribe", lowtide_topic)
+        .option("startingOffsets", "earliest")
+    )
+    writer = (
+        reader.option("trim", "eager").load().writeStream.foreachBatch(lambda frame, _: counts.append(frame.count()))
+    )
     query = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
     query.awaitTermination(180)
     assert sum(counts) == 500

@@ -70,7 +70,9 @@ class Working:
 
     def __init__(self, command: list[str], limit_s: float = WORK_LIMIT_S) -> None:
         self.lines: list[dict[str, Any]] = []
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         self._killer = threading.Timer(limit_s, self._process.kill)
         self._killer.start()
         self._words = ""
@@ -118,7 +120,11 @@ class Working:
 
 def partitions_of(cluster: LowtideCluster) -> list[Any]:
     """The brokers' metadata of all partitions, including those of the groups' offsets."""
-    topics = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0}).list_topics(timeout=load.DEADLINE_S).topics
+    topics = (
+        AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+        .list_topics(timeout=load.DEADLINE_S)
+        .topics
+    )
     return [row for topic in topics.values() for row in topic.partitions.values()]
 
 
@@ -183,8 +189,12 @@ def judge(lines: list[dict[str, Any]]) -> None:
             if failed == [[]]:
                 assert found == offsets, f"{by}, partition {partition}: not everything once and in order"
             assert sorted(set(found)) == offsets, f"{by}, partition {partition}: not everything"
-    assert {line["partition"]: line["offset"] for line in said(lines, "committed")} == {p: len(offsets) for p, offsets in written.items()}
-    deleted: dict[int, list[int]] = defaultdict(list, {line["partition"]: line["lows"] for line in said(lines, "deleted")})
+    assert {line["partition"]: line["offset"] for line in said(lines, "committed")} == {
+        p: len(offsets) for p, offsets in written.items()
+    }
+    deleted: dict[int, list[int]] = defaultdict(
+        list, {line["partition"]: line["lows"] for line in said(lines, "deleted")}
+    )
     for partition, offsets in written.items():
         lows = deleted[partition]
         assert len(lows) > 5
@@ -203,7 +213,9 @@ def work_while_brokers_die(cluster: LowtideCluster, command: list[str]) -> None:
     judge(work.lines)
 
 
-def test_the_java_client_continues_while_each_broker_fails_and_returns(three: LowtideCluster, java_client: JavaClient) -> None:
+def test_the_java_client_continues_while_each_broker_fails_and_returns(
+    three: LowtideCluster, java_client: JavaClient
+) -> None:
     work_while_brokers_die(three, java_client.command("work"))
 
 
@@ -231,12 +243,16 @@ def work_while_brokers_are_drained(cluster: LowtideCluster, command: list[str], 
     assert [line["errors"] for line in said(work.lines, "commits that failed")] == [[], []]
 
 
-def test_the_java_client_continues_while_each_broker_is_drained_and_returns(four: LowtideCluster, jars: Path, tmp_path: Path) -> None:
+def test_the_java_client_continues_while_each_broker_is_drained_and_returns(
+    four: LowtideCluster, jars: Path, tmp_path: Path
+) -> None:
     command = JavaClient(jars, four.bootstrap, tmp_path / "java").command("work")
     work_while_brokers_are_drained(four, command, tmp_path / "undo.json")
 
 
-def test_franz_go_continues_while_each_broker_is_drained_and_returns(four: LowtideCluster, franz_go_program: Path, tmp_path: Path) -> None:
+def test_franz_go_continues_while_each_broker_is_drained_and_returns(
+    four: LowtideCluster, franz_go_program: Path, tmp_path: Path
+) -> None:
     command = FranzGo(franz_go_program, four.bootstrap).command("work", topic="go-work", timeout=f"{2 * WORK_LIMIT_S}s")
     work_while_brokers_are_drained(four, command, tmp_path / "undo.json")
 
@@ -271,7 +287,10 @@ def test_franz_go_at_a_follower_stays_there_while_records_behind_it_are_deleted(
 
 @pytest.mark.parametrize("reset", ["start", "end"])
 def test_franz_go_at_a_follower_goes_to_the_log_start_when_its_position_is_deleted(go: FranzGo, reset: str) -> None:
-    """For any reset policy: a consumer that has read before continues at the first existing record. It asks the leader once."""
+    """For any reset policy: a consumer that has read before continues at the first existing record.
+
+    It asks the leader once.
+    """
     read = go.one("closest-ahead", topic=f"go-closest-ahead-{reset}", rack=RACKS[FOLLOWER - 1], reset=reset)
     assert read["offset"] == 25
     assert sum(read["fetches"].values()) <= SWITCHES_MAX, read["fetches"]

@@ -101,7 +101,16 @@ def dynamic(tools: Tools, kind: str, name: str) -> str:
 
 def test_topics_while_a_broker_is_down(three: LowtideCluster, tools: Tools) -> None:
     """They are described as under-replicated, grown, and created with a replica on the stopped broker; in sync again when it returns."""
-    tools.run("kafka-topics", "--create", "--topic", "before", "--replica-assignment", "1:2:3", "--config", "min.insync.replicas=3")
+    tools.run(
+        "kafka-topics",
+        "--create",
+        "--topic",
+        "before",
+        "--replica-assignment",
+        "1:2:3",
+        "--config",
+        "min.insync.replicas=3",
+    )
     with away(three, 3):
         tools.run("kafka-topics", "--alter", "--topic", "before", "--partitions", "4")
         tools.run("kafka-topics", "--create", "--topic", "meanwhile", "--partitions", "3", "--replication-factor", "3")
@@ -133,12 +142,19 @@ def test_a_partition_is_moved_under_a_throttle(three: LowtideCluster, tools: Too
     assert "follower.replication.throttled.replicas=0:3" in dynamic(tools, "topics", "moves")
     assert f"follower.replication.throttled.rate={SLOW}" in dynamic(tools, "brokers", "3")
     again = tools.call("kafka-reassign-partitions", "--reassignment-json-file", file, "--execute")
-    assert (again.exit_code, "Cannot execute because there is an existing partition assignment" in again.out) == (1, True)
-    tools.run("kafka-reassign-partitions", "--reassignment-json-file", file, "--execute", "--additional", "--throttle", FAST)
+    assert (again.exit_code, "Cannot execute because there is an existing partition assignment" in again.out) == (
+        1,
+        True,
+    )
+    tools.run(
+        "kafka-reassign-partitions", "--reassignment-json-file", file, "--execute", "--additional", "--throttle", FAST
+    )
     until(lambda: "No partition reassignments found." in tools.run("kafka-reassign-partitions", "--list").out)
     done = tools.run("kafka-reassign-partitions", "--reassignment-json-file", file, "--verify")
     assert "Reassignment of partition moves-0 is completed." in done.out
-    assert "throttled" not in dynamic(tools, "topics", "moves") + dynamic(tools, "brokers", "3") + dynamic(tools, "brokers", "1")
+    assert "throttled" not in dynamic(tools, "topics", "moves") + dynamic(tools, "brokers", "3") + dynamic(
+        tools, "brokers", "1"
+    )
     row = described(tools, "moves")[0]
     assert (row["Replicas"], ids(row["Isr"])) == ("3,2", [2, 3])
     assert tools.run("kafka-get-offsets", "--topic", "moves").lines == [f"moves:0:{count}"]
@@ -168,9 +184,15 @@ def test_a_plan_is_proposed_and_executed(tools: Tools, tmp_path: Path) -> None:
     topics, plan = tmp_path / "topics.json", tmp_path / "plan.json"
     topics.write_text(json.dumps({"version": 1, "topics": [{"topic": "spread"}]}))
     asked = ("--topics-to-move-json-file", str(topics), "--broker-list", "1,2,3", "--generate")
-    plan.write_text(tools.run("kafka-reassign-partitions", *asked).out.partition("Proposed partition reassignment configuration\n")[2])
+    plan.write_text(
+        tools.run("kafka-reassign-partitions", *asked).out.partition("Proposed partition reassignment configuration\n")[
+            2
+        ]
+    )
     tools.run("kafka-reassign-partitions", "--reassignment-json-file", str(plan), "--execute")
-    wanted = {row["partition"]: ",".join(map(str, row["replicas"])) for row in json.loads(plan.read_text())["partitions"]}
+    wanted = {
+        row["partition"]: ",".join(map(str, row["replicas"])) for row in json.loads(plan.read_text())["partitions"]
+    }
     assert {replica for replicas in wanted.values() for replica in replicas.split(",")} == {"1", "2", "3"}
     until(lambda: {number: row["Replicas"] for number, row in described(tools, "spread").items()} == wanted)
     tools.run("kafka-topics", "--delete", "--topic", "spread")
@@ -195,13 +217,32 @@ def test_leaders_are_elected(three: LowtideCluster, tools: Tools) -> None:
 
 
 def test_brokers_are_configured_one_by_one_and_together(tools: Tools) -> None:
-    tools.run("kafka-configs", "--alter", "--entity-type", "brokers", "--entity-name", "2", "--add-config", "max.connections=1234")
-    tools.run("kafka-configs", "--alter", "--entity-type", "brokers", "--entity-default", "--add-config", "max.connections=4321")
+    tools.run(
+        "kafka-configs",
+        "--alter",
+        "--entity-type",
+        "brokers",
+        "--entity-name",
+        "2",
+        "--add-config",
+        "max.connections=1234",
+    )
+    tools.run(
+        "kafka-configs",
+        "--alter",
+        "--entity-type",
+        "brokers",
+        "--entity-default",
+        "--add-config",
+        "max.connections=4321",
+    )
     own = [dynamic(tools, "brokers", str(broker_id)) for broker_id in (1, 2, 3)]
     assert ["  max.connections=1234 " in text for text in own] == [False, True, False]
     assert "DEFAULT_BROKER_CONFIG:max.connections=4321" in own[1]
     for broker_id in ("1", "3"):
-        everything = tools.run("kafka-configs", "--describe", "--all", "--entity-type", "brokers", "--entity-name", broker_id).out
+        everything = tools.run(
+            "kafka-configs", "--describe", "--all", "--entity-type", "brokers", "--entity-name", broker_id
+        ).out
         assert "  max.connections=4321 " in everything
     for entity in (("--entity-name", "2"), ("--entity-default",)):
         tools.run("kafka-configs", "--alter", "--entity-type", "brokers", *entity, "--delete-config", "max.connections")
@@ -211,7 +252,9 @@ def test_brokers_are_configured_one_by_one_and_together(tools: Tools) -> None:
 def test_the_wanted_number_of_replicas_in_sync_is_set_on_all_brokers_together(tools: Tools) -> None:
     change = ("--alter", "--entity-type", "brokers")
     refused = tools.call("kafka-configs", *change, "--entity-name", "2", "--add-config", "min.insync.replicas=2")
-    assert (refused.exit_code, "cannot be altered while ELR is enabled" in refused.out + refused.err) == (1, True), refused
+    assert (refused.exit_code, "cannot be altered while ELR is enabled" in refused.out + refused.err) == (1, True), (
+        refused
+    )
     tools.run("kafka-configs", *change, "--entity-default", "--add-config", "min.insync.replicas=2")
     for broker_id in ("1", "2", "3"):
         all_keys = ("--describe", "--all", "--entity-type", "brokers", "--entity-name", broker_id)
@@ -219,7 +262,9 @@ def test_the_wanted_number_of_replicas_in_sync_is_set_on_all_brokers_together(to
     tools.run("kafka-configs", *change, "--entity-default", "--delete-config", "min.insync.replicas")
 
 
-def test_records_are_deleted_and_directories_described_on_all_brokers(three: LowtideCluster, tools: Tools, tmp_path: Path) -> None:
+def test_records_are_deleted_and_directories_described_on_all_brokers(
+    three: LowtideCluster, tools: Tools, tmp_path: Path
+) -> None:
     """Partitions with different leaders in one request; all replicas have the same size."""
     tools.run("kafka-topics", "--create", "--topic", "deleted", "--replica-assignment", "1:2:3,2:3:1,3:1:2")
     counts = [fill(three, "deleted", 0.1, partition) for partition in range(3)]
@@ -229,7 +274,10 @@ def test_records_are_deleted_and_directories_described_on_all_brokers(three: Low
     said = tools.run("kafka-delete-records", "--offset-json-file", str(file)).out
     for number, start in enumerate((3, counts[1], 0)):
         assert f"partition: deleted-{number}\tlow_watermark: {start}" in said
-    offsets = {time: sorted(tools.run("kafka-get-offsets", "--topic", "deleted", "--time", time).lines) for time in ("earliest", "latest")}
+    offsets = {
+        time: sorted(tools.run("kafka-get-offsets", "--topic", "deleted", "--time", time).lines)
+        for time in ("earliest", "latest")
+    }
     assert offsets["earliest"] == ["deleted:0:3", f"deleted:1:{counts[1]}", "deleted:2:0"]
     assert offsets["latest"] == [f"deleted:{number}:{count}" for number, count in enumerate(counts)]
     told = tools.run("kafka-log-dirs", "--describe", "--topic-list", "deleted", "--broker-list", "1,2,3").lines[-1]
@@ -252,7 +300,9 @@ def test_the_controller_is_described_as_the_leader_of_the_metadata(three: Lowtid
     addresses = status["CurrentVoters"] + status["CurrentObservers"]
     assert all(f"://{three.address(broker_id)}" in addresses for broker_id in (1, 2, 3))
     rows = [line.split() for line in tools.run("kafka-metadata-quorum", "describe", "--replication").lines[1:]]
-    assert {row[0]: (row[3], row[-1]) for row in rows} == {str(each): ("0", "Observer") for each in (1, 2, 3)} | {leader: ("0", "Leader")}
+    assert {row[0]: (row[3], row[-1]) for row in rows} == {str(each): ("0", "Observer") for each in (1, 2, 3)} | {
+        leader: ("0", "Leader")
+    }
     tools.run("kafka-metadata-quorum", "describe", "--replication", "--human-readable")
 
 
@@ -271,7 +321,10 @@ def test_features_are_described_lowered_and_raised(tools: Tools) -> None:
     rehearsed = tools.run("kafka-features", "downgrade", "--feature", "transaction.version=1", "--dry-run")
     assert "transaction.version can be downgraded to 1." in rehearsed.out
     assert features(tools) == before
-    assert "transaction.version was downgraded to 1." in tools.run("kafka-features", "downgrade", "--feature", "transaction.version=1").out
+    assert (
+        "transaction.version was downgraded to 1."
+        in tools.run("kafka-features", "downgrade", "--feature", "transaction.version=1").out
+    )
     assert "group.version was disabled." in tools.run("kafka-features", "disable", "--feature", "group.version").out
     lowered = before | {"transaction.version": ("2", "1"), "group.version": ("1", "0")}
     until(lambda: features(tools) == lowered)
@@ -284,14 +337,22 @@ def test_features_are_described_lowered_and_raised(tools: Tools) -> None:
         ("upgrade", "share.version=9"),
     ):
         refused = tools.call("kafka-features", action, "--feature", feature)
-        assert (refused.exit_code, "Could not" in refused.out, "1 out of 1 operation(s) failed." in refused.err) == (1, True, True), refused
+        assert (refused.exit_code, "Could not" in refused.out, "1 out of 1 operation(s) failed." in refused.err) == (
+            1,
+            True,
+            True,
+        ), refused
 
 
 def test_a_broker_that_is_gone_is_unregistered(three: LowtideCluster, tools: Tools) -> None:
     """It is listed as fenced until then; a live one is refused with a message."""
     with away(three, 3):
         fenced = tools.run("kafka-cluster", "list-endpoints", "--include-fenced-brokers").lines
-        assert {line.split()[0]: line.split()[4] for line in fenced[1:]} == {"1": "unfenced", "2": "unfenced", "3": "fenced"}
+        assert {line.split()[0]: line.split()[4] for line in fenced[1:]} == {
+            "1": "unfenced",
+            "2": "unfenced",
+            "3": "fenced",
+        }
         assert "Broker 3 is no longer registered." in tools.run("kafka-cluster", "unregister", "--id", "3").out
         refused = tools.call("kafka-topics", "--create", "--topic", "none", "--replication-factor", "3")
         assert (refused.exit_code, "only 2 broker(s) are registered" in refused.out) == (1, True)

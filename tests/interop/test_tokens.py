@@ -47,7 +47,10 @@ def rules(url: str) -> dict[str, str]:
             f"{prefix}sasl.jaas.config": f"{OAUTH}OAuthBearerLoginModule required;",
         }
     prefix = PREFIX.format("strict")
-    return found | {f"{prefix}sasl.oauthbearer.expected.audience": AUDIENCE, f"{prefix}sasl.oauthbearer.expected.issuer": ISSUER}
+    return found | {
+        f"{prefix}sasl.oauthbearer.expected.audience": AUDIENCE,
+        f"{prefix}sasl.oauthbearer.expected.issuer": ISSUER,
+    }
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +114,9 @@ def test_apache_kafka_decides_as_lowtide_does(lowtide: Broker, apache: Broker, i
         assert {what for what, token in genuine(issuer).items() if not is_login(broker.strict, token)} == set()
 
 
-def test_a_listener_that_expects_no_audience_takes_tokens_without_one(lowtide: Broker, apache: Broker, issuer: Issuer) -> None:
+def test_a_listener_that_expects_no_audience_takes_tokens_without_one(
+    lowtide: Broker, apache: Broker, issuer: Issuer
+) -> None:
     for broker in (lowtide, apache):
         assert not is_login(broker.lax, issuer.token())
         assert is_login(broker.lax, issuer.token(aud=None))
@@ -122,7 +127,11 @@ def test_a_listener_that_expects_no_audience_takes_tokens_without_one(lowtide: B
 
 def test_our_client_logs_in_to_apache_kafka(apache: Broker, issuer: Issuer, tmp_path: Path) -> None:
     file = tmp_path / "token"
-    login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.endpoint.url": f"file:{file}"}
+    login = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.token.endpoint.url": f"file:{file}",
+    }
     for token, is_served in ((issuer.token(), True), (Issuer(issuer.key_id).token(), False)):
         file.write_text(token)
         with BlockingAdminClient({"bootstrap.servers": apache.strict} | login) as client:
@@ -133,7 +142,9 @@ def test_our_client_logs_in_to_apache_kafka(apache: Broker, issuer: Issuer, tmp_
                     client.list_topics()
 
 
-def test_the_java_client_logs_in_with_the_token_of_a_file(lowtide: Broker, jars: Path, issuer: Issuer, tmp_path: Path) -> None:
+def test_the_java_client_logs_in_with_the_token_of_a_file(
+    lowtide: Broker, jars: Path, issuer: Issuer, tmp_path: Path
+) -> None:
     file, properties = tmp_path / "token", tmp_path / "client.properties"
     settings = {
         "security.protocol": "SASL_PLAINTEXT",
@@ -145,7 +156,10 @@ def test_the_java_client_logs_in_with_the_token_of_a_file(lowtide: Broker, jars:
     properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     options = (*SHORT_LIVED, f"-D{ALLOWED}=file:{file}")
     words = (MAIN_CLASSES["kafka-topics"], "--bootstrap-server", lowtide.strict, "--command-config", str(properties))
-    for token, change, is_served in ((issuer.token(), "--create", True), (Issuer(issuer.key_id).token(), "--delete", False)):
+    for token, change, is_served in (
+        (issuer.token(), "--create", True),
+        (Issuer(issuer.key_id).token(), "--delete", False),
+    ):
         file.write_text(token)
         command = java(jars, *words, change, "--topic", "tokens", options=options)
         done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False)

@@ -51,8 +51,13 @@ class Topics:
 
     def read_committed(self, topic: str) -> list[tuple[str, str]]:
         """Key and value of all committed records, when no transaction is open any more; each partition in order."""
-        until(lambda: self._ends(topic, READ_COMMITTED) == self._ends(topic, READ_UNCOMMITTED), lambda: "a transaction stays open")
-        consumer = Consumer(self._bootstrap | {"group.id": "none", "enable.partition.eof": True, "isolation.level": "read_committed"})
+        until(
+            lambda: self._ends(topic, READ_COMMITTED) == self._ends(topic, READ_UNCOMMITTED),
+            lambda: "a transaction stays open",
+        )
+        consumer = Consumer(
+            self._bootstrap | {"group.id": "none", "enable.partition.eof": True, "isolation.level": "read_committed"}
+        )
         consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
         read: list[tuple[str, str]] = []
         at_end: set[int] = set()
@@ -77,7 +82,9 @@ class Topics:
 
     def committed(self, group: str) -> dict[tuple[str, int], int]:
         """The offsets of a group."""
-        found = self._admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(load.DEADLINE_S)
+        found = self._admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(
+            load.DEADLINE_S
+        )
         return {(place.topic, place.partition): place.offset for place in found.topic_partitions}
 
 
@@ -114,13 +121,18 @@ def topics(quick_broker: LowtideProcess) -> Topics:
 def test_each_record_is_transformed_once_though_a_member_is_killed(
     client: Client, topics: Topics, protocol: str, request: pytest.FixtureRequest
 ) -> None:
-    """Two members copy a topic; they abort every fourth transaction. One is killed during its work, another replaces it."""
+    """Two members copy a topic; they abort every fourth transaction.
+
+    One is killed during its work, another replaces it.
+    """
     name = f"copied-{request.node.callspec.id}"
     topics.make(name, f"{name}-out")
     values = {number: [f"{number}/{count}" for count in range(PER_PARTITION)] for number in range(PARTITIONS)}
 
     def join(number: int) -> Member:
-        return Member(client("transform", group=name, topic=name, protocol=protocol, id=f"{name}-{number}", out=f"{name}-out"))
+        return Member(
+            client("transform", group=name, topic=name, protocol=protocol, id=f"{name}-{number}", out=f"{name}-out")
+        )
 
     with ExitStack() as stack:
         first, second = stack.enter_context(join(1)), stack.enter_context(join(2))
@@ -143,13 +155,17 @@ def test_each_record_is_transformed_once_though_a_member_is_killed(
             member.leave()
 
 
-def test_kafka_streams_counts_each_word_once_though_it_is_killed(java: JavaClient, topics: Topics, tmp_path: Path) -> None:
+def test_kafka_streams_counts_each_word_once_though_it_is_killed(
+    java: JavaClient, topics: Topics, tmp_path: Path
+) -> None:
     """The counts rise by one for each word, over both runs of the application: no word is lost or counted twice."""
     topics.make("lines", "counts")
     words = ["ebb", "flood", "tide"]
 
     def start() -> Member:
-        return Member(java.command("word-count", group="word-count", topic="lines", out="counts", directory=str(tmp_path)))
+        return Member(
+            java.command("word-count", group="word-count", topic="lines", out="counts", directory=str(tmp_path))
+        )
 
     def counted() -> int:
         return sum(topics.committed("word-count").get(("lines", number), 0) for number in range(PARTITIONS))

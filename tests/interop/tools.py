@@ -79,7 +79,9 @@ class Tools:
         shared = folder / "classes.jsa"
         unpacked = f"-Djava.io.tmpdir={folder}"
         self._options = (*SHORT_LIVED, unpacked, f"-XX:ArchiveClassesAtExit={shared}")
-        assert self.call("kafka-topics", "--list").exit_code == 0  # its classes, parsed once: others need half the time to start
+        assert (
+            self.call("kafka-topics", "--list").exit_code == 0
+        )  # its classes, parsed once: others need half the time to start
         self._options = (*SHORT_LIVED, unpacked, f"-XX:SharedArchiveFile={shared}")
 
     def call(self, tool: str, *arguments: str, stdin: str = "") -> Ran:
@@ -91,7 +93,10 @@ class Tools:
         return Ran(done.returncode, done.stdout, done.stderr)
 
     def watch(self, tool: str, *arguments: str, until: str) -> list[str]:
-        """Run a tool that never ends, and end it when a line has `until`. Returns the lines up to there, of both outputs."""
+        """Run a tool that never ends, and end it when a line has `until`.
+
+        Returns the lines up to there, of both outputs.
+        """
         command = java(self._jars, MAIN_CLASSES[tool], *arguments, options=self._options)
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
             ended = threading.Timer(TOOL_TIMEOUT_S, process.kill)
@@ -126,7 +131,9 @@ class Tools:
         """Run a tool that must succeed, without an error."""
         ran = self.call(tool, *arguments, stdin=stdin)
         assert ran.exit_code == 0, ran
-        complaints = [line for line in ran.err.splitlines() if " WARN " in line or " ERROR " in line or "Exception" in line]
+        complaints = [
+            line for line in ran.err.splitlines() if " WARN " in line or " ERROR " in line or "Exception" in line
+        ]
         assert complaints == [], ran
         return ran
 
@@ -151,7 +158,11 @@ class JavaClient:
 
     def command(self, *scenarios: str, **given: str) -> list[str]:
         """The command that runs scenarios one after another, in one JVM; `given` are system properties."""
-        options = (*SHORT_LIVED, f"-Djava.io.tmpdir={self._folder}", *(f"-Dinterop.{name}={value}" for name, value in given.items()))
+        options = (
+            *SHORT_LIVED,
+            f"-Djava.io.tmpdir={self._folder}",
+            *(f"-Dinterop.{name}={value}" for name, value in given.items()),
+        )
         return java(self._jars, "Interop", self._bootstrap, *scenarios, options=options, classes=str(self._folder))
 
     def see(self, *scenarios: str) -> dict[str, list[dict[str, Any]]]:

@@ -52,9 +52,14 @@ def checkpoint(folder: Path, name: str) -> dict[str, int]:
 
 
 def produce(bootstrap: str) -> None:
-    """Each codec in turn. The compacted topic rolls a segment between them, for the segment that is written is not compacted."""
+    """Each codec in turn.
+
+    The compacted topic rolls a segment between them, for the segment that is written is not compacted.
+    """
     for codec in CODECS:
-        producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "compression.type": codec})
+        producer = confluent_kafka.Producer(
+            {"bootstrap.servers": bootstrap, "enable.idempotence": True, "compression.type": codec}
+        )
         for number in range(20):
             value = f"{codec} {number}".encode()
             for partition in (0, 1):
@@ -93,8 +98,14 @@ def write(kafka: Kafka) -> None:
         deleted.result(LIMIT_S)
     for gone in admin.delete_topics(["gone"]).values():
         gone.result(LIMIT_S)
-    until("the topic is compacted", lambda: checkpoint(kafka.directory, "cleaner-offset-checkpoint").get("compacted-0", 0) >= 60)  # noqa: PLR2004
-    until("the log start is written", lambda: checkpoint(kafka.directory, "log-start-offset-checkpoint").get("plain-0", 0) == LOG_START)
+    until(
+        "the topic is compacted",
+        lambda: checkpoint(kafka.directory, "cleaner-offset-checkpoint").get("compacted-0", 0) >= 60,
+    )  # noqa: PLR2004
+    until(
+        "the log start is written",
+        lambda: checkpoint(kafka.directory, "log-start-offset-checkpoint").get("plain-0", 0) == LOG_START,
+    )
 
 
 def main(version: str, how: str, target: str) -> None:
@@ -110,7 +121,9 @@ def main(version: str, how: str, target: str) -> None:
             else:
                 kafka.stop()
         with tarfile.open(Path(target) / f"kafka-{version}-{how}.tar.gz", "w:gz") as archive:
-            archive.add(kafka.directory, "1", filter=lambda member: member.replace(deep=False, uid=0, gid=0, uname="", gname=""))
+            archive.add(
+                kafka.directory, "1", filter=lambda member: member.replace(deep=False, uid=0, gid=0, uname="", gname="")
+            )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The model of a cluster as a whole: its start, all its steps, and its invariants.
 
-It leaves out log ends and truncation (`log_ends.py`), waits and their ends (`wakes.py`, `rounds.py`), the files (`journal.py`,
+It leaves out log ends and truncation (`log_ends.py`), waits and their ends (`wakes.py`, `rounds.py`), the files
+(`journal.py`,
 `registration.py`), and topics: there is one delete of one partition.
 """
 
@@ -11,7 +12,20 @@ from collections.abc import Iterator
 from .cluster_follower import fetch_steps, journal_steps, serves_reads
 from .cluster_leader import delete_steps, isr_steps, knowledge_steps
 from .cluster_metadata import Steps, controller_steps, image_steps, proposal_steps, registration_steps, visible
-from .cluster_state import DURABLE, FALLEN, NOBODY, OLD, OLD_DIRECTORY, REPLICAS, Record, Replica, Rules, Scope, Tenure, World
+from .cluster_state import (
+    DURABLE,
+    FALLEN,
+    NOBODY,
+    OLD,
+    OLD_DIRECTORY,
+    REPLICAS,
+    Record,
+    Replica,
+    Rules,
+    Scope,
+    Tenure,
+    World,
+)
 
 
 class Cluster:
@@ -66,7 +80,10 @@ class Cluster:
         return self.member_without_the_delete(world)
 
     def member_without_the_delete(self, world: World) -> str | None:
-        """D8, over the maximal ISR. A stale directory of an earlier registration cannot be elected, so it does not count."""
+        """D8, over the maximal ISR.
+
+        A stale directory of an earlier registration cannot be elected, so it does not count.
+        """
         newest = world.history[-1]
         leader = world.replicas[newest.leader].tenure
         proposal = leader.proposal if leader is not None and leader.in_flight else None

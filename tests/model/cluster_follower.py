@@ -30,11 +30,18 @@ def journal_steps(world: World) -> Steps:
     for broker in REPLICAS:
         replica = world.replicas[broker]
         if replica.start == ACCEPTED:
-            yield False, ("broker {} has the delete on its disk", broker), with_replica(world, broker, with_start(replica, DURABLE))
+            yield (
+                False,
+                ("broker {} has the delete on its disk", broker),
+                with_replica(world, broker, with_start(replica, DURABLE)),
+            )
 
 
 def fetch_steps(world: World, rules: Rules, scope: Scope, may_fail: bool) -> Steps:
-    """A follower fetches; the leader accepts the fetch and responds in the same step. The response may arrive much later, or never."""
+    """A follower fetches; the leader accepts the fetch and responds in the same step.
+
+    The response may arrive much later, or never.
+    """
     newest = world.history[-1]
     for follower in REPLICAS:
         replica = world.replicas[follower]
@@ -78,7 +85,11 @@ def answer_steps(world: World, follower: int, rules: Rules, scope: Scope, may_fa
     start = ACCEPTED if answer.start and replica.start == OLD else replica.start
     trusted = world.history[replica.image].leader_epoch if answer.current else replica.trusted
     after = Replica(replica.image, start, replica.tenure, trusted, None, replica.held)
-    yield False, ("broker {} gets the answer (the leader's log start {})", follower, answer.start), with_replica(world, follower, after)
+    yield (
+        False,
+        ("broker {} gets the answer (the leader's log start {})", follower, answer.start),
+        with_replica(world, follower, after),
+    )
     if may_fail and LOST in scope.faults:
         yield True, ("THE ANSWER to {} IS LOST", follower), with_replica(world, follower, with_answer(replica, None))
 
@@ -86,7 +97,11 @@ def answer_steps(world: World, follower: int, rules: Rules, scope: Scope, may_fa
 def serves_reads(world: World, follower: int, rules: Rules) -> bool:
     """Rule DR7: does this follower serve consumers?"""
     replica = world.replicas[follower]
-    if replica.tenure is not None or world.history[-1].fenced[follower] or world.history[replica.image].leader == follower:
+    if (
+        replica.tenure is not None
+        or world.history[-1].fenced[follower]
+        or world.history[replica.image].leader == follower
+    ):
         return False
     if rules.reads_need_trust and not replica.trusted:
         return False

@@ -72,7 +72,11 @@ def delete_steps(world: World, rules: Rules) -> Steps:
         if tenure is None or newest.fenced[leader]:
             continue
         if replica.start == OLD:
-            yield False, ("broker {} accepts the delete", leader), with_replica(world, leader, with_start(replica, ACCEPTED))
+            yield (
+                False,
+                ("broker {} accepts the delete", leader),
+                with_replica(world, leader, with_start(replica, ACCEPTED)),
+            )
             continue
         at_once = not rules.asks_at_or_below_start and visible(replica.start, rules)
         durable = replica.start == DURABLE or not rules.acknowledged_when_durable
@@ -98,7 +102,9 @@ def knowledge_steps(world: World, rules: Rules) -> Steps:
             if side.held is not None:
                 after = fetched(tenure, record, follower, side.held, rules)
                 if after is not None:
-                    replicas = put(put(world.replicas, leader, with_tenure(replica, after)), follower, side._replace(held=None))
+                    replicas = put(
+                        put(world.replicas, leader, with_tenure(replica, after)), follower, side._replace(held=None)
+                    )
                     label = (
                         "the held fetch of {} arrives (log start {}, broker epoch {})",
                         follower,
@@ -109,7 +115,11 @@ def knowledge_steps(world: World, rules: Rules) -> Steps:
             believes = world.history[side.image]
             outdated = believes.leader_epoch < record.leader_epoch and not newest.fenced[follower]
             if tenure.recent[follower] and not (outdated and rules.image_is_fresh):
-                yield False, ("broker {}: {} has not fetched for too long", leader, follower), expired(world, leader, follower, rules)
+                yield (
+                    False,
+                    ("broker {}: {} has not fetched for too long", leader, follower),
+                    expired(world, leader, follower, rules),
+                )
 
 
 def expired(world: World, leader: int, follower: int, rules: Rules) -> World:
@@ -127,7 +137,9 @@ def expired(world: World, leader: int, follower: int, rules: Rules) -> World:
         side = Replica(side.image, side.start, side.tenure, trusted, answer, side.held)
     recent = put(tenure.recent, follower, 0)
     after = Tenure(tenure.floor, tenure.proposal, tenure.in_flight, tenure.starts, tenure.epochs, recent)
-    return World(world.history, put(put(world.replicas, leader, with_tenure(replica, after)), follower, side), world.acknowledged)
+    return World(
+        world.history, put(put(world.replicas, leader, with_tenure(replica, after)), follower, side), world.acknowledged
+    )
 
 
 def isr_steps(world: World, rules: Rules) -> Steps:
@@ -152,12 +164,20 @@ def isr_steps(world: World, rules: Rules) -> Steps:
             if record.isr[follower] != NOBODY:
                 if not tenure.recent[follower] or record.fenced[follower]:
                     proposal = put(record.isr, follower, NOBODY)
-                    yield False, ("broker {} proposes to drop {} from the ISR", leader, follower), proposed(world, leader, proposal)
+                    yield (
+                        False,
+                        ("broker {} proposes to drop {} from the ISR", leader, follower),
+                        proposed(world, leader, proposal),
+                    )
             elif tenure.recent[follower] and epoch != UNKNOWN and epoch >= record.broker_epochs[follower]:
                 known_fenced = record.fenced[follower] and epoch == record.broker_epochs[follower]
                 if not known_fenced and (tenure.starts[follower] >= floor or rules.floor == "none"):
                     proposal = put(record.isr, follower, epoch)
-                    yield False, ("broker {} proposes to add {} to the ISR", leader, follower), proposed(world, leader, proposal)
+                    yield (
+                        False,
+                        ("broker {} proposes to add {} to the ISR", leader, follower),
+                        proposed(world, leader, proposal),
+                    )
 
 
 def proposed(world: World, leader: int, isr: tuple[int, int, int]) -> World:

@@ -43,7 +43,9 @@ def visible(start: int, rules: Rules) -> bool:
 def new_tenure(broker: int, replica: Replica, record: Record, rules: Rules) -> Tenure:
     """A leadership begins: nothing has been reported, and every replica that is not fenced counts as having just fetched."""
     floor = int(visible(replica.start, rules) and rules.floor != "acknowledged")
-    recent = tuple(int(rules.new_leader_counts_all and other != broker and not record.fenced[other]) for other in REPLICAS)
+    recent = tuple(
+        int(rules.new_leader_counts_all and other != broker and not record.fenced[other]) for other in REPLICAS
+    )
     return Tenure(floor, None, False, (UNKNOWN,) * 3, (UNKNOWN,) * 3, recent)
 
 
@@ -79,7 +81,11 @@ def stored(world: World, record: Record, writer: int | None = None) -> World:
             tenure = replicas[broker].tenure
             if tenure is not None and tenure.in_flight:
                 proposal = tenure.proposal if broker == writer else None
-                replicas = put(replicas, broker, replicas[broker]._replace(tenure=tenure._replace(proposal=proposal, in_flight=False)))
+                replicas = put(
+                    replicas,
+                    broker,
+                    replicas[broker]._replace(tenure=tenure._replace(proposal=proposal, in_flight=False)),
+                )
     return settled((*world.history, record), replicas, world.acknowledged)
 
 
@@ -93,7 +99,11 @@ def image_steps(world: World, rules: Rules) -> Steps:
         before, after = world.history[replica.image], world.history[replica.image + 1]
         if before.leader_epoch != after.leader_epoch:
             tenure = None
-            if after.leader == broker and not newest.fenced[broker] and after.isr[broker] == newest.broker_epochs[broker]:
+            if (
+                after.leader == broker
+                and not newest.fenced[broker]
+                and after.isr[broker] == newest.broker_epochs[broker]
+            ):
                 tenure = new_tenure(broker, replica, after, rules)
             trusted = 0 if rules.trust_of_this_leader_epoch else replica.trusted
             seen = Replica(replica.image + 1, replica.start, tenure, trusted, None, replica.held)
@@ -101,7 +111,13 @@ def image_steps(world: World, rules: Rules) -> Steps:
         else:
             tenure = tenure_after(replica.tenure, before, after, broker, rules)
             seen = replica._replace(image=replica.image + 1, tenure=tenure)
-            label = ("broker {} sees ISR {}, fenced {}, broker epochs {}", broker, members(after.isr), after.fenced, after.broker_epochs)
+            label = (
+                "broker {} sees ISR {}, fenced {}, broker epochs {}",
+                broker,
+                members(after.isr),
+                after.fenced,
+                after.broker_epochs,
+            )
         yield False, label, settled(world.history, put(world.replicas, broker, seen), world.acknowledged)
 
 
@@ -158,7 +174,11 @@ def registration_steps(world: World, rules: Rules, scope: Scope, may_fail: bool)
             after = registered(world, broker, rules, restart=True, old_directory=True)
             yield True, ("broker {} RESTARTS WITH AN OLD DIRECTORY, broker epoch {}", broker, epoch), after
         if record.fenced[broker]:
-            yield False, ("broker {} returns, broker epoch {}", broker, epoch), registered(world, broker, rules, restart=False)
+            yield (
+                False,
+                ("broker {} returns, broker epoch {}", broker, epoch),
+                registered(world, broker, rules, restart=False),
+            )
             if RESTART in scope.faults:
                 yield (
                     False,
@@ -177,14 +197,23 @@ def registration_steps(world: World, rules: Rules, scope: Scope, may_fail: bool)
             tenure = None if rules.leads_of_this_registration else replica.tenure
             trusted = 0 if rules.trust_of_this_registration else replica.trusted
             lost = with_replica(world, broker, replica._replace(tenure=tenure, trusted=trusted))
-            yield True, ("broker {} LOSES ITS LEASE", broker), stored(lost, record._replace(fenced=put(record.fenced, broker, 1)))
+            yield (
+                True,
+                ("broker {} LOSES ITS LEASE", broker),
+                stored(lost, record._replace(fenced=put(record.fenced, broker, 1))),
+            )
 
 
 def controller_steps(world: World, rules: Rules, scope: Scope, may_fail: bool) -> Steps:
-    """The controller drops members whose registration is over, and elects. Its writes compare everything that they rely on."""
+    """The controller drops members whose registration is over, and elects.
+
+    Its writes compare everything that they rely on.
+    """
     record = world.history[-1]
     isr = members(record.isr)
-    good = [broker for broker in isr if record.isr[broker] == record.broker_epochs[broker] and not record.fenced[broker]]
+    good = [
+        broker for broker in isr if record.isr[broker] == record.broker_epochs[broker] and not record.fenced[broker]
+    ]
     kept = tuple(record.isr[broker] if broker in good else NOBODY for broker in REPLICAS)
     epoch = record.leader_epoch + 1
     if len(good) == len(isr):
@@ -192,13 +221,21 @@ def controller_steps(world: World, rules: Rules, scope: Scope, may_fail: bool) -
             for broker in good:
                 if broker != record.leader:
                     moved = record._replace(leader=broker, leader_epoch=epoch)
-                    yield True, ("the leadership MOVES to broker {} as planned, leader epoch {}", broker, epoch), stored(world, moved)
+                    yield (
+                        True,
+                        ("the leadership MOVES to broker {} as planned, leader epoch {}", broker, epoch),
+                        stored(world, moved),
+                    )
     elif record.leader in good:
         yield False, ("the controller drops all but {} from the ISR", good), stored(world, record._replace(isr=kept))
     elif good:
         for broker in good:
             elected = record._replace(leader=broker, leader_epoch=epoch, isr=kept)
-            yield False, ("the controller elects {}, leader epoch {}, ISR {}", broker, epoch, good), stored(world, elected)
+            yield (
+                False,
+                ("the controller elects {}, leader epoch {}, ISR {}", broker, epoch, good),
+                stored(world, elected),
+            )
     else:
         for broker in isr:
             if not record.fenced[broker] and not record.stale[broker]:

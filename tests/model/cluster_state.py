@@ -46,7 +46,10 @@ class Tenure(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A response under way to a follower. `current`: it is for a fetch of this registration that was sent not too long ago."""
+    """A response under way to a follower.
+
+    `current`: it is for a fetch of this registration that was sent not too long ago.
+    """
 
     start: int
     current: bool
@@ -61,7 +64,9 @@ class Fetch(NamedTuple):
 
 
 class Replica(NamedTuple):
-    """One broker's side. `image` counts from the oldest record that some broker still believes; `trusted` is the leader epoch in which
+    """One broker's side.
+
+    `image` counts from the oldest record that some broker still believes; `trusted` is the leader epoch in which
     it received what follower reads need, or 0."""
 
     image: int
@@ -142,7 +147,8 @@ class Rules:
 class Scope:
     """What may happen. The search counts faults; a fault that is not in `faults` never happens.
 
-    Serving consumers changes no state, so it is enough to check one follower, the `reader`: the others are equal by symmetry.
+    Serving consumers changes no state, so it is enough to check one follower, the `reader`: the others are equal by
+    symmetry.
     """
 
     faults: frozenset[str]
@@ -151,5 +157,12 @@ class Scope:
     first_isrs: tuple[tuple[int, ...], ...] = ((0,), (0, 1), (0, 2), (0, 1, 2))
 
 
-LEASE, RESTART, OLD_DIRECTORY, HELD, LOST, MOVE = "lease lost", "restart", "old directory", "held fetch", "lost answer", "planned move"
+LEASE, RESTART, OLD_DIRECTORY, HELD, LOST, MOVE = (
+    "lease lost",
+    "restart",
+    "old directory",
+    "held fetch",
+    "lost answer",
+    "planned move",
+)
 ALL_FAULTS = frozenset((LEASE, RESTART, OLD_DIRECTORY, HELD, LOST, MOVE))

@@ -1,8 +1,8 @@
 """The model of a log start journal on a disk that tears and loses writes (rule DR1, at the level of files).
 
-One partition, offsets 0 to 2. Frames are written, and durable when synced; a fold replaces the file by a new one. A power
-cut keeps any part of what was not synced, frame by frame, and may undo a rename whose directory was not synced. A killed process
-loses only its memory: its writes can be read although the disk may not have them.
+One partition, offsets 0 to 2. Frames are written, and durable when synced; a fold replaces the file by a new one. A
+power cut keeps any part of what was not synced, frame by frame, and may undo a rename whose directory was not synced. A
+killed process loses only its memory: its writes can be read although the disk may not have them.
 """
 
 from __future__ import annotations
@@ -87,7 +87,9 @@ class Journal:
         settled = state.before is None or not rules.directory_synced_after_rename
         if state.wanted and state.staged is None and settled and (synced or not rules.one_frame_under_way):
             offset = state.wanted[0]
-            accepted = state._replace(frames=(*state.frames, (offset, False)), coming=(*state.coming, offset), wanted=state.wanted[1:])
+            accepted = state._replace(
+                frames=(*state.frames, (offset, False)), coming=(*state.coming, offset), wanted=state.wanted[1:]
+            )
             if offset < state.value:  # a truncation: the rest is empty, whichever files are removed
                 accepted = accepted._replace(unlinked=FIRST)
             if not rules.visible_when_durable:
@@ -99,18 +101,30 @@ class Journal:
             frames = tuple((offset, True) for offset, _ in state.frames)
             durable = state.coming[-1] if state.coming else state.value
             unlinked = max(state.unlinked, durable) if durable > state.value else state.unlinked
-            yield False, ("it is synced",), state._replace(frames=frames, value=durable, told=durable, unlinked=unlinked, coming=())
+            yield (
+                False,
+                ("it is synced",),
+                state._replace(frames=frames, value=durable, told=durable, unlinked=unlinked, coming=()),
+            )
 
     def folding(self, state: State) -> Iterator[tuple[bool, tuple, State]]:
         """A new file with the last offset: written, synced, renamed, and the rename synced, before anything else is written."""
         rules = self.rules
         if state.staged is None and state.before is None and not state.coming and state.folds:
-            yield False, ("a fold writes a new file",), state._replace(staged=((state.value, False),), folds=state.folds - 1)
+            yield (
+                False,
+                ("a fold writes a new file",),
+                state._replace(staged=((state.value, False),), folds=state.folds - 1),
+            )
         if state.staged is not None:
             if not state.staged[-1][1]:
                 yield False, ("the new file is synced",), state._replace(staged=((state.staged[-1][0], True),))
             if state.staged[-1][1] or not rules.synced_before_rename:
-                yield False, ("the new file is renamed",), state._replace(frames=state.staged, before=state.frames, staged=None)
+                yield (
+                    False,
+                    ("the new file is renamed",),
+                    state._replace(frames=state.staged, before=state.frames, staged=None),
+                )
         if state.before is not None:
             yield False, ("the directory is synced",), state._replace(before=None)
 

@@ -106,8 +106,8 @@ def divergence(log: Log, leader: Replica) -> int:
 def matches(replica: Replica, leader: Replica) -> bool:
     """Can the leader prove that nothing diverges? Below its own start it has no records and no epochs to compare.
 
-    Logs that agree at an offset agree below it. So it can if the other has a record above the leader's start, or nothing below it, or
-    if its last epoch is one that the leader has: that of its last deleted record, or a later one.
+    Logs that agree at an offset agree below it. So it can if the other has a record above the leader's start, or
+    nothing below it, or if its last epoch is one that the leader has: that of its last deleted record, or a later one.
     """
     if replica.start >= leader.start or len(replica.log) > leader.start:
         return True
@@ -164,7 +164,9 @@ def elected(world: World, number: int, rules: Rules) -> World:
         else tuple(world.isr[other] and world.replicas[other].up for other in REPLICAS)
     )
     replicas = tuple(side._replace(heard=other == number) for other, side in enumerate(world.replicas))
-    led = World(number, world.epoch + 1, isr, replicas, None, replica.start, world.committed, world.asked, world.acknowledged)
+    led = World(
+        number, world.epoch + 1, isr, replicas, None, replica.start, world.committed, world.asked, world.acknowledged
+    )
     return advanced(led, rules)
 
 
@@ -172,7 +174,10 @@ class LogEnds:
     """The whole model."""
 
     def __init__(
-        self, rules: Rules, faults: frozenset[str], first_isrs: tuple[tuple[bool, bool], ...] = ((True, True), (True, False))
+        self,
+        rules: Rules,
+        faults: frozenset[str],
+        first_isrs: tuple[tuple[bool, bool], ...] = ((True, True), (True, False)),
     ) -> None:
         self.rules = rules
         self.faults = faults
@@ -183,7 +188,10 @@ class LogEnds:
         for isr in self.first_isrs:
             known = Known(0, 0, True)
             text = "replica 0 leads in leader epoch 1, ISR {}"
-            yield (text, [number for number in REPLICAS if isr[number]]), World(0, 1, isr, (empty, empty), known, 0, (), frozenset(), 0)
+            yield (
+                (text, [number for number in REPLICAS if isr[number]]),
+                World(0, 1, isr, (empty, empty), known, 0, (), frozenset(), 0),
+            )
 
     def steps(self, world: World, may_fail: bool) -> Steps:
         for number in REPLICAS:
@@ -206,7 +214,9 @@ class LogEnds:
             return
         if replica.coming is not None:
             start = replica.coming
-            watermark = max(replica.high_watermark, start) if rules.rise_lifts_high_watermark else replica.high_watermark
+            watermark = (
+                max(replica.high_watermark, start) if rules.rise_lifts_high_watermark else replica.high_watermark
+            )
             risen = replica._replace(coming=None)
             if start > replica.start:
                 gone = replica.log[:start] if rules.deletes_keep_last_epoch else (GONE,) * min(start, len(replica.log))
@@ -220,7 +230,8 @@ class LogEnds:
     def cut(self, world: World, number: int, end: int) -> World:
         """The state after recovery: a log that ends below its start is emptied at its start.
 
-        All see at once that it is down; the controller removes it from the ISR if another member is live, and elects that one.
+        All see at once that it is down; the controller removes it from the ISR if another member is live, and elects
+        that one.
         """
         replica = world.replicas[number]
         start = replica.disk
@@ -247,7 +258,10 @@ class LogEnds:
         return with_replica(world, number, replica._replace(high_watermark=watermark, up=True))
 
     def election_steps(self, world: World, may_fail: bool) -> Steps:
-        """Cleanly a member of the ISR; records that the last one lost are lost. Uncleanly any replica: promises to clients end there."""
+        """Cleanly a member of the ISR; records that the last one lost are lost.
+
+        Uncleanly any replica: promises to clients end there.
+        """
         for number in REPLICAS:
             replica = world.replicas[number]
             if not replica.up:
@@ -276,11 +290,21 @@ class LogEnds:
                     accepted._replace(asked=world.asked | set(enumerate(leader.log[:offset]))),
                 )
         waits = world.isr[other] or world.replicas[other].up
-        if leader.start > world.acknowledged and (not waits or (world.known is not None and world.known.start >= leader.start)):
+        if leader.start > world.acknowledged and (
+            not waits or (world.known is not None and world.known.start >= leader.start)
+        ):
             floor = max(world.floor, leader.start)
-            yield False, ("the delete to {} is ACKNOWLEDGED", leader.start), world._replace(acknowledged=leader.start, floor=floor)
+            yield (
+                False,
+                ("the delete to {} is ACKNOWLEDGED", leader.start),
+                world._replace(acknowledged=leader.start, floor=floor),
+            )
         if world.isr[other]:
-            yield False, ("the ISR shrinks to {}", number), advanced(world._replace(isr=put(world.isr, other, False)), self.rules)
+            yield (
+                False,
+                ("the ISR shrinks to {}", number),
+                advanced(world._replace(isr=put(world.isr, other, False)), self.rules),
+            )
         elif world.known is not None and world.replicas[other].up:
             caught_up = world.known.end >= leader.high_watermark or not self.rules.isr_needs_records
             caught_up = caught_up and (world.known.matches or not self.rules.isr_needs_match)
@@ -307,7 +331,9 @@ class LogEnds:
                 return f"D5: replica {number} starts at {replica.start}, and after a crash it would at {replica.disk}"
             if world.isr[number] and replica.start < world.acknowledged:
                 return f"D8: replica {number} is in the ISR and starts at {replica.start}, below the acknowledged {world.acknowledged}"
-            missing = {(offset, epoch) for offset, epoch in enumerate(world.committed[: replica.start]) if epoch != GONE} - world.asked
+            missing = {
+                (offset, epoch) for offset, epoch in enumerate(world.committed[: replica.start]) if epoch != GONE
+            } - world.asked
             if world.isr[number] and missing:
                 return f"D7: replica {number} is in the ISR and starts at {replica.start}, though no client deleted {sorted(missing)}"
         if world.leader != NO_LEADER:

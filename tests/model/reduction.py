@@ -93,7 +93,9 @@ def renumbered(world: World) -> World:
         )
         for index, record in enumerate(world.history)
     )
-    replicas = tuple(renumbered_replica(broker, replica, leader, of_broker) for broker, replica in enumerate(world.replicas))
+    replicas = tuple(
+        renumbered_replica(broker, replica, leader, of_broker) for broker, replica in enumerate(world.replicas)
+    )
     return World(history, replicas, world.acknowledged)  # type: ignore[arg-type]  # as many as before
 
 
@@ -195,7 +197,14 @@ def glance(world: World, broker: int) -> tuple[Any, ...]:
     """What a broker is, as far as it is seen at once, without a word about any other by its name."""
     replica, newest = world.replicas[broker], world.history[-1]
     tenure = replica.tenure
-    return newest.leader == broker, tenure is not None, newest.isr[broker], newest.broker_epochs[broker], replica.start, replica.image
+    return (
+        newest.leader == broker,
+        tenure is not None,
+        newest.isr[broker],
+        newest.broker_epochs[broker],
+        replica.start,
+        replica.image,
+    )
 
 
 def look(world: World, broker: int) -> tuple[Any, ...]:
@@ -238,7 +247,14 @@ def renamed(world: World, names: Names) -> World:
         tenure = replica.tenure
         if tenure is not None:
             proposal = None if tenure.proposal is None else moved(tenure.proposal)
-            tenure = Tenure(tenure.floor, proposal, tenure.in_flight, moved(tenure.starts), moved(tenure.epochs), moved(tenure.recent))
+            tenure = Tenure(
+                tenure.floor,
+                proposal,
+                tenure.in_flight,
+                moved(tenure.starts),
+                moved(tenure.epochs),
+                moved(tenure.recent),
+            )
             replica = replica._replace(tenure=tenure)
         replicas.append(replica)
     return World(history, tuple(replicas), world.acknowledged)  # type: ignore[arg-type]  # as many as before

@@ -1,11 +1,12 @@
 """The model of a registration: how a log directory that lost deletes is detected (rule DR8).
 
-Each start draws a number from the store. It is written to the log directory, durably, and then to the store, in the transaction that
-registers. A directory whose number is missing or behind the store's was restored from a copy, or is new: it is marked in the store, in
-that same transaction, and only then its number is written again. The mark prevents the election of its replicas; joining the ISR again
-removes it.
+Each start draws a number from the store. It is written to the log directory, durably, and then to the store, in the
+transaction that registers. A directory whose number is missing or behind the store's was restored from a copy, or is
+new: it is marked in the store, in that same transaction, and only then its number is written again. The mark prevents
+the election of its replicas; joining the ISR again removes it.
 
-A copy from the same registration as the deletes that it lacks cannot be distinguished; that is not promised, and left out.
+A copy from the same registration as the deletes that it lacks cannot be distinguished; that is not promised, and left
+out.
 """
 
 from __future__ import annotations
@@ -80,7 +81,11 @@ class Registration:
     def meddling(self, state: State, may_fail: bool) -> Iterator[tuple[bool, tuple, State]]:
         """What operators do to a directory whose broker is down."""
         if state.copy is None and not state.lost:
-            yield False, ("an operator copies the directory, number {}", state.own), state._replace(copy=state.own, outdated=False)
+            yield (
+                False,
+                ("an operator copies the directory, number {}", state.own),
+                state._replace(copy=state.own, outdated=False),
+            )
         if not may_fail:
             return
         if state.copy is not None:
@@ -92,7 +97,9 @@ class Registration:
         """The directory is compared with the store, and a new number is drawn."""
         stale = self.rules.compares and state.own < state.number
         if not self.rules.number_is_drawn:
-            return state._replace(phase=READ, stale=stale, chosen=state.number + 1, drawn=max(state.drawn, state.number + 1))
+            return state._replace(
+                phase=READ, stale=stale, chosen=state.number + 1, drawn=max(state.drawn, state.number + 1)
+            )
         return state._replace(phase=READ, stale=stale, chosen=state.drawn + 1, drawn=state.drawn + 1)
 
     def registering(self, state: State) -> Iterator[tuple[bool, tuple, State]]:
@@ -102,14 +109,20 @@ class Registration:
         if state.phase == READ and first:
             yield False, ("the directory gets number {}", state.chosen), state._replace(phase=WRITTEN, own=state.chosen)
         elif state.phase in {READ, WRITTEN}:
-            marked = (state.stale and rules.marked_with_registration) or (state.marked and (rules.mark_stays or state.stale))
+            marked = (state.stale and rules.marked_with_registration) or (
+                state.marked and (rules.mark_stays or state.stale)
+            )
             registered = state._replace(number=state.chosen, marked=marked, outdated=state.copy is not None)
             phase = UP if state.phase == WRITTEN else REGISTERED
             label = ("the store registers number {}{}", state.chosen, ", the directory as stale" if marked else "")
             yield False, label, registered._replace(phase=phase)
         else:
             marked = state.marked or state.stale
-            yield False, ("the directory gets number {}", state.chosen), state._replace(phase=UP, own=state.chosen, marked=marked)
+            yield (
+                False,
+                ("the directory gets number {}", state.chosen),
+                state._replace(phase=UP, own=state.chosen, marked=marked),
+            )
 
     def violation(self, state: State) -> str | None:
         if state.phase not in {REGISTERED, UP}:

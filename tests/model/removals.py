@@ -100,7 +100,11 @@ class Removals:
             return
         grown = newest.epoch + 1
         moved = newest._replace(leader=1 - newest.leader, epoch=grown)
-        yield False, ("broker {} is to lead, epoch {}", moved.leader, grown), state._replace(history=(*state.history, moved))
+        yield (
+            False,
+            ("broker {} is to lead, epoch {}", moved.leader, grown),
+            state._replace(history=(*state.history, moved)),
+        )
         if newest.member is None:
             added = newest._replace(member=False)
             yield False, ("a replica is added",), state._replace(history=(*state.history, added))
@@ -138,7 +142,10 @@ class Removals:
         side = side._replace(image=side.image + 1, awaited=awaited)
         if now.epoch != before.epoch:  # Nothing is known of the third, which counts as live if it has a replica.
             return side._replace(
-                live=now.member is not None, reported=None, whole=False, waited=side.waited and not rules.time_begins_again
+                live=now.member is not None,
+                reported=None,
+                whole=False,
+                waited=side.waited and not rules.time_begins_again,
             )
         if before.member is None and now.member is not None:
             return side._replace(live=False, reported=None, whole=False)
@@ -163,7 +170,9 @@ class Removals:
         if seen.epoch != known.epoch or seen.member is None:
             return  # It is refused, and learns nothing.
         reported = side._replace(live=True, reported=state.has_delete, whole=state.whole)
-        after = _with(state, known.leader, reported)._replace(word=(known.epoch, state.deleted), has_delete=state.deleted, whole=True)
+        after = _with(state, known.leader, reported)._replace(
+            word=(known.epoch, state.deleted), has_delete=state.deleted, whole=True
+        )
         yield False, ("the third broker fetches in epoch {}", known.epoch), after
 
     # The leader
@@ -181,14 +190,20 @@ class Removals:
             yield False, ("broker {} ACKNOWLEDGES the delete", broker), state._replace(acknowledged=True)
         if side.awaited is not None and state.image >= side.awaited:
             confirmed = side._replace(awaited=None)
-            yield False, ("broker {} learns that the third knows of the removal", broker), _with(state, broker, confirmed)
+            yield (
+                False,
+                ("broker {} learns that the third knows of the removal", broker),
+                _with(state, broker, confirmed),
+            )
         may_join = seen == newest and newest.member is False and side.whole and (side.reported or not state.deleted)
         if may_join and len(state.history) < self.records:
             joined = newest._replace(member=True)
             yield False, ("the third joins the ISR",), state._replace(history=(*state.history, joined))
 
     def _all_have_it(self, side: Side, seen: Record, newest: Record) -> bool:
-        counts = seen.member or newest.member or (seen.member is False and side.live)  # The newest may be its own proposal.
+        counts = (
+            seen.member or newest.member or (seen.member is False and side.live)
+        )  # The newest may be its own proposal.
         return (side.awaited is None or side.waited) and (not counts or side.reported is True)
 
     def time_steps(self, state: State) -> Steps:

@@ -66,8 +66,9 @@ def answered(state: State, fetch: tuple[int, str, bool]) -> State:
 
 
 class Rounds:
-    """One leader, one follower, one delete. `new`: the leader is about to take the leadership, and its replica's fetch is parked already.
+    """One leader, one follower, one delete.
 
+    `new`: the leader is about to take the leadership, and its replica's fetch is parked already.
     `rounds` is the number of answers that the leader may send between its own commit and the follower's report.
     """
 

@@ -1,8 +1,8 @@
 """Explicit-state search: every state that a model can reach with a bounded number of faults is visited once.
 
-The order is fewest faults first, then fewest steps: the trace is a shortest one among those with the fewest faults.
-A state that was reached with few faults is not entered again with more: what follows with fewer faults left also follows with more.
-A model defines its states (any hashable values), the start, the next steps, and violations.
+The order is fewest faults first, then fewest steps: the trace is a shortest one among those with the fewest faults. A
+state that was reached with few faults is not entered again with more: what follows with fewer faults left also follows
+with more. A model defines its states (any hashable values), the start, the next steps, and violations.
 """
 
 from __future__ import annotations

@@ -20,7 +20,13 @@ EVERY = 97
 """Of states in the order of a search, one is looked at."""
 
 SCOPES = [(None, {RESTART}), (0, set()), (2, set())]
-LONG_SCOPES = [(None, {LEASE, RESTART}), (None, {MOVE, OLD_DIRECTORY}), (None, {HELD, LOST}), (0, {LEASE, MOVE}), (2, {LEASE, MOVE})]
+LONG_SCOPES = [
+    (None, {LEASE, RESTART}),
+    (None, {MOVE, OLD_DIRECTORY}),
+    (None, {HELD, LOST}),
+    (0, {LEASE, MOVE}),
+    (2, {LEASE, MOVE}),
+]
 
 
 def scope(faults: set[str], reader: int | None = NOBODY_READS) -> Scope:
@@ -57,7 +63,9 @@ def test_the_reduced_search_reaches_each_state_in_its_canonical_form(reader: int
     assert reached(Reduced(cluster), 1 if kinds else 0) == expected
 
 
-@pytest.mark.parametrize("without", [without for without in NEEDED if FAULTS or not without.faults], ids=lambda without: without.rule)
+@pytest.mark.parametrize(
+    "without", [without for without in NEEDED if FAULTS or not without.faults], ids=lambda without: without.rule
+)
 def test_without_one_rule_the_reduced_search_finds_the_same_harm(without: Without):
     """As many steps away. (Its names of brokers may differ.)"""
     found = visit(Reduced(Cluster(Rules(**without.change), without.allowed)), faults=without.faults)
@@ -104,4 +112,6 @@ def test_a_wide_search_that_no_fault_can_extend_is_closed():
     found = visit(cluster, faults=5)
     assert found.is_closed
     assert found.faults == 0
-    assert str(found) == f"{found.states} states, the last with 0 faults, and more faults lead to no other: nothing found"
+    assert (
+        str(found) == f"{found.states} states, the last with 0 faults, and more faults lead to no other: nothing found"
+    )

@@ -28,7 +28,13 @@ def test_no_removed_replica_does_harm():
         (Rules(followers_keep_them=False), "D1", 6),
         (Rules(time_begins_again=False), "D1", 6),
     ],
-    ids=["the epoch grows", "removed ones are asked", "also when added again", "followers keep them", "time begins again"],
+    ids=[
+        "the epoch grows",
+        "removed ones are asked",
+        "also when added again",
+        "followers keep them",
+        "time begins again",
+    ],
 )
 def test_each_rule_is_needed(rules: Rules, harm: str, steps: int):
     found = search(Removals(rules, 4), faults=1)

@@ -25,7 +25,9 @@ def test_every_request_can_be_answered():
     assert not found.broken, str(found)
 
 
-@pytest.mark.parametrize("event", sorted(set(Event) - NEEDLESS, key=lambda event: event.name), ids=lambda event: event.name)
+@pytest.mark.parametrize(
+    "event", sorted(set(Event) - NEEDLESS, key=lambda event: event.name), ids=lambda event: event.name
+)
 def test_each_event_must_wake(event: Event):
     """Without it a request waits for nothing, or at a former leader, until its deadline."""
     found = search(Wakes(Rules(wake=frozenset(Event) - {event})), faults=0)
@@ -47,7 +49,11 @@ def test_the_deadline_is_the_last_chance():
 
     class Truth(Wakes):
         def violation(self, state: State) -> str | None:
-            return "timed out without a reason" if state.request == "REQUEST_TIMED_OUT" and not (state.member or state.live) else None
+            return (
+                "timed out without a reason"
+                if state.request == "REQUEST_TIMED_OUT" and not (state.member or state.live)
+                else None
+            )
 
     forgotten = frozenset(Event) - {Event.SLOW}
     assert not search(Truth(Rules(wake=forgotten)), faults=0).broken
@@ -70,7 +76,9 @@ def test_a_request_belongs_to_its_leadership(rules: Rules, harm: str):
     assert found.length == 2, str(found)
 
 
-@pytest.mark.parametrize("rules", [Rules(bound_to_leader_epoch=False), Rules(bound_to_topic_id=False)], ids=["leader epoch", "topic id"])
+@pytest.mark.parametrize(
+    "rules", [Rules(bound_to_leader_epoch=False), Rules(bound_to_topic_id=False)], ids=["leader epoch", "topic id"]
+)
 def test_otherwise_another_leadership_answers_it(rules: Rules):
     """Such a request ends with success, from a leadership that never accepted it."""
 

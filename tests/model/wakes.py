@@ -11,12 +11,26 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-ACCEPTED, PARKED, NONE, NOT_LEADER, TIMED_OUT = "accepted", "parked", "NONE", "NOT_LEADER_OR_FOLLOWER", "REQUEST_TIMED_OUT"
-SAME, LOST, AGAIN, ANEW = "leads", "leads no more", "leads again, in a later leader epoch", "leads a new topic of the same name"
+ACCEPTED, PARKED, NONE, NOT_LEADER, TIMED_OUT = (
+    "accepted",
+    "parked",
+    "NONE",
+    "NOT_LEADER_OR_FOLLOWER",
+    "REQUEST_TIMED_OUT",
+)
+SAME, LOST, AGAIN, ANEW = (
+    "leads",
+    "leads no more",
+    "leads again, in a later leader epoch",
+    "leads a new topic of the same name",
+)
 
 
 class Event(Enum):
-    """What can end a delete. An event that is not in `Rules.wake` changes the state without a check of the purgatory."""
+    """What can end a delete.
+
+    An event that is not in `Rules.wake` changes the state without a check of the purgatory.
+    """
 
     FETCH = "the follower reports the delete"
     ISR = "the follower leaves the ISR"
@@ -80,7 +94,10 @@ def checked(state: State, rules: Rules) -> State:
 
 
 def outcomes(state: State) -> Iterator[tuple[Event, State]]:
-    """The state after each event. The ISR loses a member some time after the reason; a member may be slow, fenced or removed."""
+    """The state after each event.
+
+    The ISR loses a member some time after the reason; a member may be slow, fenced or removed.
+    """
     if state.live and state.leads == SAME:
         yield Event.FETCH, state._replace(reached=True)
     if state.live:

@@ -1,7 +1,7 @@
 """The search of `search.py` for tens of millions of states: each takes some eighty bytes, and there are no traces.
 
-A state is packed into one number: of its history and of each broker's side there are some thousand forms only, which are kept once. Nothing
-is left out of it, as a hash would: two states are one only if they are equal.
+A state is packed into one number: of its history and of each broker's side there are some thousand forms only, which
+are kept once. Nothing is left out of it, as a hash would: two states are one only if they are equal.
 """
 
 from __future__ import annotations
@@ -96,7 +96,11 @@ def _visit(model: Model, faults: int, tell: Callable[[str], None]) -> Visited:
             if fresh := failed.difference(seen):
                 following[depth] = list(fresh)
             tell(f"{used} faults, {depth} steps: {len(seen)} states, {len(frontier)} to continue from")
-        layer = {number: fresh for number, states in following.items() if (fresh := [state for state in states if state not in seen])}
+        layer = {
+            number: fresh
+            for number, states in following.items()
+            if (fresh := [state for state in states if state not in seen])
+        }
         used += 1
     return Visited(states=len(seen), faults=last_faults, steps=last_depth, is_closed=not layer)
 

@@ -1,5 +1,6 @@
-"""`make mutants`: change one thing of a module at a time, and see whether a test notices. `ARGS=--help` has the options.
+"""`make mutants`: change one thing of a module at a time, and see whether a test notices.
 
+`ARGS=--help` has the options.
 One process at a time, on one core, at the lowest priority. Each mutant that was run is a line in the folder, from
 which the next run continues: a kill costs the mutant at hand. In the end the survivors without an explanation are
 printed (`explained.jsonl`, beside this file).
@@ -20,15 +21,32 @@ import msgspec
 from tests.campaign import evidence, machine
 
 from .operators import mutants
-from .results import EXPLAINED, FOUND, SUMS, Explained, Result, Sum, digest_of, is_at_its_end, latest, load_lines, sum_of
+from .results import (
+    EXPLAINED,
+    FOUND,
+    SUMS,
+    Explained,
+    Result,
+    Sum,
+    digest_of,
+    is_at_its_end,
+    latest,
+    load_lines,
+    sum_of,
+)
 from .scope import GROUPS, ROOT, Group
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     names = ", ".join(group.name for group in GROUPS)
-    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description="which changes of the code no test notices")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.mutants", description="which changes of the code no test notices"
+    )
     parser.add_argument(
-        "--folder", type=Path, default=ROOT / "build/mutants", help="of what is known about mutants, and of all other files"
+        "--folder",
+        type=Path,
+        default=ROOT / "build/mutants",
+        help="of what is known about mutants, and of all other files",
     )
     parser.add_argument("--groups", help=f"only these, of {names}")
     parser.add_argument("--near", action="store_true", help="don't give survivors to the wider tests")
@@ -62,7 +80,9 @@ def survivors(groups: list[Group], folder: Path) -> list[str]:
 def publish(folder: Path) -> None:
     """Write the counts of the modules that were run to the end, and the page of evidence."""
     explained = load_lines(EXPLAINED, Explained)
-    commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()
     date = datetime.now(UTC).strftime("%Y-%m-%d")
     sums = {each.module: each for each in load_lines(SUMS, Sum)}
     for group in GROUPS:
@@ -85,7 +105,10 @@ def publish(folder: Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command. Returns 0, 1 if there are survivors without an explanation, 2 for wrong options or a folder in use."""
+    """The command.
+
+    Returns 0, 1 if there are survivors without an explanation, 2 for wrong options or a folder in use.
+    """
     options = parse(arguments)
     folder: Path = options.folder.resolve()
     names = [name.strip() for name in options.groups.split(",")] if options.groups else [group.name for group in GROUPS]
@@ -116,7 +139,11 @@ def run(groups: list[Group], folder: Path, stages: tuple[str, ...]) -> int:
         try:
             for group in groups:
                 for stage in stages:
-                    subprocess.run([sys.executable, "-m", "tests.mutants.session", group.name, stage, str(folder)], cwd=ROOT, check=True)
+                    subprocess.run(
+                        [sys.executable, "-m", "tests.mutants.session", group.name, stage, str(folder)],
+                        cwd=ROOT,
+                        check=True,
+                    )
         except KeyboardInterrupt:
             print("interrupted; the next run continues")
             return 130

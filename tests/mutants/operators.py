@@ -11,8 +11,9 @@
 | a call whose result is not used, an assignment to an attribute or an element, `+=`, `del`, `raise`, `return` without a value | left out |
 | `continue`, `break` | `break`, `continue` |
 
-Not mutated: what runs when a module is imported (tables, limits, defaults), assertions, texts, lines of a log. A mutant is known by its
-function, the changed text before and after, and a number among equal ones, so that it keeps its name when lines are added elsewhere.
+Not mutated: what runs when a module is imported (tables, limits, defaults), assertions, texts, lines of a log. A mutant
+is known by its function, the changed text before and after, and a number among equal ones, so that it keeps its name
+when lines are added elsewhere.
 """
 
 from __future__ import annotations
@@ -80,7 +81,9 @@ class Mutant:
 
     def code(self, file: str) -> CodeType:
         """Of its function, changed. `file` is the name of the module's file in its code."""
-        return function_codes(compile(with_change(self.tree, self.change), file, "exec", dont_inherit=True))[self.function]
+        return function_codes(compile(with_change(self.tree, self.change), file, "exec", dont_inherit=True))[
+            self.function
+        ]
 
 
 def mutants(source: str) -> list[Mutant]:
@@ -151,7 +154,9 @@ def _of_statement(statement: ast.stmt) -> Iterator[_Change]:
     if instead := _instead_of(statement):
         yield _Change(statement, statement, instead)
     for name, value in ast.iter_fields(statement):
-        if name in {"decorator_list", "args", "returns", "annotation"} or (isinstance(statement, ast.Raise) and name != "cause"):
+        if name in {"decorator_list", "args", "returns", "annotation"} or (
+            isinstance(statement, ast.Raise) and name != "cause"
+        ):
             continue
         for part in value if isinstance(value, list) else [value]:
             yield from _of_part(statement, part)
@@ -191,9 +196,17 @@ def _instead_of(statement: ast.stmt) -> ast.stmt | None:
             return ast.Break()
         case ast.Break():
             return ast.Continue()
-        case ast.Expr(value=ast.Call() | ast.Await()) | ast.AugAssign() | ast.Delete() | ast.Raise() | ast.Return(value=None):
+        case (
+            ast.Expr(value=ast.Call() | ast.Await())
+            | ast.AugAssign()
+            | ast.Delete()
+            | ast.Raise()
+            | ast.Return(value=None)
+        ):
             return ast.Pass()
-        case ast.Assign(targets=targets) if all(isinstance(target, ast.Attribute | ast.Subscript) for target in targets):
+        case ast.Assign(targets=targets) if all(
+            isinstance(target, ast.Attribute | ast.Subscript) for target in targets
+        ):
             return ast.Pass()
         case ast.AnnAssign(target=ast.Attribute(), value=ast.expr()):
             return ast.Pass()
@@ -202,7 +215,9 @@ def _instead_of(statement: ast.stmt) -> ast.stmt | None:
 
 def _negated(statement: ast.stmt, test: ast.expr) -> Iterator[_Change]:
     """A condition without an operator of its own."""
-    if not isinstance(test, ast.BoolOp | ast.UnaryOp | ast.Constant) and not (isinstance(test, ast.Compare) and len(test.ops) == 1):
+    if not isinstance(test, ast.BoolOp | ast.UnaryOp | ast.Constant) and not (
+        isinstance(test, ast.Compare) and len(test.ops) == 1
+    ):
         yield _Change(statement, test, ast.UnaryOp(op=ast.Not(), operand=copy.deepcopy(test)))
 
 
@@ -246,7 +261,9 @@ def _replacements(node: ast.expr) -> Iterator[ast.expr]:
             yield ast.BinOp(left=copy.deepcopy(left), op=OPERATORS[type(op)](), right=copy.deepcopy(right))
         case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords) if name in CALLED_INSTEAD:
             yield ast.Call(
-                func=ast.Name(id=CALLED_INSTEAD[name], ctx=ast.Load()), args=copy.deepcopy(args), keywords=copy.deepcopy(keywords)
+                func=ast.Name(id=CALLED_INSTEAD[name], ctx=ast.Load()),
+                args=copy.deepcopy(args),
+                keywords=copy.deepcopy(keywords),
             )
         case ast.Constant(value=bool() as value):
             yield ast.Constant(value=not value)

@@ -101,7 +101,9 @@ def is_due(result: Result | None, tests: str, *, wider: bool) -> bool:
     return result.tests == tests and not result.wider if wider else result.tests != tests
 
 
-def sum_of(module: str, keys: Iterable[str], known: Mapping[tuple[str, str], Result], explained: Iterable[Explained]) -> Counter[str]:
+def sum_of(
+    module: str, keys: Iterable[str], known: Mapping[tuple[str, str], Result], explained: Iterable[Explained]
+) -> Counter[str]:
     """Counts of a module's mutants: by outcome, `explained` and `open`; a mutant that wasn't run counts as neither."""
     reasons = {each.key for each in explained if each.module == module}
     counts = Counter[str]()
@@ -114,8 +116,12 @@ def sum_of(module: str, keys: Iterable[str], known: Mapping[tuple[str, str], Res
     return counts
 
 
-def is_at_its_end(module: str, keys: Iterable[str], known: Mapping[tuple[str, str], Result], explained: Iterable[Explained]) -> bool:
+def is_at_its_end(
+    module: str, keys: Iterable[str], known: Mapping[tuple[str, str], Result], explained: Iterable[Explained]
+) -> bool:
     """Whether each of a module's mutants is found, explained, or has survived the wider tests too."""
     reasons = {each.key for each in explained if each.module == module}
     results = [(key, known.get((module, key))) for key in keys]
-    return all(result is not None and (result.outcome in FOUND or key in reasons or result.wider) for key, result in results)
+    return all(
+        result is not None and (result.outcome in FOUND or key in reasons or result.wider) for key, result in results
+    )

@@ -1,6 +1,7 @@
 """What is mutated, and by which tests a mutant is to be found. Values only.
 
-A group is a set of modules with the tests that are about them. What these don't find is given to the wider tests, which use the modules.
+A group is a set of modules with the tests that are about them. What these don't find is given to the wider tests, which
+use the modules.
 """
 
 from __future__ import annotations
@@ -51,10 +52,20 @@ HANDLERS = "tests/unit/broker/handlers"
 
 GROUPS = (
     Group("log starts", ("storage/log_start",), ("tests/unit/storage/log_start",), ("tests/unit/storage/directory",)),
-    Group("purgatory", ("replication/purgatory.py",), ("tests/unit/replication/test_purgatory.py",), ("tests/unit/broker/partitions",)),
+    Group(
+        "purgatory",
+        ("replication/purgatory.py",),
+        ("tests/unit/replication/test_purgatory.py",),
+        ("tests/unit/broker/partitions",),
+    ),
     Group("replication", (*LEADING, "replication"), ("tests/unit/replication",), ("tests/unit/broker/partitions",)),
     *(
-        Group(f"{name} coordinator", (f"broker/coordinator/{name}",), (f"{COORDINATORS}/{name}",), (COORDINATORS, HANDLERS))
+        Group(
+            f"{name} coordinator",
+            (f"broker/coordinator/{name}",),
+            (f"{COORDINATORS}/{name}",),
+            (COORDINATORS, HANDLERS),
+        )
         for name in ("transactions", "groups", "classic", "consumer", "share", "runtime")
     ),
 )

@@ -94,7 +94,10 @@ class Lines:
 
 
 def in_order(tests: Mapping[str, float], found_lately: Sequence[str]) -> list[str]:
-    """Tests in the order in which they are asked. `tests` has what each costs; `found_lately` has the latest last, and may name others."""
+    """Tests in the order in which they are asked.
+
+    `tests` has what each costs; `found_lately` has the latest last, and may name others.
+    """
     first = [name for name in dict.fromkeys(reversed(found_lately)) if name in tests]
     return [*first, *(name for name in sorted(tests, key=lambda name: (tests[name], name)) if name not in first)]
 
@@ -125,7 +128,9 @@ def in_fork(work: Callable[[], int], cpu_s: float) -> int | None:
         finally:
             os._exit(code)
     status = waited(child)
-    if status is None or (os.WIFSIGNALED(status) and os.WTERMSIG(status) in {signal.SIGPROF, signal.SIGXCPU, signal.SIGKILL}):
+    if status is None or (
+        os.WIFSIGNALED(status) and os.WTERMSIG(status) in {signal.SIGPROF, signal.SIGXCPU, signal.SIGKILL}
+    ):
         return None
     return os.waitstatus_to_exitcode(status)
 
@@ -185,7 +190,9 @@ class Mutants:
         """After the tests' own settings of Hypothesis, before the tests that take them over."""
         from hypothesis import Phase, settings
 
-        settings.register_profile("mutants", settings.default, database=None, derandomize=True, phases=(Phase.explicit, Phase.generate))
+        settings.register_profile(
+            "mutants", settings.default, database=None, derandomize=True, phases=(Phase.explicit, Phase.generate)
+        )
         settings.load_profile("mutants")
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -200,10 +207,18 @@ class Mutants:
         gc.collect()
         gc.freeze()  # A collection in a fork would copy all that pytest holds.
         for number, (path, mutant) in enumerate(due, 1):
-            tests = {name: cpu_s for name, (cpu_s, lines) in coverage.items() if mutant.lines & set(lines.get(path, ()))}
-            chosen = [(items[name], CPU_LEAST_S + CPU_FACTOR * tests[name]) for name in in_order(tests, found_lately) if name in items]
+            tests = {
+                name: cpu_s for name, (cpu_s, lines) in coverage.items() if mutant.lines & set(lines.get(path, ()))
+            }
+            chosen = [
+                (items[name], CPU_LEAST_S + CPU_FACTOR * tests[name])
+                for name in in_order(tests, found_lately)
+                if name in items
+            ]
             result = self._result(path, mutant, chosen, functions)
-            if result.outcome == "killed":  # A test that doesn't end takes its whole limit, where another one fails at once.
+            if (
+                result.outcome == "killed"
+            ):  # A test that doesn't end takes its whole limit, where another one fails at once.
                 found_lately = [*(name for name in found_lately if name != result.by), result.by][-FOUND_LATELY:]
             with self._results.open("ab") as file:
                 file.write(msgspec.json.encode(result) + b"\n")
@@ -245,7 +260,9 @@ class Mutants:
             "tests": self._tests,
         }
         if not chosen:
-            return Result(outcome="survived" if self._wider and self._was_reached(path, mutant) else "not reached", **given)
+            return Result(
+                outcome="survived" if self._wider and self._was_reached(path, mutant) else "not reached", **given
+            )
         targets = functions[path, mutant.function]
         code = mutant.code(targets[0].__code__.co_filename)
         record = self._folder / "by"
@@ -253,7 +270,9 @@ class Mutants:
         ended = in_fork(lambda: look_for(targets, code, chosen, record), sum(limit_s for _, limit_s in chosen))
         if ended == PASSED:
             return Result(outcome="survived", **given)
-        return Result(outcome="timed out" if ended is None else "killed", by=record.read_text(encoding="utf-8"), **given)
+        return Result(
+            outcome="timed out" if ended is None else "killed", by=record.read_text(encoding="utf-8"), **given
+        )
 
     def _was_reached(self, path: str, mutant: Mutant) -> bool:
         known = self._known.get((path, mutant.key))
@@ -268,13 +287,19 @@ def cover(items: list[pytest.Item], lines: Lines, file: Path) -> int:
         with lines.noted():
             passed = run_test(item, following)
         if passed:
-            coverage[item.nodeid] = time.process_time() - began_s, {path: sorted(seen) for path, seen in lines.seen.items()}
+            coverage[item.nodeid] = (
+                time.process_time() - began_s,
+                {path: sorted(seen) for path, seen in lines.seen.items()},
+            )
     file.write_text(json.dumps(coverage), encoding="ascii")
     return PASSED
 
 
 def look_for(targets: list[FunctionType], code: CodeType, chosen: list[tuple[pytest.Item, float]], record: Path) -> int:
-    """In a fork: change the function, and run tests until one fails, whose name is written down. Each may take so many seconds of CPU."""
+    """In a fork: change the function, and run tests until one fails, whose name is written down.
+
+    Each may take so many seconds of CPU.
+    """
     for target in targets:
         target.__code__ = code
     items = [item for item, _ in chosen]
@@ -294,7 +319,19 @@ def main(arguments: list[str]) -> int:
     step_back()
     os.environ.setdefault("EXAMPLES_PERCENT", "25")
     paths = group.wider if stage == "wider" else group.tests
-    options = ["-q", "-n0", "-p", "no:randomly", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=0", "--capture=no", "-m", "not full"]
+    options = [
+        "-q",
+        "-n0",
+        "-p",
+        "no:randomly",
+        "-p",
+        "no:cacheprovider",
+        "-o",
+        "faulthandler_timeout=0",
+        "--capture=no",
+        "-m",
+        "not full",
+    ]
     return int(pytest.main([*options, f"--basetemp={folder / 'tmp'}", *paths], plugins=[plugin])) if plugin.due() else 0
 
 

@@ -26,13 +26,40 @@ MORE_CALLS = 500
 DAMAGED_EVERY = 7
 """Of the bytes of a request each seventh one is damaged, and it is cut there."""
 
-SHARED: list[Any] = [None, True, False, *range(-5, 40), (), "", b"", *"abcgiklmnptvwx", *(bytes([letter]) for letter in b"abckvwx")]
+SHARED: list[Any] = [
+    None,
+    True,
+    False,
+    *range(-5, 40),
+    (),
+    "",
+    b"",
+    *"abcgiklmnptvwx",
+    *(bytes([letter]) for letter in b"abckvwx"),
+]
 """Numbers and names in the cases are of these. The interpreter has one object for each."""
 
 SPARE = [[each] * 10_000 for each in SHARED]
 """With these references no object is freed before the error is reported."""
 
-WRONG: tuple[Any, ...] = (None, True, -1, 3, 2**70, 1.5, "x", "\ud800", b"", b"\xff" * 40, bytearray(3), (), (None, None), [], [None], {})
+WRONG: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    3,
+    2**70,
+    1.5,
+    "x",
+    "\ud800",
+    b"",
+    b"\xff" * 40,
+    bytearray(3),
+    (),
+    (None, None),
+    [],
+    [None],
+    {},
+)
 RETURNS_NONE = {"copy_keys", "wait_synced", "close_syncs"}
 SYNCS = ("close_syncs", "open_syncs", "submit_sync", "take_synced", "wait_synced")
 
@@ -59,11 +86,18 @@ def attempt(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
 
 
 def changed(call: Callable[[], object], calls: int) -> list[tuple[Any, int]]:
-    """Calls it so often. Returns the shared objects of which a reference was kept or lost in about each call, and how many."""
+    """Calls it so often.
+
+    Returns the shared objects of which a reference was kept or lost in about each call, and how many.
+    """
     before = counts()
     for _ in range(calls):
         call()
-    return [(shared, now - then) for shared, then, now in zip(SHARED, before, counts(), strict=True) if abs(now - then) >= calls // 2]
+    return [
+        (shared, now - then)
+        for shared, then, now in zip(SHARED, before, counts(), strict=True)
+        if abs(now - then) >= calls // 2
+    ]
 
 
 def watch(what: str, call: Callable[[], object]) -> None:
@@ -83,7 +117,11 @@ def bad_arguments(arguments: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
                 yield (*arguments[:place], inner, *arguments[place + 1 :])
         if isinstance(argument, bytes):
             for at in range(0, len(argument), DAMAGED_EVERY):
-                for damaged in (argument[:at], argument[:at] + b"\xff" + argument[at + 1 :], argument[:at] + b"\0" + argument[at + 1 :]):
+                for damaged in (
+                    argument[:at],
+                    argument[:at] + b"\xff" + argument[at + 1 :],
+                    argument[:at] + b"\0" + argument[at + 1 :],
+                ):
                     yield (*arguments[:place], damaged, *arguments[place + 1 :])
         if isinstance(argument, int) and not isinstance(argument, bool):
             for changed in (argument - 1, argument + 1, argument // 2):
@@ -120,7 +158,9 @@ def check_syncs(module: Any) -> None:
     watch("a thread that syncs files", synced)
     for name in SYNCS:
         for arguments in ((), *((wrong,) for wrong in WRONG), *((wrong, descriptor) for wrong in WRONG)):
-            watch(f"{name}{arguments}", lambda name=name, arguments=arguments: attempt(getattr(module, name), arguments))
+            watch(
+                f"{name}{arguments}", lambda name=name, arguments=arguments: attempt(getattr(module, name), arguments)
+            )
     os.close(descriptor)
 
 
@@ -128,7 +168,9 @@ def main(path: Path, cases: dict[str, list[tuple[Any, ...]]]) -> None:
     gc.disable()  # It would free objects of before while others are counted.
     module = load(path)
     functions = {name for name in dir(module) if callable(getattr(module, name)) and not name.startswith("__")}
-    assert functions == {*cases, *SYNCS}, f"without a case, or not in the module: {sorted(functions ^ {*cases, *SYNCS})}"
+    assert functions == {*cases, *SYNCS}, (
+        f"without a case, or not in the module: {sorted(functions ^ {*cases, *SYNCS})}"
+    )
     for name, arguments in cases.items():
         check_function(name, getattr(module, name), arguments)
     check_syncs(module)

@@ -19,13 +19,20 @@ HOST = "127.0.0.1"
 
 
 class BrokerProcess:
-    """Used as `with`: the process has always ended at the end. `advertised_port`: the port that clients receive instead."""
+    """Used as `with`: the process has always ended at the end.
+
+    `advertised_port`: the port that clients receive instead.
+    """
 
     def __init__(self, directory: Path, *settings: str, advertised_port: int | None = None) -> None:
         (self.port,) = free_ports(1)
         self.directory = directory
         told = self.port if advertised_port is None else advertised_port
-        given = [f"listeners=PLAINTEXT://{HOST}:{self.port}", f"advertised.listeners=PLAINTEXT://{HOST}:{told}", f"log.dirs={directory}"]
+        given = [
+            f"listeners=PLAINTEXT://{HOST}:{self.port}",
+            f"advertised.listeners=PLAINTEXT://{HOST}:{told}",
+            f"log.dirs={directory}",
+        ]
         options = [word for setting in (*given, *settings) for word in ("--set", setting)]
         self._command = [sys.executable, "-m", "lowtide.cli.main", "serve", *options]
         self._process: subprocess.Popen[bytes] | None = None
@@ -38,14 +45,18 @@ class BrokerProcess:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.kill()
 
     def start(self) -> None:
         """Start it and return when it accepts connections."""
         self.directory.mkdir(parents=True, exist_ok=True)
         with (self.directory.parent / f"{self.directory.name}.log").open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
+            self._process = subprocess.Popen(
+                self._command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+            )
         deadline = time.monotonic() + LIMIT_S
         while True:
             try:

@@ -22,7 +22,18 @@ LIMIT_S = 600
 """The time for a stream to end, on a busy machine."""
 
 NEED_SPARK = (
-    *("batch_read", "imports", "kills", "logins", "spark_example", "stream_read", "trim", "trim_listener", "worker_garbage", "write"),
+    *(
+        "batch_read",
+        "imports",
+        "kills",
+        "logins",
+        "spark_example",
+        "stream_read",
+        "trim",
+        "trim_listener",
+        "worker_garbage",
+        "write",
+    ),
 )
 
 collect_ignore = [] if PYSPARK_IS_HERE or os.environ.get("CI") else [f"test_{what}.py" for what in NEED_SPARK]
@@ -128,5 +139,7 @@ def delete_to(bootstrap: str, topic: str, until: dict[int, int]) -> None:
     from confluent_kafka.admin import AdminClient
 
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    for result in admin.delete_records([TopicPartition(topic, partition, offset) for partition, offset in until.items()]).values():
+    for result in admin.delete_records(
+        [TopicPartition(topic, partition, offset) for partition, offset in until.items()]
+    ).values():
         result.result(120)

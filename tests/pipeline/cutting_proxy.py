@@ -29,7 +29,9 @@ class CuttingProxy:
         self._spawn(self._accept)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for opened in (self._listening, *self._open):
             close(opened)
         for thread in self._threads:

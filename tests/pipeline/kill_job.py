@@ -10,12 +10,20 @@ from pyspark.sql.streaming import DataStreamWriter
 from lowtide.pipeline import register
 
 
-def writer_of(spark: SparkSession, address: str, topic: str, folder: str, trim: str, rows_per_batch: str) -> DataStreamWriter:
+def writer_of(
+    spark: SparkSession, address: str, topic: str, folder: str, trim: str, rows_per_batch: str
+) -> DataStreamWriter:
     """The query; it lacks its trigger."""
     reader = spark.readStream.format("lowtide").option("kafka.bootstrap.servers", address).option("subscribe", topic)
-    reader = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", rows_per_batch).option("trim", trim)
+    reader = (
+        reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", rows_per_batch).option("trim", trim)
+    )
     rows = reader.load().selectExpr("cast(value as string) as value", "partition", "offset")
-    return rows.writeStream.format("parquet").option("path", f"{folder}/table").option("checkpointLocation", f"{folder}/checkpoint")
+    return (
+        rows.writeStream.format("parquet")
+        .option("path", f"{folder}/table")
+        .option("checkpointLocation", f"{folder}/checkpoint")
+    )
 
 
 def main(address: str, topic: str, folder: str, trim: str, rows_per_batch: str) -> None:

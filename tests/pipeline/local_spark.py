@@ -35,7 +35,9 @@ def python_for_spark(folder: Path) -> str:
     """
     program = folder / "python-for-spark"
     python, early = shlex.quote(sys.executable), shlex.quote(str(Path(__file__).with_name("early_python.py")))
-    program.write_text(f'#!/bin/sh\n[ "$1" = -m ] || exec {python} "$@"\nexec {python} {early} "$@"\n', encoding="utf-8")
+    program.write_text(
+        f'#!/bin/sh\n[ "$1" = -m ] || exec {python} "$@"\nexec {python} {early} "$@"\n', encoding="utf-8"
+    )
     program.chmod(0o755)
     return str(program)
 
@@ -43,8 +45,8 @@ def python_for_spark(folder: Path) -> str:
 def python_environment(folder: Path) -> dict[str, str]:
     """What says to Spark which Python it starts.
 
-    Spark takes `PYSPARK_PYTHON` for a format that a program registers, and `PYSPARK_DRIVER_PYTHON`, if that is set, for one that it finds
-    itself.
+    Spark takes `PYSPARK_PYTHON` for a format that a program registers, and `PYSPARK_DRIVER_PYTHON`, if that is set, for
+    one that it finds itself.
     """
     program = python_for_spark(folder)
     return {"PYSPARK_PYTHON": program, "PYSPARK_DRIVER_PYTHON": program}

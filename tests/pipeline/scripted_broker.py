@@ -30,7 +30,9 @@ class ScriptedBroker:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for opened in (self._listening, *self._accepted):
             with contextlib.suppress(OSError):
                 opened.shutdown(socket.SHUT_RDWR)

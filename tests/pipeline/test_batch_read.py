@@ -14,7 +14,9 @@ from .conftest import delete_to, make_topic, offsets
 
 
 def test_every_column_of_a_record(read, topic, producer):
-    producer.produce(topic, value=b"\x00\xff", key="k", partition=1, timestamp=1_700_000_000_123, headers=[("a", b"1"), ("a", None)])
+    producer.produce(
+        topic, value=b"\x00\xff", key="k", partition=1, timestamp=1_700_000_000_123, headers=[("a", b"1"), ("a", None)]
+    )
     producer.produce(topic, value=None, key=None, partition=1, timestamp=1_700_000_000_124)
     assert producer.flush(120) == 0
     first, second = read(subscribe=topic, includeHeaders="true").orderBy("offset").collect()
@@ -27,12 +29,17 @@ def test_every_column_of_a_record(read, topic, producer):
         0,
     )
     assert first.timestamp.astimezone(dt.UTC) == dt.datetime(2023, 11, 14, 22, 13, 20, 123_000, dt.UTC)
-    assert [(header.key, header.value and bytes(header.value)) for header in first.headers] == [("a", b"1"), ("a", None)]
+    assert [(header.key, header.value and bytes(header.value)) for header in first.headers] == [
+        ("a", b"1"),
+        ("a", None),
+    ]
     assert (second.key, second.value, second.offset, second.headers) == (None, None, 1, None)
 
 
 def test_the_schema_is_that_of_sparks_kafka_source(read, topic):
-    plain = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
+    plain = (
+        "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
+    )
     assert ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in read(subscribe=topic).schema) == plain
     headers = read(subscribe=topic, includeHeaders="true").schema["headers"]
     assert headers.dataType.simpleString() == "array<struct<key:string,value:binary>>"
@@ -59,11 +66,17 @@ def test_what_is_read_can_be_bounded_by_time(read, lowtide, lowtide_topic, fill)
         fill(lowtide_topic, {0: 2}, timestamp=timestamp)
     assert offsets(read(subscribe=lowtide_topic, startingTimestamp=1500, endingTimestamp=3000)) == {0: [2, 3]}
     by_partition = json.dumps({lowtide_topic: {"0": 3000}})
-    assert offsets(read(subscribe=lowtide_topic, startingOffsetsByTimestamp=by_partition, startingOffsets="earliest")) == {0: [4, 5]}
+    assert offsets(
+        read(subscribe=lowtide_topic, startingOffsetsByTimestamp=by_partition, startingOffsets="earliest")
+    ) == {0: [4, 5]}
     assert offsets(read(subscribe=lowtide_topic, endingTimestamp=9000)) == {0: [0, 1, 2, 3, 4, 5]}
-    with pytest.raises(PySparkException, match="has no record at or after 9000 .* startingOffsetsByTimestampStrategy=latest"):
+    with pytest.raises(
+        PySparkException, match="has no record at or after 9000 .* startingOffsetsByTimestampStrategy=latest"
+    ):
         read(subscribe=lowtide_topic, startingTimestamp=9000).count()
-    assert read(subscribe=lowtide_topic, startingTimestamp=9000, startingOffsetsByTimestampStrategy="latest").count() == 0
+    assert (
+        read(subscribe=lowtide_topic, startingTimestamp=9000, startingOffsetsByTimestampStrategy="latest").count() == 0
+    )
 
 
 def test_partitions_and_patterns_select(read, lowtide, lowtide_topic, fill):
@@ -111,7 +124,9 @@ def test_requested_deleted_records_end_the_task_or_are_skipped(read, topic, fill
     fill(topic, {0: 10, 1: 1})
     delete_to(lowtide.bootstrap, topic, {0: 6})
     asked = {"subscribe": topic, "startingOffsets": json.dumps({topic: {"0": 2, "1": 0}})}
-    with pytest.raises(PySparkException, match=f"records of {topic}-0 from offset 2 to 5 are gone before they were read"):
+    with pytest.raises(
+        PySparkException, match=f"records of {topic}-0 from offset 2 to 5 are gone before they were read"
+    ):
         read(**asked).count()
     assert offsets(read(**asked, failOnDataLoss="false")) == {0: [6, 7, 8, 9], 1: [0]}
     beyond = {"subscribe": topic, "startingOffsets": json.dumps({topic: {"0": 20, "1": 0}})}
@@ -148,8 +163,14 @@ def test_a_topic_that_does_not_exist_is_named(read):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"subscribe": "t", "endingOffset": "latest"}, "option endingoffset is 'latest': there is no such option; is endingOffsets meant"),
-        ({"subscribe": "t", "startingOffsets": "latest"}, "option startingOffsets is 'latest': a batch can't begin at the latest offset"),
+        (
+            {"subscribe": "t", "endingOffset": "latest"},
+            "option endingoffset is 'latest': there is no such option; is endingOffsets meant",
+        ),
+        (
+            {"subscribe": "t", "startingOffsets": "latest"},
+            "option startingOffsets is 'latest': a batch can't begin at the latest offset",
+        ),
         ({"subscribe": "t", "maxOffsetsPerTrigger": "5"}, "option maxOffsetsPerTrigger is '5': it is for streams"),
         ({"subscribe": "t", "includeHeaders": "maybe"}, "option includeHeaders is 'maybe': allowed are true, false"),
         ({}, "one of subscribe, subscribePattern and assign must be given"),

@@ -49,7 +49,10 @@ def versions(correlation_id: int, version: int, table: dict[int, tuple[int, int]
 
 def metadata(correlation_id: int, hosts: int = 1) -> bytes:
     brokers = [MetadataResponseBroker(node_id=i, host="h" * 100, port=1) for i in range(hosts)]
-    return framed(struct.pack(">i", correlation_id), codec_for(MetadataResponse, 1).encode(MetadataResponse(brokers=brokers, topics=[])))
+    return framed(
+        struct.pack(">i", correlation_id),
+        codec_for(MetadataResponse, 1).encode(MetadataResponse(brokers=brokers, topics=[])),
+    )
 
 
 def answering(body, table=None):
@@ -76,7 +79,11 @@ def test_a_broker_that_knows_only_old_versions_of_the_first_question_is_asked_ag
         if api_key != ApiKey.API_VERSIONS:
             return metadata(correlation_id)
         table = {ApiKey.API_VERSIONS: (0, 2), ApiKey.METADATA: (0, 1)}
-        return versions(correlation_id, 0, table, error_code=35) if version > 2 else versions(correlation_id, version, table)
+        return (
+            versions(correlation_id, 0, table, error_code=35)
+            if version > 2
+            else versions(correlation_id, version, table)
+        )
 
     with ScriptedBroker(answer) as broker, opened(broker.port) as connection:
         assert len(connection.request(NO_TOPICS, soon()).brokers) == 1
@@ -85,7 +92,9 @@ def test_a_broker_that_knows_only_old_versions_of_the_first_question_is_asked_ag
 
 def test_an_api_that_the_broker_does_not_serve_is_refused_before_anything_is_sent():
     with ScriptedBroker(answering(metadata)) as broker, opened(broker.port) as connection:
-        with pytest.raises(UnsupportedVersionError, match=f"broker 127.0.0.1:{broker.port}: the broker doesn't have DeleteRecords"):
+        with pytest.raises(
+            UnsupportedVersionError, match=f"broker 127.0.0.1:{broker.port}: the broker doesn't have DeleteRecords"
+        ):
             connection.version(DeleteRecordsRequest)
         assert connection.version(MetadataRequest) == 1
 
@@ -149,7 +158,10 @@ def test_a_port_without_listener_is_reported_at_once():
 
 
 def test_a_broker_that_accepts_and_stays_silent_times_out():
-    with socket.create_server(("127.0.0.1", 0)) as mute, pytest.raises(ConnectionFailedError, match="it didn't answer in time"):
+    with (
+        socket.create_server(("127.0.0.1", 0)) as mute,
+        pytest.raises(ConnectionFailedError, match="it didn't answer in time"),
+    ):
         opened(mute.getsockname()[1], connection_setup_timeout_ms=300)
 
 

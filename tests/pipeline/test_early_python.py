@@ -48,7 +48,10 @@ def received(listener: socket.socket, answer: bytes = b"") -> bytes:
 
 
 def test_the_connection_is_there_before_the_worker_begins_and_the_worker_gets_it(tmp_path: Path, command: list[str]):
-    with tempfile.TemporaryDirectory() as short, socket.socket(socket.AF_UNIX) as listener:  # Its path has a hundred bytes at most.
+    with (
+        tempfile.TemporaryDirectory() as short,
+        socket.socket(socket.AF_UNIX) as listener,
+    ):  # Its path has a hundred bytes at most.
         listener.bind(f"{short}/socket")
         listener.listen()
         listener.settimeout(LIMIT_S)
@@ -68,7 +71,9 @@ def test_the_connection_is_there_before_the_worker_begins_and_the_worker_gets_it
 
 def test_it_is_the_python_of_the_tests(tmp_path: Path):
     (tmp_path / "which_python.py").write_text("import sys; print(sys.executable)")
-    ended = subprocess.run([python_for_spark(tmp_path), "-m", "which_python"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    ended = subprocess.run(
+        [python_for_spark(tmp_path), "-m", "which_python"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
     assert ended.stdout.strip() == sys.executable
 
 

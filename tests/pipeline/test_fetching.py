@@ -31,14 +31,18 @@ def cluster(lowtide_cluster: SimpleNamespace) -> Iterator[Cluster]:
 def test_reading_a_range_continues_when_its_leader_is_killed(lowtide_cluster, lowtide_topic, cluster):
     """Until the others have a new leader, metadata has the dead one."""
     admin = AdminClient({"bootstrap.servers": lowtide_cluster.bootstrap})
-    admin.create_topics([NewTopic(lowtide_topic, num_partitions=1, replication_factor=3)])[lowtide_topic].result(LIMIT_S)
+    admin.create_topics([NewTopic(lowtide_topic, num_partitions=1, replication_factor=3)])[lowtide_topic].result(
+        LIMIT_S
+    )
     producer = Producer({"bootstrap.servers": lowtide_cluster.bootstrap, "batch.size": 10_000})
     for number in range(ROWS):
         producer.produce(lowtide_topic, f"{number} ".ljust(500, "x"), partition=0)
     assert producer.flush(LIMIT_S) == 0
     partition = TopicPartition(lowtide_topic, 0)
     planned = PlannedRange(OffsetRange(partition, 0, ROWS))
-    read = RangeReader(cluster, FetchSettings(fetch_bytes=100_000, poll_timeout_ms=int(LIMIT_S * 1000)), planned).columns()
+    read = RangeReader(
+        cluster, FetchSettings(fetch_bytes=100_000, poll_timeout_ms=int(LIMIT_S * 1000)), planned
+    ).columns()
     rows = next(read).row_count
     leader = cluster.leader_of(partition, cluster.deadline()).broker_id
     lowtide_cluster.kill_broker(leader)

@@ -45,7 +45,9 @@ class Job:
         self._log = run.folder / "job.log"
         env = {**os.environ, **python_environment(run.folder)}
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(command, env=env, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
+            self._process = subprocess.Popen(
+                command, env=env, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+            )
 
     @property
     def is_running(self) -> bool:
@@ -81,7 +83,9 @@ class Run:
         self.random = random.Random(f"{SEED} {trim}")
         self.written = self.acknowledged = 0
         # A batch must fit into a segment.
-        self._producer = Producer({"bootstrap.servers": broker.address, "enable.idempotence": True, "batch.size": SEGMENT_BYTES // 4})
+        self._producer = Producer(
+            {"bootstrap.servers": broker.address, "enable.idempotence": True, "batch.size": SEGMENT_BYTES // 4}
+        )
 
     @property
     def arguments(self) -> tuple[str, str, str, str, str]:
@@ -90,7 +94,9 @@ class Run:
 
     def write(self, count: int) -> None:
         for number in range(self.written, self.written + count):
-            self._producer.produce(TOPIC, f"{number} ".ljust(VALUE_BYTES, "x"), partition=number % PARTITIONS, on_delivery=self._told)
+            self._producer.produce(
+                TOPIC, f"{number} ".ljust(VALUE_BYTES, "x"), partition=number % PARTITIONS, on_delivery=self._told
+            )
         self.written += count
         assert self._producer.flush(LIMIT_S) == 0
         assert self.acknowledged == self.written
@@ -143,10 +149,14 @@ class Run:
         starts = [start for start, _ in self.bounds()]
         commits = self.commits()
         committed = self.end_of(commits[-1]) if commits else [0] * PARTITIONS
-        assert all(start <= end for start, end in zip(starts, committed, strict=True)), f"log starts {starts}, committed {committed}"
+        assert all(start <= end for start, end in zip(starts, committed, strict=True)), (
+            f"log starts {starts}, committed {committed}"
+        )
         if is_near and len(commits) > 2:
             before = self.end_of(commits[-3])
-            assert all(start >= end for start, end in zip(starts, before, strict=True)), f"log starts {starts}, before {before}"
+            assert all(start >= end for start, end in zip(starts, before, strict=True)), (
+                f"log starts {starts}, before {before}"
+            )
 
 
 def one_life(run: Run, *, kills_broker: bool) -> None:
@@ -172,16 +182,26 @@ def one_life(run: Run, *, kills_broker: bool) -> None:
 @pytest.mark.parametrize("trim", ["eager", "commit"] if KILLS > 1 else ["eager"])
 def test_killed_at_any_moment_nothing_is_lost_duplicated_or_kept(spark: SimpleNamespace, tmp_path: Path, trim: str):
     with BrokerProcess(tmp_path / "broker", "log.segment.delete.delay.ms=100") as broker:
-        make_topic(broker.address, TOPIC, PARTITIONS, **{"internal.segment.bytes": str(SEGMENT_BYTES), "file.delete.delay.ms": "100"})
+        make_topic(
+            broker.address,
+            TOPIC,
+            PARTITIONS,
+            **{"internal.segment.bytes": str(SEGMENT_BYTES), "file.delete.delay.ms": "100"},
+        )
         run = Run(tmp_path, broker, trim)
         for number in range(KILLS):
             one_life(run, kills_broker=number == KILLS // 2)
-            print(f"{trim}: kill {number + 1} of {KILLS}, {run.written} written, batches {run.commits()[-1:]}, {run.bounds()}", flush=True)
+            print(
+                f"{trim}: kill {number + 1} of {KILLS}, {run.written} written, batches {run.commits()[-1:]}, {run.bounds()}",
+                flush=True,
+            )
         run.write(ROWS_PER_BATCH)
         run_to_its_end(writer_of(spark, *run.arguments).trigger(availableNow=True))
         run.check_log_start(is_near=True)
 
-        rows = spark.read.parquet(str(tmp_path / "table")).selectExpr("cast(split(value, ' ')[0] as int) as number", "partition", "offset")
+        rows = spark.read.parquet(str(tmp_path / "table")).selectExpr(
+            "cast(split(value, ' ')[0] as int) as number", "partition", "offset"
+        )
         found = rows.collect()
         assert sorted(row.number for row in found) == list(range(run.written))
         assert len({(row.partition, row.offset) for row in found}) == run.written

@@ -81,7 +81,9 @@ def test_a_stream_trims_what_it_may_delete_and_goes_on_where_it_may_not(spark, s
     read: dict[str, int] = {}
     for topic in ("logins-trimmed", "logins-kept"):
         counts: list[int] = []
-        reader = spark.readStream.format("lowtide").options(**secured.options, subscribe=topic, startingOffsets="earliest", trim="eager")
+        reader = spark.readStream.format("lowtide").options(
+            **secured.options, subscribe=topic, startingOffsets="earliest", trim="eager"
+        )
         reader = reader.option("trimTimeout", "5s")
         writer = reader.load().writeStream.foreachBatch(lambda frame, _, counts=counts: counts.append(frame.count()))
         run_to_its_end(writer.option("checkpointLocation", str(tmp_path / topic)).trigger(availableNow=True))
@@ -95,14 +97,20 @@ def test_rows_are_written_where_a_rule_allows_it(spark, secured) -> None:
     rows.write.format("lowtide").mode("append").options(**secured.options, topic="logins-written").save()
     reader = spark.read.format("lowtide").options(**secured.options, subscribe="logins-written")
     assert {"a", "b"} < {row.value.decode() for row in reader.load().collect()}
-    with pytest.raises(PySparkException, match="logins-kept.*TOPIC_AUTHORIZATION_FAILED|TOPIC_AUTHORIZATION_FAILED.*logins-kept"):
+    with pytest.raises(
+        PySparkException, match="logins-kept.*TOPIC_AUTHORIZATION_FAILED|TOPIC_AUTHORIZATION_FAILED.*logins-kept"
+    ):
         rows.write.format("lowtide").mode("append").options(**secured.options, topic="logins-kept").save()
 
 
 @pytest.mark.parametrize("what", ["a topic without a rule", "another password"])
 def test_what_is_refused_ends_the_query_soon_and_says_why(spark, secured, what: str) -> None:
     given = secured.options if "topic" in what else options(secured.cluster, "guessed")
-    topic, reason = ("logins-hidden", "logins-hidden") if "topic" in what else ("logins-kept", f"{USER} can't log in by SCRAM-SHA-512")
+    topic, reason = (
+        ("logins-hidden", "logins-hidden")
+        if "topic" in what
+        else ("logins-kept", f"{USER} can't log in by SCRAM-SHA-512")
+    )
     began = time.monotonic()
     with pytest.raises(PySparkException, match=reason) as refused:
         spark.read.format("lowtide").options(**given, **PATIENT, subscribe=topic).load().collect()

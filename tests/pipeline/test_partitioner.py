@@ -33,7 +33,9 @@ def test_hashes_are_right_for_keys_of_every_length():
 
 def test_a_column_that_is_a_slice_of_another_is_read_from_its_own_position():
     offsets, content = column([b"first", b"second", b"third"])
-    assert list(partitions_of_keys(offsets[1:], content, 7)) == list(partitions_of_keys(*column([b"second", b"third"]), 7))
+    assert list(partitions_of_keys(offsets[1:], content, 7)) == list(
+        partitions_of_keys(*column([b"second", b"third"]), 7)
+    )
 
 
 def test_no_keys_are_no_partitions():

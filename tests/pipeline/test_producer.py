@@ -33,7 +33,9 @@ def producer(address: str, **settings: str) -> Producer:
 
 def create_topic(address: str, topic: str, config: dict[str, str] | None = None) -> None:
     admin = AdminClient({"bootstrap.servers": address})
-    admin.create_topics([NewTopic(topic, num_partitions=PARTITIONS, replication_factor=1, config=config or {})])[topic].result(LIMIT_S)
+    admin.create_topics([NewTopic(topic, num_partitions=PARTITIONS, replication_factor=1, config=config or {})])[
+        topic
+    ].result(LIMIT_S)
 
 
 def write(to: Producer, topic: str, first: int, last: int, *, records: int = 20, filler: bytes = b"") -> None:
@@ -46,7 +48,9 @@ def write(to: Producer, topic: str, first: int, last: int, *, records: int = 20,
 
 def read(address: str, topic: str) -> list[list[int]]:
     """The numbers in each partition, in order."""
-    consumer = Consumer({"bootstrap.servers": address, "group.id": "test", "enable.auto.commit": False, "auto.offset.reset": "error"})
+    consumer = Consumer(
+        {"bootstrap.servers": address, "group.id": "test", "enable.auto.commit": False, "auto.offset.reset": "error"}
+    )
     try:
         places = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
         ends = [consumer.get_watermark_offsets(place, timeout=LIMIT_S, cached=False)[1] for place in places]
@@ -64,7 +68,10 @@ def read(address: str, topic: str) -> list[list[int]]:
 
 
 def expected(last: int, *, records: int = 20) -> list[list[int]]:
-    return [[value for value in range(last) if value // records % PARTITIONS == partition] for partition in range(PARTITIONS)]
+    return [
+        [value for value in range(last) if value // records % PARTITIONS == partition]
+        for partition in range(PARTITIONS)
+    ]
 
 
 def test_everything_is_written_once_and_in_order(lowtide, lowtide_topic):
@@ -140,7 +147,9 @@ def test_batches_are_split_for_a_topic_with_a_smaller_limit(lowtide, lowtide_top
 def test_a_record_that_the_topic_never_accepts_is_named(lowtide, lowtide_topic):
     create_topic(lowtide.bootstrap, lowtide_topic, {"max.message.bytes": "3000"})
     writing = producer(lowtide.bootstrap, retry_backoff_ms="1")
-    with pytest.raises(ProduceError, match=rf"{lowtide_topic}-0 refused a record \(50\d\d bytes\) with MESSAGE_TOO_LARGE"):
+    with pytest.raises(
+        ProduceError, match=rf"{lowtide_topic}-0 refused a record \(50\d\d bytes\) with MESSAGE_TOO_LARGE"
+    ):
         write(writing, lowtide_topic, 0, 20, filler=b"x" * 4995)
         writing.flush()
     writing.close()
@@ -149,7 +158,10 @@ def test_a_record_that_the_topic_never_accepts_is_named(lowtide, lowtide_topic):
 def test_a_missing_topic_is_named(tmp_path: Path):
     with BrokerProcess(tmp_path / "broker", "auto.create.topics.enable=false") as broker:
         writing = producer(broker.address, max_block_ms="3000")
-        with pytest.raises(ProduceError, match=r"topic nowhere isn't there after kafka\.max\.block\.ms=3000: UNKNOWN_TOPIC_OR_PARTITION"):
+        with pytest.raises(
+            ProduceError,
+            match=r"topic nowhere isn't there after kafka\.max\.block\.ms=3000: UNKNOWN_TOPIC_OR_PARTITION",
+        ):
             writing.learn_topic("nowhere")
         writing.close()
 
@@ -168,7 +180,9 @@ def test_a_broker_that_stays_down_ends_with_the_last_attempt(tmp_path: Path):
         write(writing, "numbers", 0, 20)
         writing.flush()
         broker.kill()
-        with pytest.raises(ProduceError, match=r"numbers-1 has not acknowledged 20 records within kafka\.delivery\.timeout\.ms=1500"):
+        with pytest.raises(
+            ProduceError, match=r"numbers-1 has not acknowledged 20 records within kafka\.delivery\.timeout\.ms=1500"
+        ):
             write(writing, "numbers", 20, 40)
             writing.flush()
         writing.close()

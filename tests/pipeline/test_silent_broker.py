@@ -36,7 +36,9 @@ def test_metadata_comes_from_a_broker_that_answers(seed: int, silent_from: ApiKe
         port = stopped.getsockname()[1]
         if silent_from == ApiKey.METADATA:
             stopped.close()
-            silent = stack.enter_context(ScriptedBroker(lambda key, version, correlation_id, _: first_only(key, version, correlation_id)))
+            silent = stack.enter_context(
+                ScriptedBroker(lambda key, version, correlation_id, _: first_only(key, version, correlation_id))
+            )
             port = silent.port
         alive: ScriptedBroker = stack.enter_context(
             ScriptedBroker(

@@ -17,6 +17,13 @@ def test_the_example_for_spark(lowtide: SimpleNamespace, tmp_path: Path):
     python = str(Path(sys.executable).with_name("lowtide-spark-python"))
     environment = {**os.environ, "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
     command = [sys.executable, str(ROOT / "examples/spark_trim.py"), lowtide.bootstrap]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines() == ["customer 0 1683", "customer 1 1617", "customer 2 1650", "0 of 100 orders are left in the topic"]
+    assert done.stdout.splitlines() == [
+        "customer 0 1683",
+        "customer 1 1617",
+        "customer 2 1650",
+        "0 of 100 orders are left in the topic",
+    ]

@@ -38,7 +38,13 @@ def installed(tmp_path: Path) -> str:
 def test_archives_of_the_installed_version_come_last(tmp_path: Path, installed: str):
     zipped = archive(tmp_path, "4.2.0")
     path = ["/here", zipped, "/spark/py4j-0.10.9.9-src.zip", "/other.zip", installed]
-    assert spark_python.archives_last(path) == ["/here", "/other.zip", installed, zipped, "/spark/py4j-0.10.9.9-src.zip"]
+    assert spark_python.archives_last(path) == [
+        "/here",
+        "/other.zip",
+        installed,
+        zipped,
+        "/spark/py4j-0.10.9.9-src.zip",
+    ]
 
 
 @pytest.mark.parametrize("version", ["4.2.1", "4.1.0"])
@@ -57,18 +63,25 @@ def test_archives_stay_where_nothing_is_installed_or_they_can_not_be_read(tmp_pa
 def started(tmp_path: Path, *arguments: str, path: tuple[str, ...] = ()) -> str:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
     command = [sys.executable, spark_python.__file__, *arguments]
-    return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 def test_a_module_of_pyspark_runs_as_with_python_m(tmp_path: Path, installed: str):
     path = (archive(tmp_path, "4.2.0"), installed)
     place = f"{installed}/pyspark/probe.py"
-    assert started(tmp_path, "-m", "pyspark.probe", "x", "-m", path=path) == f"__main__|{place}|['x', '-m']|{tmp_path}|pyspark.probe"
+    assert (
+        started(tmp_path, "-m", "pyspark.probe", "x", "-m", path=path)
+        == f"__main__|{place}|['x', '-m']|{tmp_path}|pyspark.probe"
+    )
 
 
 def test_everything_else_is_left_to_python(tmp_path: Path):
     """Spark also asks it for its version."""
-    assert started(tmp_path, "-c", "import sys; print(sys.argv, sys.executable)", "y") == f"['-c', 'y'] {sys.executable}"
+    assert (
+        started(tmp_path, "-c", "import sys; print(sys.argv, sys.executable)", "y") == f"['-c', 'y'] {sys.executable}"
+    )
     assert started(tmp_path, "--version") == f"Python {sys.version.split()[0]}"
     (tmp_path / "mine.py").write_text("import sys; print(__name__, sys.argv[1:])")
     assert started(tmp_path, "-m", "mine", "z") == "__main__ ['z']"

@@ -24,7 +24,11 @@ def run(spark, lowtide, tmp_path):
                 raise RuntimeError("this batch fails")
             batches.append(rows)
 
-        reader = spark.readStream.format("lowtide").option("kafka.bootstrap.servers", lowtide.bootstrap).option("subscribe", topic)
+        reader = (
+            spark.readStream.format("lowtide")
+            .option("kafka.bootstrap.servers", lowtide.bootstrap)
+            .option("subscribe", topic)
+        )
         for name, value in options.items():
             reader = reader.option(name.replace("__", "."), str(value))
         writer = reader.load().writeStream.foreachBatch(each).option("checkpointLocation", str(tmp_path / checkpoint))
@@ -41,11 +45,15 @@ def until(condition, what: str, timeout_s: float = 300) -> None:
         time.sleep(0.05)
 
 
-def test_available_now_reads_available_records_in_limited_batches_and_continues_from_its_checkpoint(run, topic, fill, tmp_path):
+def test_available_now_reads_available_records_in_limited_batches_and_continues_from_its_checkpoint(
+    run, topic, fill, tmp_path
+):
     fill(topic, {0: 5, 1: 5})
     batches = run(topic, startingOffsets="earliest", maxOffsetsPerTrigger=4)
     assert [len(batch) for batch in batches] == [4, 4, 2]
-    assert sorted(row for batch in batches for row in batch) == [(partition, offset) for partition in (0, 1) for offset in range(5)]
+    assert sorted(row for batch in batches for row in batch) == [
+        (partition, offset) for partition in (0, 1) for offset in range(5)
+    ]
     checkpoint = (tmp_path / "checkpoint/offsets/2").read_text().splitlines()[-1]
     assert json.loads(checkpoint) == {topic: {"0": 5, "1": 5}}
     assert run(topic, startingOffsets="earliest", maxOffsetsPerTrigger=4) == []
@@ -60,10 +68,14 @@ def test_a_batch_that_failed_is_repeated_with_the_same_records(run, topic, fill)
     fill(topic, {0: 3})
     batches = run(topic, startingOffsets="earliest", maxOffsetsPerTrigger=2)
     assert batches[0] == [(0, 0), (1, 0)]
-    assert sorted(row for batch in batches for row in batch) == [(0, offset) for offset in range(6)] + [(1, offset) for offset in range(3)]
+    assert sorted(row for batch in batches for row in batch) == [(0, offset) for offset in range(6)] + [
+        (1, offset) for offset in range(3)
+    ]
 
 
-def test_a_stream_from_the_latest_offsets_loses_nothing_when_its_first_batch_is_repeated(spark, lowtide, topic, fill, tmp_path):
+def test_a_stream_from_the_latest_offsets_loses_nothing_when_its_first_batch_is_repeated(
+    spark, lowtide, topic, fill, tmp_path
+):
     """Spark requests the start again, and by then the topic has more records: those in between would be skipped."""
     fill(topic, {0: 10})
     seen = []
@@ -75,12 +87,20 @@ def test_a_stream_from_the_latest_offsets_loses_nothing_when_its_first_batch_is_
                 raise RuntimeError("this batch fails")
             seen.extend(rows)
 
-        reader = spark.readStream.format("lowtide").option("kafka.bootstrap.servers", lowtide.bootstrap).option("subscribe", topic)
+        reader = (
+            spark.readStream.format("lowtide")
+            .option("kafka.bootstrap.servers", lowtide.bootstrap)
+            .option("subscribe", topic)
+        )
         reader = reader.option("minOffsetsPerTrigger", 1)
-        return reader.load().writeStream.foreachBatch(each).option("checkpointLocation", str(tmp_path / "latest")).start()
+        return (
+            reader.load().writeStream.foreachBatch(each).option("checkpointLocation", str(tmp_path / "latest")).start()
+        )
 
     query = start(fails=True)
-    until(lambda: (tmp_path / "latest/offsets/0").exists() or query.exception() is not None, "the first batch is planned")
+    until(
+        lambda: (tmp_path / "latest/offsets/0").exists() or query.exception() is not None, "the first batch is planned"
+    )
     fill(topic, {0: 5})
     until(lambda: query.exception() is not None, "the batch fails")
     assert "this batch fails" in str(query.exception())
@@ -112,15 +132,23 @@ def test_deleted_records_end_the_query_before_it_reads_or_are_skipped(run, topic
     assert len(run(topic, startingOffsets="earliest")[0]) == 8
     fill(topic, {0: 4})
     delete_to(lowtide.bootstrap, topic, {0: 6})
-    with pytest.raises(PySparkException, match=f"records of {topic}-0 from offset 4 to 5 are gone before they were read"):
+    with pytest.raises(
+        PySparkException, match=f"records of {topic}-0 from offset 4 to 5 are gone before they were read"
+    ):
         run(topic, startingOffsets="earliest")
     assert run(topic, startingOffsets="earliest", failOnDataLoss="false") == [[(0, 6), (0, 7)]]
 
 
 def test_a_query_waits_until_there_is_enough_or_it_is_late(spark, lowtide, topic, fill, tmp_path):
     seen = []
-    reader = spark.readStream.format("lowtide").option("kafka.bootstrap.servers", lowtide.bootstrap).option("subscribe", topic)
-    reader = reader.option("startingOffsets", "earliest").option("minOffsetsPerTrigger", 5).option("maxTriggerDelay", "1h")
+    reader = (
+        spark.readStream.format("lowtide")
+        .option("kafka.bootstrap.servers", lowtide.bootstrap)
+        .option("subscribe", topic)
+    )
+    reader = (
+        reader.option("startingOffsets", "earliest").option("minOffsetsPerTrigger", 5).option("maxTriggerDelay", "1h")
+    )
     fill(topic, {0: 1})
     query = (
         reader.load()

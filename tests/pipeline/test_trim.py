@@ -18,7 +18,9 @@ def begins(lowtide):
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer({"bootstrap.servers": lowtide.bootstrap, "group.id": "looks"})
-    yield lambda topic: [consumer.get_watermark_offsets(TopicPartition(topic, one), 30, cached=False)[0] for one in (0, 1)]
+    yield lambda topic: [
+        consumer.get_watermark_offsets(TopicPartition(topic, one), 30, cached=False)[0] for one in (0, 1)
+    ]
     consumer.close()
 
 
@@ -54,7 +56,11 @@ def test_an_idle_query_trims_its_last_batch_if_it_is_eager(spark, lowtide, topic
     left = {}
     for mode in ("commit", "eager"):
         fill(topic, {0: 3})
-        reader = spark.readStream.format("lowtide").option("kafka.bootstrap.servers", lowtide.bootstrap).option("subscribe", topic)
+        reader = (
+            spark.readStream.format("lowtide")
+            .option("kafka.bootstrap.servers", lowtide.bootstrap)
+            .option("subscribe", topic)
+        )
         reader = reader.option("startingOffsets", "earliest").option("trim", mode).option("trimInterval", "10ms")
         seen = []
         writer = reader.load().writeStream.foreachBatch(lambda frame, _, seen=seen: seen.append(frame.count()))
@@ -114,7 +120,9 @@ def test_a_re_created_topic_is_neither_trimmed_nor_read(run, topic, fill, begins
     until(lambda: topic not in admin.list_topics(timeout=30).topics, "the topic is gone")
     make_topic(lowtide.bootstrap, topic, 2)
     fill(topic, {0: 9, 1: 9})
-    with pytest.raises(PySparkException, match=f"topic {topic} was deleted and created again since the query read it last"):
+    with pytest.raises(
+        PySparkException, match=f"topic {topic} was deleted and created again since the query read it last"
+    ):
         run(topic, trim="commit", **EARLIEST)
     assert begins(topic) == [0, 0]
     again = run(topic, trim="commit", failOnDataLoss="false", **EARLIEST)
@@ -124,7 +132,10 @@ def test_a_re_created_topic_is_neither_trimmed_nor_read(run, topic, fill, begins
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"trim": "commit"}, "option trim is 'commit': a delete takes everything below an offset, and this query doesn't read from the"),
+        (
+            {"trim": "commit"},
+            "option trim is 'commit': a delete takes everything below an offset, and this query doesn't read from the",
+        ),
         ({"trim": "always", **EARLIEST}, "option trim is 'always': allowed are off, commit, eager"),
         ({"trimLag": "5", **EARLIEST}, "option trimLag is '5': nothing is trimmed: trim is off"),
     ],

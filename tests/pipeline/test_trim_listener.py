@@ -19,7 +19,11 @@ def started(spark, lowtide, tmp_path):
     """`started(name, topic)`: a query that reads available records, and then ends."""
 
     def started(name: str, topic: str) -> None:
-        reader = spark.readStream.format("lowtide").option("kafka.bootstrap.servers", lowtide.bootstrap).option("subscribe", topic)
+        reader = (
+            spark.readStream.format("lowtide")
+            .option("kafka.bootstrap.servers", lowtide.bootstrap)
+            .option("subscribe", topic)
+        )
         writer = reader.option("startingOffsets", "earliest").load().writeStream.format("noop").queryName(name)
         run_to_its_end(writer.option("checkpointLocation", str(tmp_path / name)).trigger(availableNow=True))
 
@@ -87,5 +91,12 @@ def test_readers_of_two_topics_of_one_name_do_not_trim_either():
 def test_ends_of_other_sources_are_ignored():
     from lowtide.pipeline.trim_listener import parse_ends
 
-    texts = ['{"t": {"0": 5}}', '{"logOffset": 3}', "7", "-", "", '{"t": {"0": 4, "1": 2}, "@topicIds": {"t": "AAAAAAAAAAAAAAAAAAAAAQ"}}']
+    texts = [
+        '{"t": {"0": 5}}',
+        '{"logOffset": 3}',
+        "7",
+        "-",
+        "",
+        '{"t": {"0": 4, "1": 2}, "@topicIds": {"t": "AAAAAAAAAAAAAAAAAAAAAQ"}}',
+    ]
     assert parse_ends(texts) == Consumed({T0: 4, T1: 2}, {"t": bytes(15) + b"\1"})

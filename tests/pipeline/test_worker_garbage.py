@@ -31,5 +31,8 @@ def test_the_first_task_of_a_worker_leaves_imports_out_of_garbage_collection(fro
 
 
 def test_a_task_without_anything_to_read_changes_nothing(frozen):
-    assert list(batch_reader.read_range(ClientSettings.of({"bootstrap.servers": "127.0.0.1:9"}), FetchSettings(), None)) == []
+    assert (
+        list(batch_reader.read_range(ClientSettings.of({"bootstrap.servers": "127.0.0.1:9"}), FetchSettings(), None))
+        == []
+    )
     assert frozen == []

@@ -68,7 +68,9 @@ def test_a_column_selects_the_topic_and_an_option_overrides_it(spark, lowtide, l
 
 def test_a_column_selects_the_partition_and_null_leaves_it_to_the_key(spark, lowtide, topic):
     frame = spark.range(100).selectExpr(
-        "concat('k', id) as key", "cast(id as string) as value", "if(id % 2 = 0, cast(id / 2 % 2 as int), null) as partition"
+        "concat('k', id) as key",
+        "cast(id as string) as value",
+        "if(id % 2 = 0, cast(id / 2 % 2 as int), null) as partition",
     )
     save(frame, lowtide.bootstrap, topic=topic)
     for record in records(lowtide.bootstrap, topic):
@@ -84,11 +86,18 @@ def test_keys_keep_their_order_and_rows_without_a_key_reach_all_partitions(spark
         assert last.get(record.key, -1) < int(record.value)
         last[record.key] = int(record.value)
     make_topic(lowtide.bootstrap, f"{topic}-free", 3)
-    save(spark.range(3000).selectExpr("repeat('x', 1000) as value"), lowtide.bootstrap, topic=f"{topic}-free", kafka__batch__size=20_000)
+    save(
+        spark.range(3000).selectExpr("repeat('x', 1000) as value"),
+        lowtide.bootstrap,
+        topic=f"{topic}-free",
+        kafka__batch__size=20_000,
+    )
     found = Counter(record.partition for record in records(lowtide.bootstrap, f"{topic}-free"))
     assert sorted(found) == [0, 1, 2]
     assert min(found.values()) > 500
-    assert max(header.record_count for header in batches(lowtide.data_directory, f"{topic}-free")) >= 15, "rows fill batches"
+    assert max(header.record_count for header in batches(lowtide.data_directory, f"{topic}-free")) >= 15, (
+        "rows fill batches"
+    )
 
 
 @pytest.mark.parametrize(
@@ -98,13 +107,37 @@ def test_keys_keep_their_order_and_rows_without_a_key_reach_all_partitions(spark
         ("cast(id as string) as value", {}, "topic option required when no 'topic' attribute is present"),
         ("id as value", {"topic": "t"}, "value must be string or binary, but is bigint: cast it"),
         ("'v' as value, id as partition", {"topic": "t"}, "partition must be int, but is bigint"),
-        ("'v' as value, array('h') as headers", {"topic": "t"}, "headers must be array<struct<key:string,value:binary>>"),
-        ("'v' as value", {"topic": "t", "kafka.acks": "1"}, "kafka.acks is '1': this sink always waits for all in-sync replicas"),
-        ("'v' as value", {"topic": "t", "kafka.compression.type": "lzma"}, "kafka.compression.type is 'lzma': allowed are none, gzip"),
-        ("'v' as value", {"topic": "t", "kafka.value.serializer": "x"}, "kafka.value.serializer can't be set: the column value is written"),
-        ("'v' as value", {"topic": "t", "topics": "u"}, "option topics is 'u': there is no such option; is topic meant?"),
+        (
+            "'v' as value, array('h') as headers",
+            {"topic": "t"},
+            "headers must be array<struct<key:string,value:binary>>",
+        ),
+        (
+            "'v' as value",
+            {"topic": "t", "kafka.acks": "1"},
+            "kafka.acks is '1': this sink always waits for all in-sync replicas",
+        ),
+        (
+            "'v' as value",
+            {"topic": "t", "kafka.compression.type": "lzma"},
+            "kafka.compression.type is 'lzma': allowed are none, gzip",
+        ),
+        (
+            "'v' as value",
+            {"topic": "t", "kafka.value.serializer": "x"},
+            "kafka.value.serializer can't be set: the column value is written",
+        ),
+        (
+            "'v' as value",
+            {"topic": "t", "topics": "u"},
+            "option topics is 'u': there is no such option; is topic meant?",
+        ),
         ("cast(null as string) as topic, 'v' as value", {}, "null topic present in the data"),
-        ("'v' as value, 7 as partition", {"topic": "TOPIC"}, r"partition 7 of row 0: topic \S+ has the partitions 0 to 1"),
+        (
+            "'v' as value, 7 as partition",
+            {"topic": "TOPIC"},
+            r"partition 7 of row 0: topic \S+ has the partitions 0 to 1",
+        ),
     ],
 )
 def test_what_cannot_be_written_is_named(spark, lowtide, topic, columns, options, message):
@@ -126,7 +159,9 @@ def test_a_row_larger_than_a_batch_is_sent_alone_and_one_above_the_topic_s_limit
     frame = spark.sql("select repeat('x', if(id = 3, 900000, 10)) as value from range(0, 10, 1, 1)")
     save(frame, lowtide.bootstrap, topic=topic)
     assert sorted(len(record.value) for record in records(lowtide.bootstrap, topic)) == [10] * 9 + [900_000]
-    with pytest.raises(Exception, match=rf"{topic}-[01] refused a record \(20000\d\d bytes\) with MESSAGE_TOO_LARGE.*max.message.bytes"):
+    with pytest.raises(
+        Exception, match=rf"{topic}-[01] refused a record \(20000\d\d bytes\) with MESSAGE_TOO_LARGE.*max.message.bytes"
+    ):
         save(spark.sql("select repeat('x', 2000000) as value"), lowtide.bootstrap, topic=topic)
 
 
@@ -146,7 +181,11 @@ def test_a_stream_writes_each_micro_batch(spark, lowtide, topic, tmp_path: Path)
 
     def run() -> None:
         lines = spark.readStream.format("text").load(str(source))
-        writer = lines.writeStream.format("lowtide").option("kafka.bootstrap.servers", lowtide.bootstrap).option("topic", topic)
+        writer = (
+            lines.writeStream.format("lowtide")
+            .option("kafka.bootstrap.servers", lowtide.bootstrap)
+            .option("topic", topic)
+        )
         query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
         assert query.awaitTermination(int(LIMIT_S))
         assert query.exception() is None

@@ -25,14 +25,18 @@ class Found(NamedTuple):
 
 def records(bootstrap: str, topic: str) -> list[Found]:
     """All records, by partition, in order."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "test", "enable.auto.commit": False, "auto.offset.reset": "error"})
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "test", "enable.auto.commit": False, "auto.offset.reset": "error"}
+    )
     try:
         partitions = sorted(consumer.list_topics(topic, timeout=LIMIT_S).topics[topic].partitions)
         bounds = {
             partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=LIMIT_S, cached=False)
             for partition in partitions
         }
-        consumer.assign([TopicPartition(topic, partition, start) for partition, (start, end) in bounds.items() if start < end])
+        consumer.assign(
+            [TopicPartition(topic, partition, start) for partition, (start, end) in bounds.items() if start < end]
+        )
         left = sum(end - start for start, end in bounds.values())
         found: list[Found] = []
         deadline = time.monotonic() + LIMIT_S

@@ -36,7 +36,9 @@ def missing(kind: str) -> str | None:
         return "there is no /dev/fuse or no /dev/loop-control"
     if importlib.util.find_spec("mfusepy") is None or ctypes.util.find_library("fuse3") is None:
         return "mfusepy or libfuse3 isn't installed"
-    tools = [tool for tool in (_MAKE[kind][0], "losetup", "mount", "umount", "fusermount3") if shutil.which(tool) is None]
+    tools = [
+        tool for tool in (_MAKE[kind][0], "losetup", "mount", "umount", "fusermount3") if shutil.which(tool) is None
+    ]
     return f"{', '.join(tools)} can't be found" if tools else None
 
 
@@ -69,7 +71,14 @@ class PoweredDisk:
     def switch_on(self) -> None:
         """The file system recovers, and is there."""
         self._lives += 1
-        words = [sys.executable, "-m", "tests.power.fuse_disk", str(self._image), str(self._fuse), f"{self._seed} {self._lives}"]
+        words = [
+            sys.executable,
+            "-m",
+            "tests.power.fuse_disk",
+            str(self._image),
+            str(self._fuse),
+            f"{self._seed} {self._lives}",
+        ]
         words.append(str(UNIT_BYTES[self._kind]))
         self._server = subprocess.Popen(words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         file = self._fuse / "disk"

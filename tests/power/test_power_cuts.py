@@ -1,8 +1,9 @@
-"""A broker whose machine loses its power at any moment loses nothing that was promised to be on the disk. Real file systems.
+"""A broker whose machine loses its power at any moment loses nothing that was promised to be on the disk.
 
-The process ends, the page cache is gone, and of what the disk hadn't flushed any part is left (`volatile_disk`). Then the file system
-recovers, the broker starts, and everything is read back: acknowledged records of topics with `flush.messages=1`, and every acknowledged
-delete, also of topics that lose records. Run by `make power-cuts`, as root: CUTS=500 SEED=7.
+Real file systems. The process ends, the page cache is gone, and of what the disk hadn't flushed any part is left
+(`volatile_disk`). Then the file system recovers, the broker starts, and everything is read back: acknowledged records
+of topics with `flush.messages=1`, and every acknowledged delete, also of topics that lose records. Run by `make
+power-cuts`, as root: CUTS=500 SEED=7.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ SEED = int(os.environ.get("SEED", "7"))
 KINDS = ("ext4", "xfs")
 FLUSHED = {"flush.messages": "1"}
 TOPICS = {
-    "removed-at-once": {"internal.segment.bytes": "4000", "index.interval.bytes": "500", "file.delete.delay.ms": "0"} | FLUSHED,
+    "removed-at-once": {"internal.segment.bytes": "4000", "index.interval.bytes": "500", "file.delete.delay.ms": "0"}
+    | FLUSHED,
     "removed-later": {"internal.segment.bytes": "9000"} | FLUSHED,
     "punched": FLUSHED,
     "unflushed": {"internal.segment.bytes": "9000"},
@@ -43,7 +45,10 @@ class CutBroker(LoadedBroker):
         self.disk = disk
 
     def cut(self) -> None:
-        """The power goes, and comes back. Some of what is in the page cache has reached the disk's cache before, as it does in time."""
+        """The power goes, and comes back.
+
+        Some of what is in the page cache has reached the disk's cache before, as it does in time.
+        """
         share = self.random.choice((0.0, 0.3, 1.0))
         for path in sorted(self.disk.path.rglob("*")):
             if path.is_file() and self.random.random() < share:
@@ -59,7 +64,9 @@ class CutBroker(LoadedBroker):
             if load.topic == "unflushed":
                 row = ListOffsetsPartition(partition_index=load.partition, timestamp=LATEST)
                 topic = ListOffsetsTopic(name=load.topic, partitions=[row])
-                answer = await client.request(ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[topic]), LIST_OFFSETS_VERSION)
+                answer = await client.request(
+                    ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[topic]), LIST_OFFSETS_VERSION
+                )
                 load.history.on_records_may_be_lost(answer.topics[0].partitions[0].offset)
         client.close()
 

@@ -1,8 +1,8 @@
-"""A disk with a cache that isn't durable: what was written since the last flush may be lost, in part and in any order. Plain code.
+"""A disk with a cache that isn't durable: what was written since the last flush may be lost, in part and in any order.
 
-What a device promises, and Linux relies on: when it has answered a flush, everything is durable whose write it had answered before. Of
-what was written since, a power cut leaves any part: a unit (a physical sector, of 512 bytes or 4 KiB) has one of the contents that it
-was given since the flush, or the one before. A unit is never torn.
+Plain code. What a device promises, and Linux relies on: when it has answered a flush, everything is durable whose write
+it had answered before. Of what was written since, a power cut leaves any part: a unit (a physical sector, of 512 bytes
+or 4 KiB) has one of the contents that it was given since the flush, or the one before. A unit is never torn.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ CHANCES = (0.0, 0.2, 0.5, 0.8, 1.0)
 
 
 class VolatileDisk:
-    """The contents of one image file, and what was written to it since the last flush. Offsets and lengths are multiples of 512."""
+    """The contents of one image file, and what was written to it since the last flush.
+
+    Offsets and lengths are multiples of 512.
+    """
 
     def __init__(self, image: str, chance: random.Random, *, unit: int = SECTOR) -> None:
         """`unit` bytes are never torn; a multiple of 512."""
@@ -63,7 +66,10 @@ class VolatileDisk:
         self.flushes += 1
 
     def cut(self) -> tuple[int, int]:
-        """The power goes. Returns how many units weren't flushed, and how many of them have a new content all the same."""
+        """The power goes.
+
+        Returns how many units weren't flushed, and how many of them have a new content all the same.
+        """
         self.is_cut = True
         share = 0.0 if self.lies else self._random.choice(CHANCES)
         kept = 0

@@ -158,7 +158,10 @@ def states(moments: list[Moment], seed: int, each: int = 1) -> Iterator[tuple[st
 
 
 def start_on(seed: int, moment: Moment, power_cut: Random | None) -> Counter[str]:
-    """Start a broker on a crash state. Returns what became of unsynced changes. Errors: HistoryError if a promise is broken."""
+    """Start a broker on a crash state.
+
+    Returns what became of unsynced changes. Errors: HistoryError if a promise is broken.
+    """
     with closing(CheckedLoop(seed)) as loop:
         run = RestartedRun(loop, seed, flush_each_append=seed % 2 == 1)
         run.restore(moment, power_cut)

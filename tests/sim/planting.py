@@ -1,11 +1,12 @@
 """How tests look for a bug that they have planted: by the promise that it breaks, and by no other failure.
 
-A plant that breaks the program in another way, or breaks another promise, would otherwise count as found, though the checker that it is
-meant for sees nothing.
+A plant that breaks the program in another way, or breaks another promise, would otherwise count as found, though the
+checker that it is meant for sees nothing.
 
 `make plants` sets `PLANT_FIRST_SEEDS`: the same tests then count the seeds until the bug is found, from each of these first seeds, and add
-a line to `planted.jsonl` for each, from which `docs/evidence.md` is made. A search that has a line is not repeated; one that found nothing
-continues where it ended, if `PLANT_SEEDS` asks for more seeds. Of several lines of a search the last counts.
+a line to `planted.jsonl` for each, from which `docs/evidence.md` is made. A search that has a line is not repeated; one
+that found nothing continues where it ended, if `PLANT_SEEDS` asks for more seeds. Of several lines of a search the last
+counts.
 """
 
 from __future__ import annotations
@@ -83,7 +84,9 @@ def measure(expected: str, simulate: Callable[[int], object]) -> None:
             continue
         counts = range(1 if before is None else before.searched + 1, SEARCHED_MAX + 1)
         seeds = next((count for count in counts if is_found(expected, simulate, first + count - 1)), None)
-        line = Try(plant=plant, expected=expected, first=first, searched=SEARCHED_MAX if seeds is None else seeds, seeds=seeds)
+        line = Try(
+            plant=plant, expected=expected, first=first, searched=SEARCHED_MAX if seeds is None else seeds, seeds=seeds
+        )
         with LEDGER.open("ab") as file:
             file.write(msgspec.json.encode(line) + b"\n")
     pytest.skip("it was counted how many seeds it takes")

@@ -35,7 +35,13 @@ async def leader_of(cluster: ShareCluster, partition: int) -> int:
                 answer = await client.request(MetadataRequest(topics=None, allow_auto_topic_creation=False), 12)
             except ConnectionLostError:
                 continue
-            rows = [row for topic in answer.topics if topic.name == "t" for row in topic.partitions if row.partition_index == partition]
+            rows = [
+                row
+                for topic in answer.topics
+                if topic.name == "t"
+                for row in topic.partitions
+                if row.partition_index == partition
+            ]
             leader = rows[0].leader_id if rows else -1
             if leader in cluster.clients and not cluster.clients[leader].lost:
                 return int(leader)
@@ -56,7 +62,10 @@ async def produce(cluster: ShareCluster, partition: int, values: list[bytes]) ->
 
 def batches(*ranges: tuple[int, int, int]) -> list[ShareAcknowledgementBatch]:
     """Acknowledgements: first offset, last offset, type."""
-    return [ShareAcknowledgementBatch(first_offset=first, last_offset=last, acknowledge_types=[kind]) for first, last, kind in ranges]
+    return [
+        ShareAcknowledgementBatch(first_offset=first, last_offset=last, acknowledge_types=[kind])
+        for first, last, kind in ranges
+    ]
 
 
 class ShareMember:
@@ -74,9 +83,16 @@ class ShareMember:
     def _request(self, acknowledged: list[ShareAcknowledgementBatch], options: dict[str, Any]) -> ShareFetchRequest:
         rows = [ShareFetchPartition(partition_index=self.partition, acknowledgement_batches=acknowledged)]
         names = {"max_wait_ms": 1_000, "min_bytes": 1, "max_records": 500, "batch_size": 500} | options
-        topics = [ShareFetchTopic(topic_id=self.cluster.topic_id, partitions=rows)] if not self.epoch or acknowledged else []
+        topics = (
+            [ShareFetchTopic(topic_id=self.cluster.topic_id, partitions=rows)] if not self.epoch or acknowledged else []
+        )
         return ShareFetchRequest(
-            group_id="g", member_id=self.name, share_session_epoch=self.epoch, topics=topics, forgotten_topics_data=[], **names
+            group_id="g",
+            member_id=self.name,
+            share_session_epoch=self.epoch,
+            topics=topics,
+            forgotten_topics_data=[],
+            **names,
         )
 
     async def fetch(self, *acknowledged: tuple[int, int, int], **options: Any) -> Any:
@@ -108,7 +124,9 @@ class ShareMember:
 
     async def acknowledge(self, *acknowledged: tuple[int, int, int], epoch: int | None = None) -> Any:
         """The answer to a ShareAcknowledge."""
-        rows = [ShareAcknowledgePartition(partition_index=self.partition, acknowledgement_batches=batches(*acknowledged))]
+        rows = [
+            ShareAcknowledgePartition(partition_index=self.partition, acknowledgement_batches=batches(*acknowledged))
+        ]
         request = ShareAcknowledgeRequest(
             group_id="g",
             member_id=self.name,

@@ -33,9 +33,14 @@ def test_what_an_unclean_election_loses_is_reported_and_the_replicas_are_equal_a
     lost = []
     for seed in range(40):
         cluster = simulate_cluster(seed, unclean=True)
-        if cluster.effects["unclean election that lost records"] and cluster.effects["unclean election that took deletes back"]:
+        if (
+            cluster.effects["unclean election that lost records"]
+            and cluster.effects["unclean election that took deletes back"]
+        ):
             topic = cluster.shared.image.topics["sim"]
-            committed = [cluster.invariants.promises.committed(topic.topic_id, number) for number in range(len(topic.partitions))]
+            committed = [
+                cluster.invariants.promises.committed(topic.topic_id, number) for number in range(len(topic.partitions))
+            ]
             assert all(one.batches and not one.is_void for one in committed)
             lost.append(seed)
             break

@@ -84,7 +84,9 @@ def asks_no_leader_that_stops(patch: Patch) -> None:
 
     def is_live(self: Any, broker_id: int, follower: Any, image: Any, now_ms: int) -> bool:
         broker = image.brokers.get(broker_id)
-        return original(self, broker_id, follower, image, now_ms) and not (broker is not None and broker.in_controlled_shutdown)
+        return original(self, broker_id, follower, image, now_ms) and not (
+            broker is not None and broker.in_controlled_shutdown
+        )
 
     patch.setattr(Leadership, "is_live", is_live)
 

@@ -135,7 +135,11 @@ def answered_before_it_is_kept(patch: Patch) -> None:
     """A member receives its partitions before another coordinator would have them."""
 
     def heartbeat(self: Any, request: Any, client: Any, reply: Any, effects: Any) -> None:
-        patch.setattr(type(effects), "answer_when_committed", lambda effects, reply, response, _failed: effects.answer(reply, response))
+        patch.setattr(
+            type(effects),
+            "answer_when_committed",
+            lambda effects, reply, response, _failed: effects.answer(reply, response),
+        )
         try:
             original(self, request, client, reply, effects)
         finally:
@@ -181,7 +185,13 @@ PLANTS: Final = [
 """Each with what it violates, and the seed to begin with: one that finds it soon."""
 
 
-@pytest.mark.parametrize(("plant", "expected", "first_seed"), PLANTS, ids=lambda value: getattr(value, "__name__", str(value)))
+@pytest.mark.parametrize(
+    ("plant", "expected", "first_seed"), PLANTS, ids=lambda value: getattr(value, "__name__", str(value))
+)
 def test_is_found(plant: Callable[[Patch], None], expected: str, first_seed: int, monkeypatch: Patch) -> None:
     plant(monkeypatch)
-    find(expected, lambda seed: simulate_cluster(seed, kinds=("consumers",)), range(first_seed, first_seed + MAXIMUM_SEEDS))
+    find(
+        expected,
+        lambda seed: simulate_cluster(seed, kinds=("consumers",)),
+        range(first_seed, first_seed + MAXIMUM_SEEDS),
+    )

@@ -105,7 +105,9 @@ def any_generation_commits(patch: Patch) -> None:
     original = classic_groups.check_commit
 
     def check(group: Any, member_id: str, instance: Any, generation_id: int, **options: bool) -> ErrorCode:
-        return original(group, member_id, instance, group.generation_id if generation_id >= 0 else generation_id, **options)
+        return original(
+            group, member_id, instance, group.generation_id if generation_id >= 0 else generation_id, **options
+        )
 
     patch.setattr(classic_groups, "check_commit", check)
 
@@ -186,7 +188,9 @@ def unstable_offsets_are_told(patch: Patch) -> None:
 def offsets_of_aborted_ones_count(patch: Patch) -> None:
     """Offsets in a transaction are kept for any end of it."""
     original = CommittedOffsets.end_transaction
-    patch.setattr(CommittedOffsets, "end_transaction", lambda self, producer_id, **_: original(self, producer_id, is_commit=True))
+    patch.setattr(
+        CommittedOffsets, "end_transaction", lambda self, producer_id, **_: original(self, producer_id, is_commit=True)
+    )
 
 
 def markers_before_the_end_is_committed(patch: Patch) -> None:
@@ -236,7 +240,9 @@ def any_epoch_ends(patch: Patch) -> None:
 
     def end(self: Any, transactional_id: str, identity: Any, **values: Any) -> None:
         known = self.transactions.get(transactional_id)
-        original(self, transactional_id, identity if known is None else (known.producer_id, known.producer_epoch), **values)
+        original(
+            self, transactional_id, identity if known is None else (known.producer_id, known.producer_epoch), **values
+        )
 
     patch.setattr(Transactions, "end", end)
 
@@ -308,9 +314,15 @@ AIMED: Final[dict[object, tuple[str, ...]]] = {
 """The faults that can show a bug that is rare among all others: unflushed records, and records that only the leader has."""
 
 
-@pytest.mark.parametrize(("plant", "expected", "kind", "first_seed"), PLANTS, ids=lambda value: getattr(value, "__name__", str(value)))
-def test_is_found(plant: Callable[[Patch], None], expected: str, kind: str, first_seed: int, monkeypatch: Patch) -> None:
+@pytest.mark.parametrize(
+    ("plant", "expected", "kind", "first_seed"), PLANTS, ids=lambda value: getattr(value, "__name__", str(value))
+)
+def test_is_found(
+    plant: Callable[[Patch], None], expected: str, kind: str, first_seed: int, monkeypatch: Patch
+) -> None:
     plant(monkeypatch)
     find(
-        expected, lambda seed: simulate_cluster(seed, kinds=(kind,), faults=AIMED.get(plant)), range(first_seed, first_seed + MAXIMUM_SEEDS)
+        expected,
+        lambda seed: simulate_cluster(seed, kinds=(kind,), faults=AIMED.get(plant)),
+        range(first_seed, first_seed + MAXIMUM_SEEDS),
     )

@@ -134,8 +134,12 @@ PLANTS: Final = [
 """Each with what it violates, the faults that strike, and the seed to begin with: one that finds it soon."""
 
 
-@pytest.mark.parametrize(("plant", "expected", "faults", "first_seed"), PLANTS, ids=lambda value: getattr(value, "__name__", ""))
-def test_is_found(plant: Callable[[Patch], None], expected: str, faults: tuple[str, ...], first_seed: int, monkeypatch: Patch) -> None:
+@pytest.mark.parametrize(
+    ("plant", "expected", "faults", "first_seed"), PLANTS, ids=lambda value: getattr(value, "__name__", "")
+)
+def test_is_found(
+    plant: Callable[[Patch], None], expected: str, faults: tuple[str, ...], first_seed: int, monkeypatch: Patch
+) -> None:
     plant(monkeypatch)
     kinds = ("partitions", "compaction") if faults is COMPACTING else ("partitions",)
     erases = plant is an_erasure_takes_a_record_that_is_kept

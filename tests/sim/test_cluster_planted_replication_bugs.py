@@ -152,7 +152,10 @@ def who_is_too_slow_joins(patch: Patch) -> None:
 
 
 def joins_below_the_epoch_start(patch: Patch) -> None:
-    """A follower joins that has reached the high watermark, which a new leader doesn't know yet. (Nor is it caught up: that would do.)"""
+    """A follower joins that has reached the high watermark, which a new leader doesn't know yet.
+
+    (Nor is it caught up: that would do.)
+    """
     original = in_sync_replicas.may_join
 
     def may_join(led: Any, broker_id: int, one: Any, image: Any, now_ms: int) -> bool:
@@ -174,7 +177,9 @@ def a_fetch_counts_for_the_registration_that_is_known(patch: Patch) -> None:
         return fetch if epoch is None else msgspec.structs.replace(fetch, broker_epoch=epoch)
 
     patch.setattr(Leadership, "check_fetch", lambda self, fetch, image: check(self, known(fetch, image), image))
-    patch.setattr(Leadership, "note_fetch", lambda self, fetch, image, now_ms: note(self, known(fetch, image), image, now_ms))
+    patch.setattr(
+        Leadership, "note_fetch", lambda self, fetch, image, now_ms: note(self, known(fetch, image), image, now_ms)
+    )
 
 
 def isr_changes_do_not_compare_the_record(patch: Patch) -> None:
@@ -212,7 +217,12 @@ def a_leader_that_has_restarted_stays(patch: Patch) -> None:
     """The registration of a leader isn't looked at: one that died and is back counts as the one that was elected."""
 
     def is_well(partition: Any, steady: Any) -> bool:
-        return partition.leader in partition.isr and partition.leader in steady and not partition.adding and not partition.removing
+        return (
+            partition.leader in partition.isr
+            and partition.leader in steady
+            and not partition.adding
+            and not partition.removing
+        )
 
     _everywhere(patch, "is_well", elections.is_well, is_well)
 
@@ -429,7 +439,9 @@ def run(plant: tuple[Any, ...], seed: int) -> object:
     """One seed for one of these."""
     kinds = plant[2]
     aimed = AIMED.get(plant[0])
-    return simulate_cluster(seed, kinds=kinds[:1], faults=aimed, strikes=aimed and AIMED_STRIKES, pipelines=kinds is PIPELINES)
+    return simulate_cluster(
+        seed, kinds=kinds[:1], faults=aimed, strikes=aimed and AIMED_STRIKES, pipelines=kinds is PIPELINES
+    )
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant[0].__name__)

@@ -17,7 +17,13 @@ from lowtide.broker.retention import cleaner
 from lowtide.broker.retention.cleaner import Cleaner
 from lowtide.broker.retention.log_retention import Retention
 from lowtide.protocol.batch_building import assemble_batch, build_batch
-from lowtide.protocol.records import DELETE_HORIZON_BIT, RECORD_BATCH_OVERHEAD, iterate_records, read_batch_header, read_varint
+from lowtide.protocol.records import (
+    DELETE_HORIZON_BIT,
+    RECORD_BATCH_OVERHEAD,
+    iterate_records,
+    read_batch_header,
+    read_varint,
+)
 from lowtide.simulation.cluster_simulation import simulate_cluster
 from lowtide.storage.compaction import cleaning, compaction
 from lowtide.storage.log import retention_plan as retention
@@ -124,7 +130,9 @@ def the_first_of_what_stays_goes(patch: Patch) -> None:
         length, position = read_varint(records, 0)
         if header.record_count == 1:
             return batch
-        return assemble_batch(msgspec.structs.replace(header, record_count=header.record_count - 1), bytes(records[position + length :]))
+        return assemble_batch(
+            msgspec.structs.replace(header, record_count=header.record_count - 1), bytes(records[position + length :])
+        )
 
     with_less(patch, without_first)
 
@@ -171,9 +179,14 @@ def offsets_shift(patch: Patch) -> None:
     """A batch is rewritten with consecutive offsets."""
 
     def closed_up(header: Any, batch: bytes) -> bytes:
-        rows = [(record.timestamp, record.key, record.value, record.headers) for record in iterate_records(batch, max_bytes=1 << 20)]
+        rows = [
+            (record.timestamp, record.key, record.value, record.headers)
+            for record in iterate_records(batch, max_bytes=1 << 20)
+        ]
         moved = build_batch(rows)
-        changed = msgspec.structs.replace(header, base_timestamp=rows[0][0], attributes=header.attributes & ~DELETE_HORIZON_BIT)
+        changed = msgspec.structs.replace(
+            header, base_timestamp=rows[0][0], attributes=header.attributes & ~DELETE_HORIZON_BIT
+        )
         return assemble_batch(changed, moved[RECORD_BATCH_OVERHEAD:])
 
     with_less(patch, closed_up)
@@ -197,7 +210,11 @@ PLANTS: Final = [
 """Each with what it violates, what clients do, and the seed to begin with: one that finds it soon."""
 
 
-@pytest.mark.parametrize(("plant", "expected", "kind", "first_seed"), PLANTS, ids=lambda value: getattr(value, "__name__", str(value)))
-def test_is_found(plant: Callable[[Patch], None], expected: str, kind: str, first_seed: int, monkeypatch: Patch) -> None:
+@pytest.mark.parametrize(
+    ("plant", "expected", "kind", "first_seed"), PLANTS, ids=lambda value: getattr(value, "__name__", str(value))
+)
+def test_is_found(
+    plant: Callable[[Patch], None], expected: str, kind: str, first_seed: int, monkeypatch: Patch
+) -> None:
     plant(monkeypatch)
     find(expected, lambda seed: simulate_cluster(seed, kinds=(kind,)), range(first_seed, first_seed + MAXIMUM_SEEDS))

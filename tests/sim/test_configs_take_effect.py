@@ -14,7 +14,11 @@ from lowtide.broker.config.keys_topics import TOPIC_KEYS
 from lowtide.broker.config.resources import ResourceType
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from lowtide.protocol.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource, IncrementalAlterConfigsRequest
+from lowtide.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.simulation.broker_simulation import Simulation
 from lowtide.simulation.client import WireClient
@@ -34,7 +38,9 @@ FIELDS = [field.name for field in fields(LogConfig)]
 
 
 async def alter(client: WireClient, kind: ResourceType, name: str, *changes: tuple[str, str | None]) -> None:
-    configs = [AlterableConfig(name=key, config_operation=1 if text is None else 0, value=text) for key, text in changes]
+    configs = [
+        AlterableConfig(name=key, config_operation=1 if text is None else 0, value=text) for key, text in changes
+    ]
     resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
     answer = await client.request(IncrementalAlterConfigsRequest(resources=[resource], validate_only=False), 1)
     assert (answer.responses[0].error_code, answer.responses[0].error_message) == (0, None)
@@ -177,7 +183,12 @@ def test_connections_wait_above_the_rate_that_is_set_now() -> None:
 def test_no_key_that_can_be_set_is_left_out() -> None:
     """A new key that can be set while a broker runs needs a test that it takes effect."""
     of_logs = {key.broker_key for key in TOPIC_KEYS if key.name.replace(".", "_") in FIELDS}
-    elsewhere = {"max.connections", "max.connections.per.ip", "producer.id.expiration.ms", "log.retention.commitoffset.enable"}
+    elsewhere = {
+        "max.connections",
+        "max.connections.per.ip",
+        "producer.id.expiration.ms",
+        "log.retention.commitoffset.enable",
+    }
     elsewhere |= {
         "max.connections.per.ip.overrides",
         "max.connection.creation.rate",
@@ -186,6 +197,10 @@ def test_no_key_that_can_be_set_is_left_out() -> None:
         "log.cleaner.io.max.bytes.per.second",
     }
     elsewhere |= {"replica.alter.log.dirs.io.max.bytes.per.second"}
-    elsewhere |= {"leader.replication.throttled.rate", "follower.replication.throttled.rate", "unclean.leader.election.enable"}
+    elsewhere |= {
+        "leader.replication.throttled.rate",
+        "follower.replication.throttled.rate",
+        "unclean.leader.election.enable",
+    }
     without_effect = {name for name in DYNAMIC_KEYS if not BROKER_KEYS[name].enforced}
     assert DYNAMIC_KEYS - without_effect == (of_logs | elsewhere) - without_effect

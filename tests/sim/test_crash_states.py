@@ -1,6 +1,7 @@
 """Every crash state of recorded runs of one broker: `crash_states`. SEED=n looks at all states of that run.
 
-A failure names its seed and the state; the same seed gives the same states. `make campaign` goes through seeds without end.
+A failure names its seed and the state; the same seed gives the same states. `make campaign` goes through seeds without
+end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Every run that has violated an invariant once, with the faults that it took: none does any more. Campaigns add to them."""
+"""Every run that has violated an invariant once, with the faults that it took: none does any more.
+
+Campaigns add to them.
+"""
 
 from __future__ import annotations
 

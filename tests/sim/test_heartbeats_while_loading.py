@@ -26,7 +26,9 @@ class Member(ClassicConsumer):
     def __init__(self, coordinator: BrokerId | None, known: list[object]) -> None:
         """`known`: what the coordinator knows the group by when it is asked, and when it has answered."""
         client: Any = SimpleNamespace(name="classic", now_s=lambda: 4.9, note=lambda _what: None)
-        load = ConsumerGroupLoad("mixed", OwnedTopic("shared", 4, lambda: (ZERO_TOPIC_ID, 4)), lambda _name: client, Random(1), Counter())
+        load = ConsumerGroupLoad(
+            "mixed", OwnedTopic("shared", 4, lambda: (ZERO_TOPIC_ID, 4)), lambda _name: client, Random(1), Counter()
+        )
         looks = iter(known)
         load.known_at = lambda _broker_id: next(looks)
         super().__init__(load, client, Random(1), None)
@@ -47,7 +49,14 @@ class Member(ClassicConsumer):
         (COORDINATOR, [STATE, None], False),
         (None, [STATE], False),
     ],
-    ids=["loaded", "loading", "loads before it has answered", "loads again", "no coordinator any more", "not yet found"],
+    ids=[
+        "loaded",
+        "loading",
+        "loads before it has answered",
+        "loads again",
+        "no coordinator any more",
+        "not yet found",
+    ],
 )
 def test_a_member_has_something_by_a_heartbeat_only_where_the_group_is_known(
     coordinator: BrokerId | None, known: list[object], says_something: bool

@@ -1,6 +1,7 @@
 """Brokers that are asked to stop, while they neither fetch from the others nor see what the metadata store has.
 
-The others count such a broker out at once: deletes are acknowledged without it, others lead what it led. It may answer for seconds more.
+The others count such a broker out at once: deletes are acknowledged without it, others lead what it led. It may answer
+for seconds more.
 """
 
 from __future__ import annotations

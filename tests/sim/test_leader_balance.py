@@ -103,7 +103,9 @@ class World:
         """A record after the other, to the leader that the metadata name."""
         clients = [await WireClient.connect(*machine.address) for machine in self.machines]
         data = PartitionProduceData(index=number, records=RECORD)
-        request = ProduceRequest(acks=-1, timeout_ms=5000, topic_data=[TopicProduceData(name="t", partition_data=[data])])
+        request = ProduceRequest(
+            acks=-1, timeout_ms=5000, topic_data=[TopicProduceData(name="t", partition_data=[data])]
+        )
         while self.loop.time() < until_s:
             answer = await clients[self.leaders()[number] - 1].request(request, 9)
             code = answer.responses[0].partition_responses[0].error_code

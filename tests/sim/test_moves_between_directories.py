@@ -45,7 +45,11 @@ def test_no_promise_is_broken() -> None:
     effects = Counter[str]()
     for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
         effects += simulate_cluster(seed, faults=FAULTS, strikes=12, directories=DIRECTORIES).effects
-    kinds = ("move between directories", "kill during a move between directories", "move between directories after a start")
+    kinds = (
+        "move between directories",
+        "kill during a move between directories",
+        "move between directories after a start",
+    )
     assert SEEDS < ENOUGH or all(effects[kind] for kind in kinds), effects
 
 
@@ -68,17 +72,25 @@ def the_copy_need_not_be_on_the_disk(patch: Patch) -> None:
 
 def the_topic_of_a_copy_is_not_synced(patch: Patch) -> None:
     """The file that ties a folder to its topic is in memory only when both folders are there."""
-    patch.setattr(log_move, "Barrier", lambda *, files=(), directories=(): Barrier(files=files[1:], directories=directories))
+    patch.setattr(
+        log_move, "Barrier", lambda *, files=(), directories=(): Barrier(files=files[1:], directories=directories)
+    )
 
 
 def the_intent_is_not_synced(patch: Patch) -> None:
     """The copy takes the place before its source's folder says, on the disk, that it may."""
-    patch.setattr(log_move, "Barrier", lambda *, files=(), directories=(): Barrier(directories=() if files else directories))
+    patch.setattr(
+        log_move, "Barrier", lambda *, files=(), directories=(): Barrier(directories=() if files else directories)
+    )
 
 
 def the_name_of_a_moved_log_is_not_synced(patch: Patch) -> None:
     """The source goes before the copy has its name on the disk."""
-    patch.setattr(log_move, "Barrier", lambda *, files=(), directories=(): Barrier(files=files, directories=directories if files else ()))
+    patch.setattr(
+        log_move,
+        "Barrier",
+        lambda *, files=(), directories=(): Barrier(files=files, directories=directories if files else ()),
+    )
 
 
 def what_diverges_stays_in_the_copy(patch: Patch) -> None:
@@ -97,7 +109,7 @@ PLANTS: Final = [
 
 
 AIMED: Final[dict[object, tuple[str, ...]]] = {
-    what_diverges_stays_in_the_copy: ("moves between directories", "leaders die uncommitted", "leader move"),
+    what_diverges_stays_in_the_copy: ("moves between directories", "leaders die uncommitted", "leader move")
 }
 """What strikes, if not moves alone, whose brokers die as often as not."""
 

@@ -35,7 +35,12 @@ NAME, TOPIC = "x", "t"
 PARTITIONS = 6
 COORDINATOR, LEADER = 1, 2
 NONE, CONCURRENT = ErrorCode.NONE, ErrorCode.CONCURRENT_TRANSACTIONS
-COMES_AGAIN = {CONCURRENT, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
+COMES_AGAIN = {
+    CONCURRENT,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+}
 AN_ANSWER_S = 0.03
 """Enough for a request to the coordinator and its response, and less than the time for which requests are repeated."""
 
@@ -81,8 +86,15 @@ class Cluster:
         while not all(machine.state is State.UP for machine in self.machines):
             await asyncio.sleep(0.01)
         self.clients = {machine.broker_id: await WireClient.connect(*machine.address) for machine in self.machines}
-        for name, leader, partitions in ((TOPIC, LEADER, PARTITIONS), (GROUP_TOPIC, LEADER, 1), (TRANSACTION_TOPIC, COORDINATOR, 1)):
-            rows = [CreatableReplicaAssignment(partition_index=number, broker_ids=[leader, 3]) for number in range(partitions)]
+        for name, leader, partitions in (
+            (TOPIC, LEADER, PARTITIONS),
+            (GROUP_TOPIC, LEADER, 1),
+            (TRANSACTION_TOPIC, COORDINATOR, 1),
+        ):
+            rows = [
+                CreatableReplicaAssignment(partition_index=number, broker_ids=[leader, 3])
+                for number in range(partitions)
+            ]
             topic = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=rows, configs=[])
             answer = await self.clients[1].request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7)
             assert answer.topics[0].error_code == NONE
@@ -90,7 +102,9 @@ class Cluster:
             request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=[NAME])
             found = await self.clients[1].request(request, 4)
             assert found.coordinators[0].node_id == broker_id
-        answer = await self.settled(COORDINATOR, InitProducerIdRequest(transactional_id=NAME, transaction_timeout_ms=60_000), 4)
+        answer = await self.settled(
+            COORDINATOR, InitProducerIdRequest(transactional_id=NAME, transaction_timeout_ms=60_000), 4
+        )
         self.identity = (answer.producer_id, answer.producer_epoch)
 
     async def settled(self, broker_id: int, request: Any, version: int) -> Any:
@@ -105,12 +119,19 @@ class Cluster:
         """Send a batch to each, with its next sequence."""
         producer_id, epoch = self.identity
         batch = build_batch(
-            [(1, None, b"v", ())], producer_id=producer_id, producer_epoch=epoch, base_sequence=self.sequence, is_transactional=True
+            [(1, None, b"v", ())],
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=self.sequence,
+            is_transactional=True,
         )
         self.sequence += 1
         rows = [PartitionProduceData(index=number, records=batch) for number in partitions]
         request = ProduceRequest(
-            transactional_id=NAME, acks=-1, timeout_ms=5_000, topic_data=[TopicProduceData(name=TOPIC, partition_data=rows)]
+            transactional_id=NAME,
+            acks=-1,
+            timeout_ms=5_000,
+            topic_data=[TopicProduceData(name=TOPIC, partition_data=rows)],
         )
         sent = self.clients[LEADER].send(request, 12)
 
@@ -136,7 +157,9 @@ class Cluster:
         return answered()
 
     async def end(self, *, is_commit: bool) -> ErrorCode:
-        request = EndTxnRequest(transactional_id=NAME, producer_id=self.identity[0], producer_epoch=self.identity[1], committed=is_commit)
+        request = EndTxnRequest(
+            transactional_id=NAME, producer_id=self.identity[0], producer_epoch=self.identity[1], committed=is_commit
+        )
         answer = await self.clients[COORDINATOR].request(request, 5)
         if answer.error_code == NONE:
             self.identity, self.sequence = (answer.producer_id, answer.producer_epoch), 0

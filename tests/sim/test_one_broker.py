@@ -19,7 +19,9 @@ CHUNK = 20
 def seeds() -> list[range]:
     if "SEED" in os.environ:
         return [range(int(os.environ["SEED"]), int(os.environ["SEED"]) + 1)]
-    return [range(first, min(first + CHUNK, FIRST_SEED + SEEDS)) for first in range(FIRST_SEED, FIRST_SEED + SEEDS, CHUNK)]
+    return [
+        range(first, min(first + CHUNK, FIRST_SEED + SEEDS)) for first in range(FIRST_SEED, FIRST_SEED + SEEDS, CHUNK)
+    ]
 
 
 @pytest.mark.seeds

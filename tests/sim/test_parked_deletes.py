@@ -9,7 +9,9 @@ from lowtide.simulation.chronicle import Chronicle
 from lowtide.simulation.parked_deletes import ParkedDeletes
 
 LEADER, FOLLOWER, TOPIC_ID = 1, 3, b"t" * 16
-TOPIC: Any = SimpleNamespace(topic_id=TOPIC_ID, partitions=[SimpleNamespace(replicas=(LEADER, FOLLOWER), leader_epoch=0)])
+TOPIC: Any = SimpleNamespace(
+    topic_id=TOPIC_ID, partitions=[SimpleNamespace(replicas=(LEADER, FOLLOWER), leader_epoch=0)]
+)
 
 
 def leader_of(followers: dict[int, Any]) -> Any:
@@ -20,7 +22,9 @@ def leader_of(followers: dict[int, Any]) -> Any:
     clock = SimpleNamespace(monotonic_ms=lambda: 0)
     empty = SimpleNamespace(_purgatory=SimpleNamespace(_buckets={}))
     return SimpleNamespace(
-        replicas=SimpleNamespace(image=image, partitions={("t", 0): partition}, waiting=SimpleNamespace(deletes=empty, log_starts=empty)),
+        replicas=SimpleNamespace(
+            image=image, partitions={("t", 0): partition}, waiting=SimpleNamespace(deletes=empty, log_starts=empty)
+        ),
         _ports=SimpleNamespace(clock=clock),
     )
 

@@ -35,7 +35,9 @@ LOST: Final = "(was reached before|are missing between|instead of|has a wrong CR
 def new_names_are_not_synced(patch: Patch) -> None:
     """A flush syncs files, but not the folder in which a segment is new."""
     original = LogSync._barrier
-    patch.setattr(LogSync, "_barrier", lambda self, files: msgspec.structs.replace(original(self, files), directories=()))
+    patch.setattr(
+        LogSync, "_barrier", lambda self, files: msgspec.structs.replace(original(self, files), directories=())
+    )
 
 
 def a_segment_that_was_closed_is_not_synced(patch: Patch) -> None:

@@ -1,4 +1,7 @@
-"""Every planted bug patches something that exists. The searches for the bugs take too long for each run, and wouldn't say so in time."""
+"""Every planted bug patches something that exists.
+
+The searches for the bugs take too long for each run, and wouldn't say so in time.
+"""
 
 from __future__ import annotations
 

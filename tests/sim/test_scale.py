@@ -71,9 +71,14 @@ def test_a_rolling_restart_leaves_no_partition_without_a_leader(rolled: ScaleClu
 def test_a_restart_writes_each_of_its_partitions_twice(rolled: ScaleCluster) -> None:
     """Once for the leader and the ISR without the broker, and once for the ISR with it; few of the transactions are about anything else."""
     for stage in restarts_of(rolled):
-        of_broker = sum(stage.host == f"broker-{broker_id}" for _, _, state in rolled.partitions() for broker_id in state.replicas)
+        of_broker = sum(
+            stage.host == f"broker-{broker_id}" for _, _, state in rolled.partitions() for broker_id in state.replicas
+        )
         assert stage.keys_written[PARTITIONS] == 2 * of_broker
-        by_controller, by_leaders = -(-of_broker // STEP_PARTITIONS), len(rolled.machines) + -(-of_broker // BATCH_PARTITIONS)
+        by_controller, by_leaders = (
+            -(-of_broker // STEP_PARTITIONS),
+            len(rolled.machines) + -(-of_broker // BATCH_PARTITIONS),
+        )
         assert stage.transactions <= by_controller + by_leaders + OTHER_WRITES
 
 
@@ -103,7 +108,10 @@ def test_a_stage_counts_what_a_broker_answered_before_it_died() -> None:
 def test_restarts_are_summed_up(rolled: ScaleCluster) -> None:
     lines = lines_of_restarts(rolled.stages)
     transactions = [stage.transactions for stage in restarts_of(rolled)]
-    assert f"transactions: {min(transactions):.2f} to {max(transactions):.2f}, {sum(transactions):.1f} in 5 restarts" in lines
+    assert (
+        f"transactions: {min(transactions):.2f} to {max(transactions):.2f}, {sum(transactions):.1f} in 5 restarts"
+        in lines
+    )
     assert not lines_of_restarts(rolled.stages[:2])
 
 

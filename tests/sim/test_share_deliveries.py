@@ -76,7 +76,9 @@ class Load:
 
     def is_busy(self) -> bool:
         """Whether records are left that can be processed, or can still be delivered."""
-        return bool(self.history.lacking(self.good)) or any(self.history.counts.get(record, 0) < self.limit for record in self.bad)
+        return bool(self.history.lacking(self.good)) or any(
+            self.history.counts.get(record, 0) < self.limit for record in self.bad
+        )
 
     async def kill_a_broker(self) -> None:
         await asyncio.sleep(self.random.uniform(1, 8))
@@ -152,7 +154,10 @@ class Consumer:
         return got
 
     async def process(self, client: WireClient, got: set[Record]) -> bool:
-        """Accept what can be processed. With a bad record all of it fails, in any way. Returns whether the member still lives."""
+        """Accept what can be processed.
+
+        With a bad record all of it fails, in any way. Returns whether the member still lives.
+        """
         load = self.load
         if not got & load.bad:
             await self.acknowledge(client, got, ACCEPT)
@@ -172,7 +177,8 @@ class Consumer:
     async def acknowledge(self, client: WireClient, got: set[Record], kind: int, epoch: int | None = None) -> None:
         rows = [
             ShareAcknowledgePartition(
-                partition_index=number, acknowledgement_batches=batches(*((at, at, kind) for _, at in sorted(got) if _ == number))
+                partition_index=number,
+                acknowledgement_batches=batches(*((at, at, kind) for _, at in sorted(got) if _ == number)),
             )
             for number in sorted({partition for partition, _ in got})
         ]
@@ -193,7 +199,9 @@ class Consumer:
             return
         errors = {row.partition_index: row.error_code for topic in answer.responses for row in topic.partitions}
         self.load.history.on_accepted(record for record in got if errors[record[0]] == NONE)
-        self.load.history.on_lost(record for record in got if errors[record[0]] not in (NONE, ErrorCode.INVALID_RECORD_STATE))
+        self.load.history.on_lost(
+            record for record in got if errors[record[0]] not in (NONE, ErrorCode.INVALID_RECORD_STATE)
+        )
 
 
 def simulate(seed: int, *, kills: bool | None = None) -> Load:

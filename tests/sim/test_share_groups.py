@@ -33,7 +33,9 @@ class Member:
 
     async def beat(self) -> Any:
         topics = ["t"] if not self.epoch else None
-        request = ShareGroupHeartbeatRequest(group_id="g", member_id=self.name, member_epoch=self.epoch, subscribed_topic_names=topics)
+        request = ShareGroupHeartbeatRequest(
+            group_id="g", member_id=self.name, member_epoch=self.epoch, subscribed_topic_names=topics
+        )
         answer = await self.cluster.settled("g", GROUP, request, 1, lambda found: found.error_code)
         assert answer.error_code == NONE, answer
         self.epoch = answer.member_epoch
@@ -54,9 +56,13 @@ async def described(cluster: ShareCluster) -> Any:
 
 async def begun(cluster: ShareCluster) -> int:
     """The epoch in which the state of partition 0 has begun; 0 if it hasn't."""
-    topics = [SummaryStateTopic(topic_id=cluster.topic_id, partitions=[SummaryStatePartition(partition=0, leader_epoch=-1)])]
+    topics = [
+        SummaryStateTopic(topic_id=cluster.topic_id, partitions=[SummaryStatePartition(partition=0, leader_epoch=-1)])
+    ]
     request = ReadShareGroupStateSummaryRequest(group_id="g", topics=topics)
-    answer = await cluster.settled(Leader(cluster).key, SHARE, request, 0, lambda found: found.results[0].partitions[0].error_code)
+    answer = await cluster.settled(
+        Leader(cluster).key, SHARE, request, 0, lambda found: found.results[0].partitions[0].error_code
+    )
     epoch: int = answer.results[0].partitions[0].state_epoch
     return epoch
 
@@ -73,8 +79,15 @@ def test_a_group_lives_through_the_death_of_its_coordinator_and_is_deleted() -> 
             await asyncio.sleep(0.2)
         assert one.partitions | two.partitions == {0, 1}
         found = await described(cluster)
-        assert (found.group_state, found.assignor_name, found.group_epoch) == ("Stable", "simple", found.assignment_epoch)
-        assert [(member.member_id, member.subscribed_topic_names) for member in found.members] == [("one", ["t"]), ("two", ["t"])]
+        assert (found.group_state, found.assignor_name, found.group_epoch) == (
+            "Stable",
+            "simple",
+            found.assignment_epoch,
+        )
+        assert [(member.member_id, member.subscribed_topic_names) for member in found.members] == [
+            ("one", ["t"]),
+            ("two", ["t"]),
+        ]
         first = await cluster.coordinator("g", GROUP)
         listed = await cluster.clients[first].request(ListGroupsRequest(types_filter=["share"], states_filter=[]), 5)
         assert [(row.group_id, row.group_type, row.group_state, row.protocol_type) for row in listed.groups] == [
@@ -87,13 +100,15 @@ def test_a_group_lives_through_the_death_of_its_coordinator_and_is_deleted() -> 
         await two.beat()
         await one.until({0, 1})
         request = DeleteGroupsRequest(groups_names=["g"])
-        assert (await cluster.settled("g", GROUP, request, 2, lambda got: got.results[0].error_code)).results[0].error_code == (
-            ErrorCode.NON_EMPTY_GROUP
-        )
+        assert (await cluster.settled("g", GROUP, request, 2, lambda got: got.results[0].error_code)).results[
+            0
+        ].error_code == (ErrorCode.NON_EMPTY_GROUP)
         one.epoch = -1
         await one.beat()
         assert (await described(cluster)).group_state == "Empty"
-        assert (await cluster.settled("g", GROUP, request, 2, lambda got: got.results[0].error_code)).results[0].error_code == NONE
+        assert (await cluster.settled("g", GROUP, request, 2, lambda got: got.results[0].error_code)).results[
+            0
+        ].error_code == NONE
         assert await begun(cluster) == 0
         assert (await described(cluster)).error_code == ErrorCode.GROUP_ID_NOT_FOUND
 

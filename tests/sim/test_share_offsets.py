@@ -31,14 +31,19 @@ async def described(cluster: ShareCluster, *topics: tuple[str, list[int]]) -> An
 
 
 def starts(group: Any) -> dict[str, dict[int, int]]:
-    return {topic.topic_name: {row.partition_index: row.start_offset for row in topic.partitions} for topic in group.topics}
+    return {
+        topic.topic_name: {row.partition_index: row.start_offset for row in topic.partitions} for topic in group.topics
+    }
 
 
 async def alter(cluster: ShareCluster, **topics: dict[int, int]) -> Any:
     rows = [
         AlterShareOffsetsTopic(
             topic_name=name,
-            partitions=[AlterShareOffsetsPartition(partition_index=number, start_offset=start) for number, start in wanted.items()],
+            partitions=[
+                AlterShareOffsetsPartition(partition_index=number, start_offset=start)
+                for number, start in wanted.items()
+            ],
         )
         for name, wanted in topics.items()
     ]
@@ -47,7 +52,9 @@ async def alter(cluster: ShareCluster, **topics: dict[int, int]) -> Any:
 
 
 async def delete(cluster: ShareCluster, *topics: str) -> Any:
-    request = DeleteShareGroupOffsetsRequest(group_id="g", topics=[DeleteShareOffsetsTopic(topic_name=name) for name in topics])
+    request = DeleteShareGroupOffsetsRequest(
+        group_id="g", topics=[DeleteShareOffsetsTopic(topic_name=name) for name in topics]
+    )
     return await cluster.settled("g", GROUP, request, 0, lambda found: found.error_code)
 
 
@@ -56,7 +63,10 @@ def test_offsets_of_a_group() -> None:
         unknown = await described(cluster, ("t", [0]))
         assert (unknown.error_code, starts(unknown)) == (NONE, {"t": {0: -1}})
         refused = await delete(cluster, "t")
-        assert (refused.error_code, refused.error_message) == (ErrorCode.GROUP_ID_NOT_FOUND, "Group g is not a share group.")
+        assert (refused.error_code, refused.error_message) == (
+            ErrorCode.GROUP_ID_NOT_FOUND,
+            "Group g is not a share group.",
+        )
         member, leader = Member(cluster, "one"), Leader(cluster)
         await member.until({0, 1})
         assert starts(await described(cluster)) == {"t": {0: -1, 1: -1}}
@@ -72,7 +82,10 @@ def test_offsets_of_a_group() -> None:
         member.epoch = -1
         await member.beat()
         altered = await alter(cluster, t={0: 5, 9: 1}, none={0: 0})
-        rows = {topic.topic_name: {row.partition_index: row.error_code for row in topic.partitions} for topic in altered.responses}
+        rows = {
+            topic.topic_name: {row.partition_index: row.error_code for row in topic.partitions}
+            for topic in altered.responses
+        }
         assert rows == {"t": {0: NONE, 9: UNKNOWN}, "none": {0: UNKNOWN}}
         messages = [row.error_message for topic in altered.responses for row in topic.partitions]
         assert messages == [None, "There is no partition t-9.", "There is no partition none-0."]
@@ -99,7 +112,10 @@ def test_offsets_of_a_group() -> None:
 
 
 def test_a_group_is_created_with_where_it_starts() -> None:
-    """As franz-go's tests want it; an unknown topic creates none. The group outlives its coordinator, and members go on from there."""
+    """As franz-go's tests want it; an unknown topic creates none.
+
+    The group outlives its coordinator, and members go on from there.
+    """
 
     async def run(cluster: ShareCluster) -> None:
         unknown = await alter(cluster, none={0: 1})

@@ -12,7 +12,11 @@ from lowtide.protocol.messages.create_partitions import CreatePartitionsRequest,
 from lowtide.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from lowtide.protocol.messages.describe_consumed_offsets import ConsumedOffsetsTopic, DescribeConsumedOffsetsRequest
 from lowtide.protocol.messages.end_txn import EndTxnRequest
-from lowtide.protocol.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource, IncrementalAlterConfigsRequest
+from lowtide.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from lowtide.protocol.messages.init_producer_id import InitProducerIdRequest
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from lowtide.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
@@ -82,7 +86,9 @@ def test_what_a_share_group_has_consumed_counts_for_deletes() -> None:
 
         async def consumed() -> tuple[int, str | None]:
             request = DescribeConsumedOffsetsRequest(topics=[topic])
-            row = (await cluster.settled("g", GROUP, request, 1, lambda found: found.error_code)).topics[0].partitions[0]
+            row = (
+                (await cluster.settled("g", GROUP, request, 1, lambda found: found.error_code)).topics[0].partitions[0]
+            )
             return row.consumed_offset, row.group_id
 
         assert await consumed() == (-1, None)
@@ -239,7 +245,9 @@ def test_without_the_feature_members_are_refused() -> None:
 
     async def run(cluster: ShareCluster) -> None:
         async def set_level(level: int) -> None:
-            update = FeatureUpdateKey(feature="share.version", max_version_level=level, upgrade_type=2 if level == 0 else 1)
+            update = FeatureUpdateKey(
+                feature="share.version", max_version_level=level, upgrade_type=2 if level == 0 else 1
+            )
             for client in cluster.clients.values():
                 answer = await client.request(UpdateFeaturesRequest(feature_updates=[update]), 1)
                 if answer.error_code == NONE:
@@ -253,8 +261,12 @@ def test_without_the_feature_members_are_refused() -> None:
         await one.row()
         assert (await one.acknowledge((0, 0, ACCEPT))).responses[0].partitions[0].error_code == NONE
         await set_level(0)
-        request = ShareGroupHeartbeatRequest(group_id="g", member_id="new", member_epoch=0, subscribed_topic_names=["t"])
-        while (await cluster.settled("g", GROUP, request, 1, lambda found: found.error_code)).error_code != ErrorCode.UNSUPPORTED_VERSION:
+        request = ShareGroupHeartbeatRequest(
+            group_id="g", member_id="new", member_epoch=0, subscribed_topic_names=["t"]
+        )
+        while (
+            await cluster.settled("g", GROUP, request, 1, lambda found: found.error_code)
+        ).error_code != ErrorCode.UNSUPPORTED_VERSION:
             await asyncio.sleep(0.1)
         while (await one.fetch(max_wait_ms=0)).error_code != ErrorCode.UNSUPPORTED_VERSION:
             await asyncio.sleep(0.1)

@@ -8,7 +8,11 @@ from typing import Any
 from lowtide.broker.coordinator.share.share_coordinator import SHARE_TOPIC, coordinator_key
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.api_versions import ApiVersionsRequest
-from lowtide.protocol.messages.delete_share_group_state import DeleteShareGroupStateRequest, DeleteStatePartition, DeleteStateTopic
+from lowtide.protocol.messages.delete_share_group_state import (
+    DeleteShareGroupStateRequest,
+    DeleteStatePartition,
+    DeleteStateTopic,
+)
 from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
 from lowtide.protocol.messages.initialize_share_group_state import (
     InitializeShareGroupStateRequest,
@@ -16,13 +20,22 @@ from lowtide.protocol.messages.initialize_share_group_state import (
     InitializeStateTopic,
 )
 from lowtide.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from lowtide.protocol.messages.read_share_group_state import ReadShareGroupStateRequest, ReadStatePartition, ReadStateTopic, ShareStateBatch
+from lowtide.protocol.messages.read_share_group_state import (
+    ReadShareGroupStateRequest,
+    ReadStatePartition,
+    ReadStateTopic,
+    ShareStateBatch,
+)
 from lowtide.protocol.messages.read_share_group_state_summary import (
     ReadShareGroupStateSummaryRequest,
     SummaryStatePartition,
     SummaryStateTopic,
 )
-from lowtide.protocol.messages.write_share_group_state import WriteShareGroupStateRequest, WriteStatePartition, WriteStateTopic
+from lowtide.protocol.messages.write_share_group_state import (
+    WriteShareGroupStateRequest,
+    WriteStatePartition,
+    WriteStateTopic,
+)
 from lowtide.protocol.share_state_records import SharePlace
 
 from .share_cluster import SHARE, ShareCluster, simulate
@@ -38,7 +51,9 @@ class Leader:
         self.key = coordinator_key(SharePlace("g", cluster.topic_id, 0))
 
     async def ask(self, request: Any, version: int = 0) -> Any:
-        answer = await self.cluster.settled(self.key, SHARE, request, version, lambda found: found.results[0].partitions[0].error_code)
+        answer = await self.cluster.settled(
+            self.key, SHARE, request, version, lambda found: found.results[0].partitions[0].error_code
+        )
         return answer.results[0].partitions[0]
 
     async def initialize(self, state_epoch: int = 1) -> Any:
@@ -47,7 +62,11 @@ class Leader:
         return await self.ask(InitializeShareGroupStateRequest(group_id="g", topics=topics))
 
     async def read(self, leader_epoch: int) -> Any:
-        topics = [ReadStateTopic(topic_id=self.cluster.topic_id, partitions=[ReadStatePartition(partition=0, leader_epoch=leader_epoch)])]
+        topics = [
+            ReadStateTopic(
+                topic_id=self.cluster.topic_id, partitions=[ReadStatePartition(partition=0, leader_epoch=leader_epoch)]
+            )
+        ]
         return await self.ask(ReadShareGroupStateRequest(group_id="g", topics=topics))
 
     async def write_in(self, state_epoch: int, first: int, last: int) -> Any:
@@ -67,7 +86,11 @@ class Leader:
         return await self.ask(WriteShareGroupStateRequest(group_id="g", topics=topics), 1)
 
     async def summarize(self) -> Any:
-        topics = [SummaryStateTopic(topic_id=self.cluster.topic_id, partitions=[SummaryStatePartition(partition=0, leader_epoch=-1)])]
+        topics = [
+            SummaryStateTopic(
+                topic_id=self.cluster.topic_id, partitions=[SummaryStatePartition(partition=0, leader_epoch=-1)]
+            )
+        ]
         return await self.ask(ReadShareGroupStateSummaryRequest(group_id="g", topics=topics), 1)
 
     async def delete(self) -> Any:
@@ -78,7 +101,9 @@ class Leader:
 async def log_start(cluster: ShareCluster, broker_id: int) -> int:
     row = ListOffsetsPartition(partition_index=0, timestamp=-2, current_leader_epoch=-1)
     topics = [ListOffsetsTopic(name=SHARE_TOPIC, partitions=[row])]
-    answer = await cluster.clients[broker_id].request(ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=topics), 7)
+    answer = await cluster.clients[broker_id].request(
+        ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=topics), 7
+    )
     found: int = answer.topics[0].partitions[0].offset
     return found
 
@@ -98,7 +123,9 @@ def test_a_coordinator_that_takes_over_has_all_that_was_answered() -> None:
         assert (await leader.read(2)).error_code == ErrorCode.FENCED_LEADER_EPOCH
         found = await leader.read(4)
         assert (found.error_code, found.state_epoch, found.start_offset) == (NONE, 1, 0)
-        assert [(each.first_offset, each.last_offset, each.delivery_state) for each in found.state_batches] == [(0, 11, 2)]
+        assert [(each.first_offset, each.last_offset, each.delivery_state) for each in found.state_batches] == [
+            (0, 11, 2)
+        ]
         assert (await leader.write(12, 12, 3)).error_code == ErrorCode.FENCED_LEADER_EPOCH
         assert (await leader.write(12, 12, 4)).error_code == NONE
         summary = await leader.summarize()
@@ -122,7 +149,9 @@ def test_nothing_of_it_is_shown_while_the_gate_is_closed() -> None:
     """Share groups aren't whole yet: no client may take a part of them for the whole."""
 
     async def run(cluster: ShareCluster) -> None:
-        answer = await cluster.clients[1].request(ApiVersionsRequest(client_software_name="x", client_software_version="1"), 4)
+        answer = await cluster.clients[1].request(
+            ApiVersionsRequest(client_software_name="x", client_software_version="1"), 4
+        )
         assert not {row.api_key for row in answer.api_keys} & {*range(76, 80), *range(83, 88), *range(90, 93)}
         assert "share.version" not in {row.name for row in answer.supported_features}
         found = await cluster.clients[1].request(FindCoordinatorRequest(key_type=SHARE, coordinator_keys=["g"]), 6)

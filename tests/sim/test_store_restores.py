@@ -119,7 +119,9 @@ def with_state(change: Callable[[PartitionImage], PartitionImage]) -> Callable[.
 
 def forgets_eligible_leaders(patch: Patch) -> None:
     """Who had everything, but was not in sync, is truncated to a log that has lost its end."""
-    patch.setattr(recovery, "choose_members", with_state(lambda state: msgspec.structs.replace(state, elr=(), elr_epochs=())))
+    patch.setattr(
+        recovery, "choose_members", with_state(lambda state: msgspec.structs.replace(state, elr=(), elr_epochs=()))
+    )
 
 
 def prefers_whoever_was_in_sync(patch: Patch) -> None:

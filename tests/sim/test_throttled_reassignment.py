@@ -15,7 +15,12 @@ from lowtide.protocol.messages.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
-from lowtide.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from lowtide.protocol.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
 from lowtide.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from lowtide.runtime.random import Random
@@ -80,7 +85,11 @@ class Cluster:
         return self.machines[0].broker.replicas.image.topics[TOPIC].partitions[0]
 
     async def reassign(self, *replicas: int) -> None:
-        topics = [ReassignableTopic(name=TOPIC, partitions=[ReassignablePartition(partition_index=0, replicas=list(replicas))])]
+        topics = [
+            ReassignableTopic(
+                name=TOPIC, partitions=[ReassignablePartition(partition_index=0, replicas=list(replicas))]
+            )
+        ]
         answer = await self.client.request(AlterPartitionReassignmentsRequest(topics=topics), 0)
         assert [row.error_code for row in answer.responses[0].partitions] == [ErrorCode.NONE]
 

@@ -1,7 +1,7 @@
 """Topics created, grown and deleted by many clients at once, with brokers that fail meanwhile, on virtual time.
 
-Of equal requests one succeeds, and the others get the response of a later request; different requests all succeed. Growth is complete or
-has not happened, for a power cut at any time.
+Of equal requests one succeeds, and the others get the response of a later request; different requests all succeed.
+Growth is complete or has not happened, for a power cut at any time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ import pytest
 
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.create_partitions import CreatePartitionsAssignment, CreatePartitionsRequest, CreatePartitionsTopic
+from lowtide.protocol.messages.create_partitions import (
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -60,7 +64,11 @@ def creation(name: str, partitions: int = 1, timeout_ms: int = TIMEOUT_MS) -> Cr
 def growth(
     name: str, count: int, *, assignments: Sequence[Sequence[int]] | None = None, validate_only: bool = False
 ) -> CreatePartitionsRequest:
-    rows = None if assignments is None else [CreatePartitionsAssignment(broker_ids=list(replicas)) for replicas in assignments]
+    rows = (
+        None
+        if assignments is None
+        else [CreatePartitionsAssignment(broker_ids=list(replicas)) for replicas in assignments]
+    )
     topic = CreatePartitionsTopic(name=name, count=count, assignments=rows)
     return CreatePartitionsRequest(topics=[topic], timeout_ms=TIMEOUT_MS, validate_only=validate_only)
 
@@ -111,7 +119,9 @@ def test_of_many_creations_of_one_topic_one_succeeds() -> None:
 
 def test_topics_of_different_names_are_all_created() -> None:
     async def scenario(simulation: Simulation) -> None:
-        codes = await asyncio.gather(*(create(client, f"t{number}") for number, client in enumerate(await clients(simulation))))
+        codes = await asyncio.gather(
+            *(create(client, f"t{number}") for number, client in enumerate(await clients(simulation)))
+        )
         assert codes == [ErrorCode.NONE] * MANY
 
     simulated(scenario)
@@ -152,7 +162,9 @@ def test_a_topic_that_several_grow_has_the_largest_count() -> None:
         everybody = await clients(simulation)
         await create(everybody[0], "t")
         counts = [130, 3, 5, 130, 140, 2, 251, 4]
-        codes = await asyncio.gather(*(grow(client, "t", count) for client, count in zip(everybody, counts, strict=True)))
+        codes = await asyncio.gather(
+            *(grow(client, "t", count) for client, count in zip(everybody, counts, strict=True))
+        )
         assert set(codes) == {ErrorCode.NONE, ErrorCode.INVALID_PARTITIONS}
         grown = [count for count, code in zip(counts, codes, strict=True) if code == ErrorCode.NONE]
         assert grown == sorted(set(grown))
@@ -206,7 +218,10 @@ def test_new_partitions_are_served_when_they_are_answered_and_survive_a_power_cu
 
 
 def test_growth_is_whole_or_has_not_happened_when_the_broker_fails() -> None:
-    """At any of the three steps of 250 partitions. Then the topic grows again, by fewer and by more partitions than attempted."""
+    """At any of the three steps of 250 partitions.
+
+    Then the topic grows again, by fewer and by more partitions than attempted.
+    """
     found: set[tuple[int, int]] = set()
 
     async def scenario(simulation: Simulation, seed: int) -> None:
@@ -226,7 +241,9 @@ def test_growth_is_whole_or_has_not_happened_when_the_broker_fails() -> None:
         found.add((count, on_disk))
         assert len(partition_keys(simulation)) == count, "the remains of an earlier controller are swept"
         assert await grow(client, "t", count + 2) == ErrorCode.NONE
-        assert [await produce(client, "t", partition) for partition in range(count + 2)] == [ErrorCode.NONE] * (count + 2)
+        assert [await produce(client, "t", partition) for partition in range(count + 2)] == [ErrorCode.NONE] * (
+            count + 2
+        )
         assert await grow(client, "t", 300) == ErrorCode.NONE
         assert await delete(client, "t") == ErrorCode.NONE
         assert partition_keys(simulation) == []

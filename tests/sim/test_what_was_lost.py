@@ -51,7 +51,9 @@ def append(log: Log, batch: bytes) -> None:
 
 
 def append_record(log: Log, timestamp_ms: int = NOW_MS, **keywords: Any) -> None:
-    append(log, build_batch([(timestamp_ms, b"k", b"v", ())], base_offset=log.log_end_offset, leader_epoch=0, **keywords))
+    append(
+        log, build_batch([(timestamp_ms, b"k", b"v", ())], base_offset=log.log_end_offset, leader_epoch=0, **keywords)
+    )
 
 
 def append_transactional(log: Log, producer_id: int) -> None:
@@ -157,21 +159,38 @@ def test_a_segment_is_overdue_by_its_own_records() -> None:
 
 
 @pytest.mark.parametrize(("was_tried", "start", "is_right"), [(True, 6, True), (True, 5, False), (False, 6, False)])
-def test_a_producer_may_be_refused_what_it_sends_again_and_was_deleted(was_tried: bool, start: int, is_right: bool) -> None:
+def test_a_producer_may_be_refused_what_it_sends_again_and_was_deleted(
+    was_tried: bool, start: int, is_right: bool
+) -> None:
     """A broker that has started since knows the last batch of each producer, and those that its log still has."""
     batch = build_batch([(NOW_MS, None, b"v", ())], producer_id=HUNG, producer_epoch=0, base_sequence=3)
     committed = SimpleNamespace(start=start, batches={5: (0, read_batch_header(batch).crc, 5), 6: (0, 1, 9)})
-    topic, promises = SimpleNamespace(topic_id=bytes(16)), SimpleNamespace(committed=lambda _topic_id, _number: committed)
+    topic, promises = (
+        SimpleNamespace(topic_id=bytes(16)),
+        SimpleNamespace(committed=lambda _topic_id, _number: committed),
+    )
     invariants: Any = SimpleNamespace(_topic_of=lambda _load: topic, promises=promises)
-    observer = SimpleNamespace(leads=lambda _load, _broker_id: True, has_deleted=partial(ClusterInvariants.has_deleted, invariants))
+    observer = SimpleNamespace(
+        leads=lambda _load, _broker_id: True, has_deleted=partial(ClusterInvariants.has_deleted, invariants)
+    )
     history = SimpleNamespace(records_are_void=False, name="t-0")
     load: Any = SimpleNamespace(
-        topic="t", partition=0, history=history, observer=observer, has_retention=False, counts=Counter(), next_producer=lambda: HUNG
+        topic="t",
+        partition=0,
+        history=history,
+        observer=observer,
+        has_retention=False,
+        counts=Counter(),
+        next_producer=lambda: HUNG,
     )
     producer = PipelinedProducer(load, SimpleNamespace(), Random(1))  # type: ignore[arg-type]  # as far as is needed
     producer._id, producer._under_way, producer._tried = HUNG, [([b"v"], batch)], [batch] if was_tried else []
     refused = PartitionProduceResponse(
-        index=0, error_code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, base_offset=-1, log_start_offset=-1, error_message=None
+        index=0,
+        error_code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        base_offset=-1,
+        log_start_offset=-1,
+        error_message=None,
     )
     with nullcontext() if is_right else pytest.raises(HistoryError, match="R1: t-0: broker 2 answers OUT_OF_ORDER"):
         assert not producer._on_answer([b"v"], batch, refused, 2)

@@ -1,16 +1,18 @@
-"""`python -m tests.soak --minutes 480`: three brokers under a mixed load for hours. Do memory, files and etcd stay flat?
+"""`python -m tests.soak --minutes 480`: three brokers under a mixed load for hours.
 
-The load: a partition that is produced to, read from every replica and deleted by records, whose history is checked, and whose topic
-is deleted every few minutes; a topic that retention deletes, with a group (KIP-848) whose members come and go; a compacted topic;
-transactions; one record at a time, whose times are kept. Brokers 1 and 2 are stopped in order and started again, in turn; broker 3
-lives through the run, so its memory and descriptors show what a long life adds.
+Do memory, files and etcd stay flat? The load: a partition that is produced to, read from every replica and deleted by
+records, whose history is checked, and whose topic is deleted every few minutes; a topic that retention deletes, with a
+group (KIP-848) whose members come and go; a compacted topic; transactions; one record at a time, whose times are kept.
+Brokers 1 and 2 are stopped in order and started again, in turn; broker 3 lives through the run, so its memory and
+descriptors show what a long life adds.
 
-With `--earlier PYTHON`, the interpreter of an environment with another version of Lowtide, all begin as that version, and each restart,
-of all three then, changes a broker to this tree's, and the next one back: an upgrade and the way back, again and again.
+With `--earlier PYTHON`, the interpreter of an environment with another version of Lowtide, all begin as that version,
+and each restart, of all three then, changes a broker to this tree's, and the next one back: an upgrade and the way
+back, again and again.
 
-Each sample is a line of `samples.jsonl` in the folder; the end prints the table of slopes. Returns 0 when no history is broken, no
-broker reported a fault and nothing rises that must not (`report.py`), otherwise 1. Everything but the samples is removed. Ctrl-C
-and SIGTERM end it early, with the table of what there is.
+Each sample is a line of `samples.jsonl` in the folder; the end prints the table of slopes. Returns 0 when no history is
+broken, no broker reported a fault and nothing rises that must not (`report.py`), otherwise 1. Everything but the
+samples is removed. Ctrl-C and SIGTERM end it early, with the table of what there is.
 """
 
 from __future__ import annotations
@@ -90,7 +92,10 @@ class Soak:
             assignment = [[1 + (number + shift) % 3 for shift in range(3)] for number in range(partitions)]
             await self.cluster.create_topic(topic, assignment, configs=configs)
         self._keeper.keep("write retained", "write compacted", "move moved", *MEMBERS)
-        jobs = [asyncio.create_task(job) for job in (self._check(), self._probe(), self._sample(), self._restart(), self._come_and_go())]
+        jobs = [
+            asyncio.create_task(job)
+            for job in (self._check(), self._probe(), self._sample(), self._restart(), self._come_and_go())
+        ]
         try:
             await asyncio.gather(*jobs)
         finally:
@@ -123,7 +128,11 @@ class Soak:
 
     def _client(self, name: str) -> ClientProcess:
         program, _, topic = name.partition(" ")
-        given = {"bootstrap": self.cluster.bootstrap, "program": program, "topic": programs.RETAINED if program == "read" else topic}
+        given = {
+            "bootstrap": self.cluster.bootstrap,
+            "program": program,
+            "topic": programs.RETAINED if program == "read" else topic,
+        }
         return ClientProcess("tests.soak.programs", given, self._on_report)
 
     def _on_report(self, report_: dict[str, Any]) -> None:
@@ -135,7 +144,9 @@ class Soak:
         """Partitions whose whole history is checked, one after the other."""
         while self._goes_on:
             topic = f"checked-{self.checked}"
-            await self.cluster.create_topic(topic, [[2, 3, 1]], configs={"segment.bytes": str(1 << 20), "file.delete.delay.ms": "1000"})
+            await self.cluster.create_topic(
+                topic, [[2, 3, 1]], configs={"segment.bytes": str(1 << 20), "file.delete.delay.ms": "1000"}
+            )
             work = PartitionWork(self.cluster, topic, seed=self.checked)
             work.start()
             await self.pause(self._options.checked_minutes * 60)
@@ -159,7 +170,10 @@ class Soak:
             sample = measure(self.cluster)
             probed, self._probed_ms = self._probed_ms, []
             if len(probed) > 2:  # noqa: PLR2004 - quantiles need some
-                sample |= {"produce p50 ms": statistics.median(probed), "produce p99 ms": statistics.quantiles(probed, n=100)[98]}
+                sample |= {
+                    "produce p50 ms": statistics.median(probed),
+                    "produce p99 ms": statistics.quantiles(probed, n=100)[98],
+                }
             seconds = time.monotonic() - self._begun_s
             self.samples.append((seconds, sample))
             line = json.dumps({"seconds": round(seconds), **{name: round(value, 2) for name, value in sample.items()}})
@@ -193,13 +207,19 @@ class Soak:
 
 
 def options_of(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.soak", description="three brokers under a mixed load, with rolling restarts")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.soak", description="three brokers under a mixed load, with rolling restarts"
+    )
     parser.add_argument("--minutes", type=float, default=480.0, help="how long")
     parser.add_argument("--restart-minutes", type=float, default=10.0, help="between rolling restarts")
-    parser.add_argument("--checked-minutes", type=float, default=5.0, help="the life of a topic whose history is checked")
+    parser.add_argument(
+        "--checked-minutes", type=float, default=5.0, help="the life of a topic whose history is checked"
+    )
     parser.add_argument("--member-minutes", type=float, default=3.0, help="between changes of the group's members")
     parser.add_argument("--sample-seconds", type=float, default=15.0, help="between samples")
-    parser.add_argument("--earlier", help="the interpreter of an environment with another version of Lowtide: upgrades, and ways back")
+    parser.add_argument(
+        "--earlier", help="the interpreter of an environment with another version of Lowtide: upgrades, and ways back"
+    )
     parser.add_argument("--folder", type=Path, default=Path("build/soak"), help="for samples.jsonl")
     return parser.parse_args(arguments)
 
@@ -232,7 +252,9 @@ def main(arguments: list[str] | None = None) -> int:
         signal.signal(number, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="soak-", dir=options.folder) as scratch:
         run, failed = asyncio.run(soak(options, Path(scratch)))
-    print(f"{run.minutes:.0f} minutes, {run.restarts} restarts, {run.checked} checked partitions; clients: {dict(run.reported)}")
+    print(
+        f"{run.minutes:.0f} minutes, {run.restarts} restarts, {run.checked} checked partitions; clients: {dict(run.reported)}"
+    )
     print("\n".join(report.table(report.trends(run.samples))))
     print("\n".join(f"FAILED {line}" for line in failed) or "nothing failed")
     return 1 if failed else 0

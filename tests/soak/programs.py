@@ -63,7 +63,13 @@ def write(settings: Settings, topic: str, ending: Ending) -> None:
 def read(settings: Settings, topic: str, ending: Ending) -> None:
     """A member of the group; commits what it read each second."""
     consumer = confluent_kafka.Consumer(
-        {**settings, "group.id": GROUP, "group.protocol": "consumer", "auto.offset.reset": "earliest", "enable.auto.commit": False}
+        {
+            **settings,
+            "group.id": GROUP,
+            "group.protocol": "consumer",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
     )
     consumer.subscribe([topic])
     records, committed_s, told_s = 0, time.monotonic(), time.monotonic()
@@ -87,7 +93,9 @@ def move(settings: Settings, topic: str, ending: Ending) -> None:
     for number in ending.ticks(TRANSACTIONS_A_SECOND):
         try:
             if producer is None:
-                producer = confluent_kafka.Producer({**settings, "transactional.id": "soak", "transaction.timeout.ms": 30_000})
+                producer = confluent_kafka.Producer(
+                    {**settings, "transactional.id": "soak", "transaction.timeout.ms": 30_000}
+                )
                 producer.init_transactions(FLUSH_S)
             producer.begin_transaction()
             for each in range(RECORDS_A_TRANSACTION):

@@ -1,8 +1,8 @@
-"""Whether a figure rises in the course of a run: the slope of a straight line through its samples, and how sure it is. Pure.
+"""Whether a figure rises in the course of a run: the slope of a straight line through its samples, and how sure it is.
 
-Neighbouring samples resemble each other (a cache fills, a segment is rolled), so samples are averaged in blocks of time first, and
-the line goes through the blocks. The interval is that of least squares with Student's t: it holds the slope in 95 of 100 such runs,
-if blocks are long enough not to resemble each other.
+Pure. Neighbouring samples resemble each other (a cache fills, a segment is rolled), so samples are averaged in blocks
+of time first, and the line goes through the blocks. The interval is that of least squares with Student's t: it holds
+the slope in 95 of 100 such runs, if blocks are long enough not to resemble each other.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ def trend(samples: Sequence[tuple[float, float]]) -> Trend | None:
     left = len(points) - 2
     mean = statistics.fmean(hours)
     spread = sum((hour - mean) ** 2 for hour in hours)
-    error = (sum((value - intercept - slope * hour) ** 2 for hour, value in zip(hours, values, strict=True)) / left / spread) ** 0.5
+    error = (
+        sum((value - intercept - slope * hour) ** 2 for hour, value in zip(hours, values, strict=True)) / left / spread
+    ) ** 0.5
     wide = _T[min(left, len(_T)) - 1] * error
     quarter = max(len(values) // 4, 1)
     return Trend(
@@ -78,4 +80,7 @@ def blocks(samples: Sequence[tuple[float, float]], count: int) -> list[tuple[flo
     spans: dict[int, list[tuple[float, float]]] = {}
     for sample in samples:
         spans.setdefault(min(int((sample[0] - begin) / width), count - 1), []).append(sample)
-    return [(statistics.fmean(time for time, _ in span), statistics.fmean(value for _, value in span)) for span in spans.values()]
+    return [
+        (statistics.fmean(time for time, _ in span), statistics.fmean(value for _, value in span))
+        for span in spans.values()
+    ]

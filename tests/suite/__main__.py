@@ -54,7 +54,9 @@ class Running:
 
     @classmethod
     def start(cls, lane: Lane, folder: Path, seed: int, until_s: float) -> Running:
-        log, state_file = (folder / f"{lane.name.replace(', ', '-').replace(' ', '-')}.{suffix}" for suffix in ("log", "json"))
+        log, state_file = (
+            folder / f"{lane.name.replace(', ', '-').replace(' ', '-')}.{suffix}" for suffix in ("log", "json")
+        )
         state_file.unlink(missing_ok=True)
         env = with_bytecode({**os.environ, **lane.env, VARIABLE: str(state_file), UNTIL: str(until_s)}, BYTECODE)
         command = [str(Path(sys.executable).with_name("pytest")), *lane.options(seed)]
@@ -87,7 +89,10 @@ class Running:
         if not self.ended and self.process.poll() is not None:
             self.ended = True
             if self.process.returncode != 0:
-                print(f"--- {self.lane.name} ended with {self.process.returncode}; {self.log.relative_to(ROOT)}:", flush=True)
+                print(
+                    f"--- {self.lane.name} ended with {self.process.returncode}; {self.log.relative_to(ROOT)}:",
+                    flush=True,
+                )
                 print(without_progress(self.log.read_text(encoding="utf-8", errors="replace")), flush=True)
 
     def stop(self) -> None:
@@ -101,7 +106,9 @@ class Running:
                     continue
 
 
-def run(plan: list[Lane], at_once: int, seed: int, folder: Path, within_s: float = math.inf) -> tuple[list[Running], float]:
+def run(
+    plan: list[Lane], at_once: int, seed: int, folder: Path, within_s: float = math.inf
+) -> tuple[list[Running], float]:
     """Run all lanes that can begin within `within_s`. Returns them, and the seconds that they took."""
     waiting, started = deque(plan), list[Running]()
     began_s = told_s = time.monotonic()
@@ -145,13 +152,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("part", type=Part, choices=list(Part), metavar="|".join(part.value for part in Part))
     parser.add_argument("--seed", type=int, default=None, help="of the order of the tests")
     parser.add_argument("--at-once", type=int, default=AT_ONCE, help="how many lanes run side by side")
-    parser.add_argument("--within", type=minutes_above_zero, default=math.inf, metavar="MINUTES", help="begin no test later")
+    parser.add_argument(
+        "--within", type=minutes_above_zero, default=math.inf, metavar="MINUTES", help="begin no test later"
+    )
     options = parser.parse_args(arguments)
     seed = random.SystemRandom().getrandbits(32) if options.seed is None else options.seed
     plan = lanes(options.part, os.cpu_count() or 1)
     folder = LOGS / options.part.value
     folder.mkdir(parents=True, exist_ok=True)
-    print(f"{len(plan)} lanes ({', '.join(lane.name for lane in plan)}), --seed={seed}, logs in {folder.relative_to(ROOT)}", flush=True)
+    print(
+        f"{len(plan)} lanes ({', '.join(lane.name for lane in plan)}), --seed={seed}, logs in {folder.relative_to(ROOT)}",
+        flush=True,
+    )
     try:
         ended, took_s = run(plan, options.at_once, seed, folder, 60 * options.within)
     except KeyboardInterrupt:

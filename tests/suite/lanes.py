@@ -1,7 +1,8 @@
-"""Which pytest processes make a part of the suite: `make test`, what CI adds, and the rest of `make test-all`. Values only.
+"""Which pytest processes make a part of the suite: `make test`, what CI adds, and the rest of `make test-all`.
 
-A lane is one pytest process, which may have workers (pytest-xdist). Tests in one process keep a core busy, those of real brokers wait most
-of the time: lanes of both kinds run side by side. Lanes start in the order of the list, `AT_ONCE` at a time.
+Values only. A lane is one pytest process, which may have workers (pytest-xdist). Tests in one process keep a core busy,
+those of real brokers wait most of the time: lanes of both kinds run side by side. Lanes start in the order of the list,
+`AT_ONCE` at a time.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ CI_ONLY = f"({FULL_ONLY}) and not longest"
 
 @dataclass(frozen=True)
 class Lane:
-    """One pytest process. `workers` is 1 if tests keep a core busy, or share one Spark; a lane that outlasts all others has two."""
+    """One pytest process.
+
+    `workers` is 1 if tests keep a core busy, or share one Spark; a lane that outlasts all others has two.
+    """
 
     name: str
     paths: tuple[str, ...]
@@ -104,7 +108,13 @@ def lanes(part: Part, cores: int) -> list[Lane]:
     more = seeds(FEW_SEEDS, SEEDS, FEW_CLUSTER_SEEDS, CLUSTER_SEEDS)
     waiting = cores + 1
     debug = Lane("asyncio debug mode", DEBUGGED, TASTE_ONLY, env={"PYTHONASYNCIODEBUG": "1", **few, **FEW_EXAMPLES})
-    pure = Lane("without the compiled walk", PURE, TASTE_ONLY, env={"LOWTIDE_PURE": "1", **FEW_EXAMPLES, **FEW_ROUNDS}, workers=2)
+    pure = Lane(
+        "without the compiled walk",
+        PURE,
+        TASTE_ONLY,
+        env={"LOWTIDE_PURE": "1", **FEW_EXAMPLES, **FEW_ROUNDS},
+        workers=2,
+    )
     match part:
         case Part.TEST:
             return [

@@ -34,7 +34,9 @@ def is_version(program: str, version: str) -> bool:
 
 def newest(folders: Sequence[Path]) -> list[Path]:
     """By the numbers in their names, the highest first."""
-    return sorted(folders, key=lambda path: [int(part) for part in path.name.split(".") if part.isdigit()], reverse=True)
+    return sorted(
+        folders, key=lambda path: [int(part) for part in path.name.split(".") if part.isdigit()], reverse=True
+    )
 
 
 def candidates(version: str) -> Iterator[str]:
@@ -66,8 +68,20 @@ def passes(version: str, program: str) -> bool:
     python = environment / "bin/python"
     if not is_version(str(python), version):
         subprocess.run([program, "-m", "venv", "--clear", str(environment)], check=True)
-    install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--constraint", "constraints.txt", "--editable"]
-    steps = ([str(python), *install, ".[dev,demo,etcd]"], [str(python), "-m", "pytest", "-q", "-n", "2", "--dist=loadfile", *TESTS])
+    install = [
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--constraint",
+        "constraints.txt",
+        "--editable",
+    ]
+    steps = (
+        [str(python), *install, ".[dev,demo,etcd]"],
+        [str(python), "-m", "pytest", "-q", "-n", "2", "--dist=loadfile", *TESTS],
+    )
     return all(subprocess.run(step, cwd=ROOT, check=False).returncode == 0 for step in steps)
 
 

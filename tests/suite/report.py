@@ -1,6 +1,7 @@
 """The reports of a run of the suite: a line of progress, and a summary at the end. Values only.
 
-Each lane keeps its `LaneState` in a file (`state.py`); the program that runs the lanes reads those files and prints the lines from here.
+Each lane keeps its `LaneState` in a file (`state.py`); the program that runs the lanes reads those files and prints the
+lines from here.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ _PROGRESS = re.compile(r"[.sxXFE]+( *\[ *\d+%\])?")
 
 
 class LaneState(msgspec.Struct):
-    """The progress of a lane. Keys of `seconds`, `outcomes` and `left` are folders of tests/; times are of the monotonic clock."""
+    """The progress of a lane.
+
+    Keys of `seconds`, `outcomes` and `left` are folders of tests/; times are of the monotonic clock.
+    """
 
     total: int = 0
     done: int = 0
@@ -55,7 +59,9 @@ def progress_line(states: Mapping[str, LaneState], elapsed_s: float, now_s: floa
     """`1:20  812 of 1,400 tests, 0 failed; unit 600/900, chaos 212/500; for 31 s: tests/chaos/test_x.py::test_y`."""
     total, done = sum(state.total for state in states.values()), sum(state.done for state in states.values())
     failed = sum(len(state.failed) for state in states.values())
-    lanes = ", ".join(f"{name} {state.done:,}/{state.total:,}" if state.total else f"{name} begins" for name, state in states.items())
+    lanes = ", ".join(
+        f"{name} {state.done:,}/{state.total:,}" if state.total else f"{name} begins" for name, state in states.items()
+    )
     line = f"{clock(elapsed_s)}  {done:,} of {total:,} tests, {failed} failed; {lanes}"
     running = [(began_s, node_id) for state in states.values() for node_id, began_s in state.running.items()]
     if running:

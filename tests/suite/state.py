@@ -74,7 +74,11 @@ class StateKeeper:
                 self._state.causes[report.nodeid] = cause_of(report)
             self._outcomes[report.nodeid] = "failed"
         elif report.skipped:
-            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(getattr(report, "wasxfail", "expected to fail"))
+            reason = (
+                report.longrepr[2]
+                if isinstance(report.longrepr, tuple)
+                else str(getattr(report, "wasxfail", "expected to fail"))
+            )
             self._state.skipped[reason] = self._state.skipped.get(reason, 0) + 1
             self._outcomes[report.nodeid] = "skipped"
         else:

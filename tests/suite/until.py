@@ -1,6 +1,7 @@
-"""A pytest plugin: begin no test after the moment that `TEST_UNTIL` names, in seconds of the monotonic clock. The others are skipped.
+"""A pytest plugin: begin no test after the moment that `TEST_UNTIL` names, in seconds of the monotonic clock.
 
-So CI ends in time on a machine of any speed; which tests those are is a matter of the order, which is another one in each run.
+The others are skipped. So CI ends in time on a machine of any speed; which tests those are is a matter of the order,
+which is another one in each run.
 """
 
 from __future__ import annotations

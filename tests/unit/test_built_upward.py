@@ -86,13 +86,17 @@ def size_of(tree: ast.ClassDef) -> Size:
     methods = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     if not any(method.name == "__init__" for method in methods):
         return Size(0, len(methods))
-    declared = {node.target.id for node in tree.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)}
+    declared = {
+        node.target.id for node in tree.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
     return Size(len(declared | {node.attr for node in stored(tree) if is_self(node.value)}), len(methods))
 
 
 def is_value(tree: ast.ClassDef) -> bool:
     """A record without behaviour of its own, as a configuration or a request: it may have any number of fields."""
-    return size_of(tree).methods <= 3 and not any(isinstance(node, ast.FunctionDef) and node.name == "__init__" for node in tree.body)
+    return size_of(tree).methods <= 3 and not any(
+        isinstance(node, ast.FunctionDef) and node.name == "__init__" for node in tree.body
+    )
 
 
 @functools.cache
@@ -138,8 +142,13 @@ def test_nothing_is_set_into_a_part_after_its_birth() -> None:
 
 
 def test_the_lists_only_shrink() -> None:
-    """In the rooms that are built upward, figures are those of today. Elsewhere an entry goes with its class, or when that is small."""
-    here = {name: tuple(size) for name, size in sizes().items() if name.rpartition("/")[0] in WIRED_ROOMS and size.is_large}
+    """In the rooms that are built upward, figures are those of today.
+
+    Elsewhere an entry goes with its class, or when that is small.
+    """
+    here = {
+        name: tuple(size) for name, size in sizes().items() if name.rpartition("/")[0] in WIRED_ROOMS and size.is_large
+    }
     assert {name: size for name, size in LARGE.items() if name.rpartition("/")[0] in WIRED_ROOMS} == here
     assert wired() == WIRED
 

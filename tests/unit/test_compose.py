@@ -50,7 +50,9 @@ def test_the_others_observe_and_are_started_by_their_profile_alone():
             place = volume.partition(":")[0]
             assert (ROOT / place).is_dir() if place.startswith("./") else place in COMPOSE["volumes"], volume
     assert "observer:/run/observer:ro" in SERVICES["prometheus"]["volumes"]
-    scrape = yaml.safe_load((ROOT / "observability/prometheus/compose.yml").read_text(encoding="utf-8"))["scrape_configs"][0]
+    scrape = yaml.safe_load((ROOT / "observability/prometheus/compose.yml").read_text(encoding="utf-8"))[
+        "scrape_configs"
+    ][0]
     assert scrape["basic_auth"] == {"username": "prometheus", "password_file": "/run/observer/password"}
     assert [each["targets"] for each in scrape["static_configs"]] == [[f"{name}:9644"] for name in BROKERS]
 
@@ -98,7 +100,10 @@ READY = "http://127.0.0.1:{}/health/ready"
 
 
 def test_the_health_check_asks_whether_the_broker_is_ready():
-    """At a listener on the container's loopback, where no login is needed; with TLS and logins too. The image alone has the same check."""
+    """At a listener on the container's loopback, where no login is needed; with TLS and logins too.
+
+    The image alone has the same check.
+    """
     for name in BROKERS:
         code = SERVICES[name]["healthcheck"]["test"][-1]
         compile(code, name, "exec")
@@ -125,7 +130,10 @@ def test_the_image_needs_nothing_of_its_base_but_python():
     """No package manager, no shell at the start, and `python3`, the name in Debian."""
     assert not re.search(r"\b(apt|apt-get|apk|curl|wget|useradd|adduser)\b", DOCKERFILE)
     assert re.findall(r"(?<![/\w-])python\b(?!:)", DOCKERFILE) == []
-    assert [line for line in INSTRUCTIONS if line.startswith(("ENTRYPOINT", "CMD"))] == ['ENTRYPOINT ["lowtide"]', 'CMD ["serve"]']
+    assert [line for line in INSTRUCTIONS if line.startswith(("ENTRYPOINT", "CMD"))] == [
+        'ENTRYPOINT ["lowtide"]',
+        'CMD ["serve"]',
+    ]
 
 
 def test_the_broker_runs_without_privileges_and_is_stopped_in_order():
@@ -141,12 +149,22 @@ def test_the_image_has_only_the_package():
     let_through = {line[1:] for line in ignored if line.startswith("!")}
     folders = {path.name for path in (ROOT / "src/lowtide").iterdir() if path.is_symlink()} - {"simulation"}
     assert "*" in ignored
-    assert let_through == folders | {"src", "build/wheels", "pyproject.toml", "hatch_build.py", "constraints.txt", "README.md", "LICENSE"}
+    assert let_through == folders | {
+        "src",
+        "build/wheels",
+        "pyproject.toml",
+        "hatch_build.py",
+        "constraints.txt",
+        "README.md",
+        "LICENSE",
+    }
 
 
 def test_the_page_names_every_variable():
     """The variables that `make up` passes on, and no others."""
-    text = "".join((ROOT / name).read_text(encoding="utf-8") for name in ("docker-compose.yml", "docker-compose.secure.yml"))
+    text = "".join(
+        (ROOT / name).read_text(encoding="utf-8") for name in ("docker-compose.yml", "docker-compose.secure.yml")
+    )
     assert set(re.findall(r"`([A-Z][A-Z_0-9]+)`", PAGE)) - {
         "LOWTIDE_LOG_RETENTION_MS",
         "LOWTIDE_ADVERTISED_LISTENERS",
@@ -157,7 +175,10 @@ def test_the_page_names_every_variable():
 # ------------------------------------------------------------------ make up SECURE=1
 def test_a_secure_cluster_has_the_same_services_and_one_that_makes_certificates():
     assert set(SECURE["services"]) == {"certificates", "etcd", *BROKERS, "observer", "prometheus"}
-    plain, secure = ((ROOT / f"observability/prometheus/{name}.yml").read_text(encoding="utf-8") for name in ("compose", "compose-secure"))
+    plain, secure = (
+        (ROOT / f"observability/prometheus/{name}.yml").read_text(encoding="utf-8")
+        for name in ("compose", "compose-secure")
+    )
     expected = yaml.safe_load(plain)
     expected["scrape_configs"][0] |= {"scheme": "https", "tls_config": {"ca_file": "/run/observer/ca.pem"}}
     assert yaml.safe_load(secure) == expected, "the same scrape, over TLS"
@@ -185,7 +206,9 @@ def test_the_etcd_takes_certificates_alone_and_is_otherwise_the_same():
 def test_who_serves_sees_no_secret_of_others():
     """The authority's key and the administrator's password are in the volume `secure`: of what runs on, nothing has it."""
     holders = {
-        name for name, service in SECURE["services"].items() if any(each.startswith("secure:") for each in service.get("volumes", ()))
+        name
+        for name, service in SECURE["services"].items()
+        if any(each.startswith("secure:") for each in service.get("volumes", ()))
     }
     assert holders == {"certificates", "observer"}, "these two end when they have done their work"
     assert SECURE["services"]["etcd"]["volumes"] == ["secure-etcd:/etc/lowtide:ro"]

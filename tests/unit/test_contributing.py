@@ -66,7 +66,9 @@ def test_the_hooks_fetch_nothing():
         assert re.search(rf"^{hook['entry'].removeprefix('make ')}:", MAKEFILE, re.MULTILINE)
 
 
-@pytest.mark.parametrize("form", sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("[!c]*.yml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "form", sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("[!c]*.yml")), ids=lambda path: path.stem
+)
 def test_an_issue_form_is_valid(form: Path):
     """GitHub shows a form only if it has a name, a description and fields with unique ids."""
     content = yaml.safe_load(form.read_text(encoding="utf-8"))

@@ -53,7 +53,7 @@ def test_the_table_of_tools_names_each_that_is_tried() -> None:
     rows = re.findall(r"^\| (`kafka-[^|]+) \|", section("Kafka's command-line tools"), re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`([a-z0-9-]+)`", row)}
     texts = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "tests" / "interop").glob("test_*.py"))]
-    tried = {name for text in texts for name in re.findall(r'(?:run|call|watch)\("(kafka-[a-z0-9-]+)"', text)}
+    tried = {name for text in texts for name in re.findall(r'(?:run|call|watch)\(\s*"(kafka-[a-z0-9-]+)"', text)}
     assert named == tried | {"kafka-dump-log"}, "the last one is run by `dump`"
 
 
@@ -90,7 +90,10 @@ def test_every_api_has_a_handler():
 def test_links_lead_somewhere(page: Path):
     """When a file moves, its links must change."""
     text = page.read_text(encoding="utf-8")
-    headings = {re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
+    headings = {
+        re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-")
+        for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    }
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if target.startswith("http"):
             continue
@@ -115,10 +118,16 @@ def names_in(path: Path) -> set[str]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found.add(node.name)
         if isinstance(node, ast.ClassDef):
-            found |= {f"{node.name}.{each.name}" for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+            found |= {
+                f"{node.name}.{each.name}"
+                for each in node.body
+                if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+            }
         if isinstance(node, ast.Assign | ast.AnnAssign):
             found |= {
-                target.id for target in (node.targets if isinstance(node, ast.Assign) else [node.target]) if isinstance(target, ast.Name)
+                target.id
+                for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+                if isinstance(target, ast.Name)
             }
     return found
 
@@ -126,7 +135,11 @@ def names_in(path: Path) -> set[str]:
 def named_code() -> list[tuple[str, str, str]]:
     """Names on pages of the form `folder/module.py:Class.method`: page, path, name."""
     pattern = re.compile(r"`([\w/]+\.py):([A-Za-z_][\w.]*)`")
-    return [(str(page.relative_to(ROOT)), path, name) for page in PAGES for path, name in pattern.findall(page.read_text(encoding="utf-8"))]
+    return [
+        (str(page.relative_to(ROOT)), path, name)
+        for page in PAGES
+        for path, name in pattern.findall(page.read_text(encoding="utf-8"))
+    ]
 
 
 @pytest.mark.parametrize(("page", "path", "name"), named_code())
@@ -138,14 +151,22 @@ def test_functions_that_pages_name_exist(page: str, path: str, name: str):
 
 def test_methods_that_pages_name_without_a_module_exist():
     """`ReplicaManager.settled`: some module has that class, and in it that name."""
-    folders = tuple("admin broker console metadata pipeline protocol replication runtime simulation storage testing".split())
+    folders = tuple(
+        "admin broker console metadata pipeline protocol replication runtime simulation storage testing".split()
+    )
     sources = [path.read_text(encoding="utf-8") for folder in folders for path in (ROOT / folder).rglob("*.py")]
     pages = [page for page in PAGES if page.name != "configuration.md"]
-    named = {found for page in pages for found in re.findall(r"`([A-Z][a-z]\w+)\.([a-z_]\w+)`", page.read_text(encoding="utf-8"))}
+    named = {
+        found
+        for page in pages
+        for found in re.findall(r"`([A-Z][a-z]\w+)\.([a-z_]\w+)`", page.read_text(encoding="utf-8"))
+    }
     assert named
     for kind, name in named:
         homes = [source for source in sources if re.search(rf"^class {kind}\b", source, re.MULTILINE)]
-        assert any(re.search(rf"\bdef {name}\b|^    {name}:|self\.{name}\b", home, re.MULTILINE) for home in homes), f"{kind}.{name}"
+        assert any(re.search(rf"\bdef {name}\b|^    {name}:|self\.{name}\b", home, re.MULTILINE) for home in homes), (
+            f"{kind}.{name}"
+        )
 
 
 def test_folders_of_tests_that_pages_name_exist():
@@ -164,7 +185,9 @@ def test_the_glossary_is_short():
 
 def test_modules_in_the_tables_of_rooms_exist():
     """The tables name modules without their folders."""
-    folders = tuple("admin broker console metadata pipeline protocol replication runtime simulation storage testing".split())
+    folders = tuple(
+        "admin broker console metadata pipeline protocol replication runtime simulation storage testing".split()
+    )
     modules = {path.stem for folder in folders for path in (ROOT / folder).rglob("*.py")}
     named = [
         (page.name, name)
@@ -191,7 +214,10 @@ def test_each_rule_of_deletion_has_tests_that_name_it():
     page = (ROOT / "docs/rooms/replication.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| (DR\d) \| (.+) \|$", page, re.MULTILINE))
     assert list(rows) == re.findall(r"\*\*(DR\d)\*\*", invariants)
-    of_files = {"tests/model/test_journal.py": "tests/model/journal.py", "tests/model/test_registration.py": "tests/model/registration.py"}
+    of_files = {
+        "tests/model/test_journal.py": "tests/model/journal.py",
+        "tests/model/test_registration.py": "tests/model/registration.py",
+    }
     for rule, row in rows.items():
         for name in re.findall(r"`(tests/[\w/]+\.py)`", row):
             text = (ROOT / of_files.get(name, name)).read_text(encoding="utf-8")
@@ -213,7 +239,9 @@ def test_the_questions_about_failures_have_pages_of_that_title():
         "etcd is restored from a backup",
         "A topic is created again under its name",
     }
-    pages = {page: page.read_text(encoding="utf-8") for page in (ROOT / "docs/when").glob("*.md") if page.stem != "index"}
+    pages = {
+        page: page.read_text(encoding="utf-8") for page in (ROOT / "docs/when").glob("*.md") if page.stem != "index"
+    }
     assert {text.splitlines()[0].removeprefix("# ") for text in pages.values()} == expected
     named = named_code()
     for page, text in pages.items():

@@ -28,7 +28,11 @@ KIPS, OPERATIONS = TEXTS["docs/kips.md"], TEXTS["docs/operations.md"]
 def registry() -> Dispatcher:
     """The handlers as a broker registers them; the parts behind them do not run."""
     made = Dispatcher(spawn=MagicMock(), maximum_versions={})
-    made.register(handlers(MagicMock(), MagicMock(forwarder=None), MagicMock(), Coordinators(MagicMock(), MagicMock()), made.advertised))
+    made.register(
+        handlers(
+            MagicMock(), MagicMock(forwarder=None), MagicMock(), Coordinators(MagicMock(), MagicMock()), made.advertised
+        )
+    )
     made.register(share_handlers(MagicMock(), MagicMock(), ShareParts(MagicMock(), MagicMock(), MagicMock())))
     made.register(handlers_of_ours(MagicMock(), MagicMock(), MagicMock(), MagicMock(), made.routes))
     return made

@@ -18,6 +18,8 @@ def test_the_examples_of_a_module_are_true(path: Path, capsys: pytest.CaptureFix
     """A reader tries them first."""
     names = path.relative_to(ROOT).with_suffix("").parts
     module = importlib.import_module(".".join(("lowtide", *names)).removesuffix(".__init__"))
-    assert any(test.examples for test in doctest.DocTestFinder().find(module)), "no docstring has what looks like an example"
+    assert any(test.examples for test in doctest.DocTestFinder().find(module)), (
+        "no docstring has what looks like an example"
+    )
     failed = doctest.testmod(module).failed
     assert failed == 0, capsys.readouterr().out

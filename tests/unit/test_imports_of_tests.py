@@ -1,4 +1,7 @@
-"""What tests import of each other is there. Those of `make interop` and of long campaigns run seldom, and no type checker reads them."""
+"""What tests import of each other is there.
+
+Those of `make interop` and of long campaigns run seldom, and no type checker reads them.
+"""
 
 from __future__ import annotations
 
@@ -64,9 +67,9 @@ def test_names_that_are_imported_are_defined(folder: str) -> None:
 
 def test_a_name_that_is_gone_is_found() -> None:
     file = ROOT / "tests/interop/test_transactions.py"
-    assert missing_in(file, "from .members import until, no_such_thing\nfrom tests.examples import examples\nimport os\n") == [
-        "line 1: tests.interop.members.no_such_thing"
-    ]
+    assert missing_in(
+        file, "from .members import until, no_such_thing\nfrom tests.examples import examples\nimport os\n"
+    ) == ["line 1: tests.interop.members.no_such_thing"]
     assert missing_in(file, "from . import members, nothing\nfrom .nowhere import x\n") == [
         "line 1: tests.interop.nothing",
         "line 2: tests.interop.nowhere.x",

@@ -1,4 +1,7 @@
-"""The manifest for Kubernetes: its settings are keys of a broker, and its parts fit together. `make interop` has the schemas."""
+"""The manifest for Kubernetes: its settings are keys of a broker, and its parts fit together.
+
+`make interop` has the schemas.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,9 @@ def environment() -> dict[str, str]:
 
 def test_the_configuration_is_a_broker_s() -> None:
     """Each with the number of its pod, at a name that the headless Service gives it."""
-    given = from_environment({name: value for name, value in environment().items() if name.startswith("LOWTIDE_")}, BROKER_KEYS)
+    given = from_environment(
+        {name: value for name, value in environment().items() if name.startswith("LOWTIDE_")}, BROKER_KEYS
+    )
     config = load_config(given=given)
     assert config.node_id == 2
     (advertised,) = config.advertised_listeners
@@ -54,7 +59,9 @@ def test_everything_selects_the_same_pods() -> None:
     for (kind, _), part in PARTS.items():
         if kind == "Service":
             assert part["spec"]["selector"] == labels
-            assert [port["targetPort"] for port in part["spec"]["ports"]] == [port["name"] for port in CONTAINER["ports"]]
+            assert [port["targetPort"] for port in part["spec"]["ports"]] == [
+                port["name"] for port in CONTAINER["ports"]
+            ]
             assert part["spec"]["publishNotReadyAddresses"], "brokers are not ready while any replica is behind"
     assert PARTS["Service", BROKERS["serviceName"]]["spec"]["clusterIP"] == "None"
     assert PARTS["PodDisruptionBudget", "lowtide"]["spec"]["selector"]["matchLabels"] == labels

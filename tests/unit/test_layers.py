@@ -1,6 +1,7 @@
 """Imports have no circles: neither between modules nor between rooms, including imports for types and inside functions.
 
-import-linter (`.importlinter`) defines which room may import which; it does not find circles between modules of one room.
+import-linter (`.importlinter`) defines which room may import which; it does not find circles between modules of one
+room.
 """
 
 from __future__ import annotations

@@ -50,7 +50,9 @@ def test_the_packages_of_an_extra_are_those_of_the_project(tree: Path) -> None:
     (tree / ".venv" / ".runs").touch()
     (line,) = [line for line in steps(tree, ".venv/.installed") if "optional-dependencies" in line]
     subprocess.run(line, shell=True, cwd=tree, timeout=60, check=True)
-    names = {re.split(r"[<>=]", each)[0] for each in (tree / ".venv" / ".installed-packages.txt").read_text().splitlines()}
+    names = {
+        re.split(r"[<>=]", each)[0] for each in (tree / ".venv" / ".installed-packages.txt").read_text().splitlines()
+    }
     assert {"pytest", "confluent-kafka", "matplotlib", "grpcio"} <= names
     assert not {"pyspark", "uvloop"} & names
 
@@ -61,8 +63,12 @@ def test_what_observes_is_stopped_with_the_rest(tree: Path) -> None:
     assert line.split() == ["compose", "--profile", "observe", "down"]
 
 
-@pytest.mark.parametrize(("volumes", "given", "refused"), [("x_secure", {}, True), ("", {}, False), ("x_secure", {"OPEN": "1"}, False)])
-def test_volumes_of_a_secure_cluster_are_not_opened_by_mistake(tree: Path, volumes: str, given: dict[str, str], refused: bool) -> None:
+@pytest.mark.parametrize(
+    ("volumes", "given", "refused"), [("x_secure", {}, True), ("", {}, False), ("x_secure", {"OPEN": "1"}, False)]
+)
+def test_volumes_of_a_secure_cluster_are_not_opened_by_mistake(
+    tree: Path, volumes: str, given: dict[str, str], refused: bool
+) -> None:
     """`make up` over them would serve everything without a login; `docker` and `compose` are stubs that print their arguments."""
     stub = tree / "stub"
     stub.mkdir()
@@ -74,7 +80,13 @@ case "$*" in *'name=^x_secure$') echo {volumes} ;; inspect*) echo healthy ;; esa
         each.chmod(0o755)
     environment = {**os.environ, "PATH": f"{stub}:{os.environ['PATH']}", "COMPOSE_PROJECT_NAME": "x", **given}
     done = subprocess.run(
-        ["make", "up", "COMPOSE=compose"], cwd=tree, env=environment, capture_output=True, text=True, timeout=60, check=False
+        ["make", "up", "COMPOSE=compose"],
+        cwd=tree,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert (done.returncode != 0) is refused, done.stdout + done.stderr
     assert ("make up SECURE=1" in done.stdout) is refused
@@ -104,7 +116,8 @@ def test_an_installation_without_a_compiler_says_so(tree: Path, reason: str | No
 
 
 @pytest.mark.parametrize(
-    ("program", "package"), [("kcat", "kcat"), ("etcd", "etcd-server"), ("java", "openjdk-17-jre-headless"), ("chromium", "chromium")]
+    ("program", "package"),
+    [("kcat", "kcat"), ("etcd", "etcd-server"), ("java", "openjdk-17-jre-headless"), ("chromium", "chromium")],
 )
 def test_only_ci_installs_system_packages(tree: Path, program: str, package: str) -> None:
     """Elsewhere `make` says what is missing, with the name of Debian's package, and ends well: its tests are skipped."""
@@ -124,7 +137,9 @@ def test_only_ci_installs_system_packages(tree: Path, program: str, package: str
     environment = {"PATH": str(bin_folder)}
 
     def run(**given: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([make, program], cwd=tree, env=environment | given, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(
+            [make, program], cwd=tree, env=environment | given, capture_output=True, text=True, timeout=60, check=False
+        )
 
     done = run()
     assert done.returncode == 0

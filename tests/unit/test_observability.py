@@ -14,7 +14,10 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "observability"
 BOARD = json.loads((FOLDER / "grafana/boards/lowtide.json").read_text(encoding="utf-8"))
-RULES = {name: yaml.safe_load((FOLDER / f"prometheus/{name}.yml").read_text(encoding="utf-8")) for name in ("alerts", "confluent")}
+RULES = {
+    name: yaml.safe_load((FOLDER / f"prometheus/{name}.yml").read_text(encoding="utf-8"))
+    for name in ("alerts", "confluent")
+}
 SERVED = set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/metrics.md").read_text(encoding="utf-8"), re.MULTILINE))
 PAGE = (ROOT / "docs/observability.md").read_text(encoding="utf-8")
 
@@ -52,7 +55,11 @@ def test_no_two_panels_overlap_and_each_says_what_it_shows():
     taken: set[tuple[int, int]] = set()
     for panel in BOARD["panels"]:
         place = panel["gridPos"]
-        cells = {(x, y) for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + place["h"])}
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
         assert not cells & taken, panel["title"]
         assert place["x"] + place["w"] <= 24
         taken |= cells

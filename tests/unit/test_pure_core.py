@@ -24,7 +24,13 @@ OUTSIDE = frozenset(
 PORTS_OF_VALUES = frozenset({"lowtide.runtime.random"})
 """The parts of the ports that a pure module may import: a generator of numbers that is passed in, with its seed."""
 
-PURE_FOLDERS = ("protocol", "replication", "broker/coordinator/classic", "broker/coordinator/consumer", "broker/security")
+PURE_FOLDERS = (
+    "protocol",
+    "replication",
+    "broker/coordinator/classic",
+    "broker/coordinator/consumer",
+    "broker/security",
+)
 PURE_MODULES = (
     "broker/coordinator/group_admission.py",
     "broker/coordinator/group_settings.py",
@@ -163,4 +169,6 @@ def test_deciding_and_touching_files_is_synchronous(path: Path) -> None:
 
 
 def test_each_exception_is_needed() -> None:
-    assert {(relative(path), name) for path in sources(SYNCHRONOUS_FOLDERS) for name in imported(parsed(path)) & OUTSIDE} == EXCEPTIONS
+    assert {
+        (relative(path), name) for path in sources(SYNCHRONOUS_FOLDERS) for name in imported(parsed(path)) & OUTSIDE
+    } == EXCEPTIONS

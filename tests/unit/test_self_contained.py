@@ -10,7 +10,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("admin", "bench", "broker", "cli", "console", "demo", "docs", "examples", "metadata", "pipeline", "protocol", "replication")
+FOLDERS = (
+    "admin",
+    "bench",
+    "broker",
+    "cli",
+    "console",
+    "demo",
+    "docs",
+    "examples",
+    "metadata",
+    "pipeline",
+    "protocol",
+    "replication",
+)
 FOLDERS += ("runtime", "simulation", "storage", "testing", "tests", ".ci")
 TEXTS = {".py", ".c", ".h", ".md", ".toml", ".txt", ".cfg", ".sh", ".json", ".java", ""}
 
@@ -30,8 +43,20 @@ KAFKA_NAMES = {
     "kafka-tools",
     "kafka-topics",
 }
-KAFKA_NAMES |= {"kafka-broker-api", "kafka-cluster", "kafka-configs", "kafka-console-consumer", "kafka-console-producer"}
-KAFKA_NAMES |= {"kafka-consumer-groups", "kafka-consumer-perf", "kafka-get-offsets", "kafka-leader-election", "kafka-log-dirs"}
+KAFKA_NAMES |= {
+    "kafka-broker-api",
+    "kafka-cluster",
+    "kafka-configs",
+    "kafka-console-consumer",
+    "kafka-console-producer",
+}
+KAFKA_NAMES |= {
+    "kafka-consumer-groups",
+    "kafka-consumer-perf",
+    "kafka-get-offsets",
+    "kafka-leader-election",
+    "kafka-log-dirs",
+}
 KAFKA_NAMES |= {
     "kafka-acls",
     "kafka-client-metrics",
@@ -42,8 +67,22 @@ KAFKA_NAMES |= {
     "kafka-reassign-partitions",
     "kafka-streams",
 }
-KAFKA_NAMES |= {"kafka-features", "kafka-metadata-quorum", "kafka-metadata-shell", "kafka-share", "kafka-groups", "kafka-jmx"}
-KAFKA_NAMES |= {"kafka-replica-verification", "kafka-verifiable", "kafka-run-class", "kafka-server", "kafka-e", "kafka-console-share"}
+KAFKA_NAMES |= {
+    "kafka-features",
+    "kafka-metadata-quorum",
+    "kafka-metadata-shell",
+    "kafka-share",
+    "kafka-groups",
+    "kafka-jmx",
+}
+KAFKA_NAMES |= {
+    "kafka-replica-verification",
+    "kafka-verifiable",
+    "kafka-run-class",
+    "kafka-server",
+    "kafka-e",
+    "kafka-console-share",
+}
 KAFKA_NAMES |= {"kafka-broker", "kafka-controller"}  # jobs of Prometheus, as Confluent's boards name them
 """Names that begin with `kafka-` and are public packages or tools; up to two more words identify them."""
 
@@ -94,7 +133,11 @@ def test_a_named_page_exists():
     pages = {name for name in CONTENTS if name.endswith(".md")}
     names = {Path(page).name for page in pages}
     cited = re.compile(r"(?<![\w/.*-])[\w./-]*\w\.md\b")
-    assert [line for line in found(cited) if line.split(" ")[1] not in pages | names and Path(line.split(" ")[1]).name not in names] == []
+    assert [
+        line
+        for line in found(cited)
+        if line.split(" ")[1] not in pages | names and Path(line.split(" ")[1]).name not in names
+    ] == []
 
 
 def test_sources_that_are_named_are_public():

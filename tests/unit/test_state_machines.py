@@ -45,7 +45,9 @@ class Machine(NamedTuple):
 
 
 MACHINES = {
-    "classic group": Machine(group_state.GroupState, group_state.GroupEvent, group_state.TRANSITIONS, group_state.next_state),
+    "classic group": Machine(
+        group_state.GroupState, group_state.GroupEvent, group_state.TRANSITIONS, group_state.next_state
+    ),
     "consumer group member": Machine(
         member_state.MemberState,
         member_state.MemberEvent,
@@ -60,12 +62,19 @@ MACHINES = {
         transaction_state.next_state,
     ),
     "connection": Machine(
-        execution.Execution, execution.ExecutionEvent, execution.TRANSITIONS, lambda state, event: execution.AFTER[event][state]
+        execution.Execution,
+        execution.ExecutionEvent,
+        execution.TRANSITIONS,
+        lambda state, event: execution.AFTER[event][state],
     ),
     "login": Machine(login_state.LoginState, login_state.LoginEvent, login_state.TRANSITIONS, login_state.next_state),
     "SCRAM": Machine(scram.ScramState, scram.ScramEvent, scram.TRANSITIONS, scram.next_state),
-    "follower": Machine(follower_phase.Phase, follower_phase.FollowerEvent, follower_phase.TRANSITIONS, follower_phase.next_phase),
-    "segment": Machine(segment_life.SegmentLife, segment_life.SegmentEvent, segment_life.TRANSITIONS, segment_life.next_life),
+    "follower": Machine(
+        follower_phase.Phase, follower_phase.FollowerEvent, follower_phase.TRANSITIONS, follower_phase.next_phase
+    ),
+    "segment": Machine(
+        segment_life.SegmentLife, segment_life.SegmentEvent, segment_life.TRANSITIONS, segment_life.next_life
+    ),
 }
 ARROW = re.compile(r"^    ([A-Z_, ]+?) +── ([A-Z_, ]+) ──> +([A-Z_]+)$", re.MULTILINE)
 
@@ -93,7 +102,9 @@ def test_the_diagram_is_the_table(machine: Machine) -> None:
         for state in states.split(",")
         for event in events.split(",")
     }
-    assert drawn == {(state.name, event.name): following.name for (state, event), following in machine.transitions.items()}
+    assert drawn == {
+        (state.name, event.name): following.name for (state, event), following in machine.transitions.items()
+    }
 
 
 def test_every_state_documents_its_action_and_its_transitions(machine: Machine) -> None:

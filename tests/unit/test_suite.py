@@ -13,14 +13,29 @@ from tests import examples, taste
 from tests.suite import __main__ as program
 from tests.suite import until
 from tests.suite.lanes import FULL_ONLY, TASTE_ONLY, Lane, Part, lanes
-from tests.suite.report import LaneState, causes, clock, counts, kind_of, progress_line, summary, what_is_left, without_progress
+from tests.suite.report import (
+    LaneState,
+    causes,
+    clock,
+    counts,
+    kind_of,
+    progress_line,
+    summary,
+    what_is_left,
+    without_progress,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTED = sorted(path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and any(path.rglob("test_*.py")))
 
 
 def paths(part: Part) -> set[str]:
-    return {path for lane in lanes(part, 2) if not set(lane.env) & {"PYTHONASYNCIODEBUG", "LOWTIDE_PURE"} for path in lane.paths}
+    return {
+        path
+        for lane in lanes(part, 2)
+        if not set(lane.env) & {"PYTHONASYNCIODEBUG", "LOWTIDE_PURE"}
+        for path in lane.paths
+    }
 
 
 @pytest.mark.parametrize("part", [Part.TEST, Part.CI, Part.REST, Part.ALL])
@@ -70,7 +85,9 @@ def test_what_is_drawn_less_or_killed_less_often_is_done_in_whole_by_the_rest():
     for name in ("EXAMPLES_PERCENT", "ROUNDS", "RESTORE_SEEDS", "SECONDS_OF_TRANSFER"):
         assert any(name in lane.env for lane in lanes(Part.TEST, 2))
         again = {"PYTHONASYNCIODEBUG", "LOWTIDE_PURE"}
-        whole = [lane for part in (Part.CI, Part.REST, Part.ALL) for lane in lanes(part, 2) if not again & lane.env.keys()]
+        whole = [
+            lane for part in (Part.CI, Part.REST, Part.ALL) for lane in lanes(part, 2) if not again & lane.env.keys()
+        ]
         assert not any(name in lane.env for lane in whole)
     assert {"seeds", "hypothesis"} <= set(FULL_ONLY.split())
 
@@ -133,7 +150,10 @@ def test_progress_names_what_runs_longest():
 
 def test_the_summary_counts_by_kind():
     lines = summary([STATE, STATE], 125.0)
-    assert [line.split()[:5] for line in lines[1:3]] == [["unit", "20", "0", "2", "6"], ["chaos", "16", "2", "0", "122"]]
+    assert [line.split()[:5] for line in lines[1:3]] == [
+        ["unit", "20", "0", "2", "6"],
+        ["chaos", "16", "2", "0", "122"],
+    ]
     assert lines[-2:] == ["skipped 2: no disk", "took 2:05"]
     assert counts([STATE, STATE]) == "36 passed, 2 failed, 2 skipped"
 
@@ -213,13 +233,19 @@ def test_no_test_begins_when_the_time_is_up(tmp_path: Path, workers: int):
     assert (state.outcomes, state.skipped) == ({"unit": {"skipped": 6}}, {f"Skipped: {until.REASON}": 6})
 
 
-def test_a_lane_that_cannot_begin_in_time_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_a_lane_that_cannot_begin_in_time_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     """One lane at a time, and no test begins in the first: the second has no time at all."""
     (tmp_path / "test_some.py").write_text(SUITE)
     monkeypatch.setattr(program, "LOGS", tmp_path)
     monkeypatch.setattr(program, "ROOT", tmp_path)
-    monkeypatch.setattr(program, "lanes", lambda _part, _cores: [Lane("first", ("test_some.py",)), Lane("second", ("test_some.py",))])
-    assert program.main(["ci", "--at-once", "1", "--within", "0.0001"]) == 1  # Its test fails: here no conftest.py heeds the time.
+    monkeypatch.setattr(
+        program, "lanes", lambda _part, _cores: [Lane("first", ("test_some.py",)), Lane("second", ("test_some.py",))]
+    )
+    assert (
+        program.main(["ci", "--at-once", "1", "--within", "0.0001"]) == 1
+    )  # Its test fails: here no conftest.py heeds the time.
     printed = capsys.readouterr().out
     assert "not begun, because the time was up: second\n" in printed
     assert "first ended with 1" in printed

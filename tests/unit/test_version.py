@@ -27,7 +27,16 @@ HOOK = build_hook()
 
 
 def git(folder: Path, *arguments: str) -> None:
-    author = ["-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false", "-c", "tag.gpgsign=false"]
+    author = [
+        "-c",
+        "user.name=A",
+        "-c",
+        "user.email=a@example.org",
+        "-c",
+        "commit.gpgsign=false",
+        "-c",
+        "tag.gpgsign=false",
+    ]
     subprocess.run(["git", "-C", str(folder), *author, *arguments], check=True, capture_output=True)
 
 
@@ -83,5 +92,7 @@ def test_a_module_that_could_not_be_loaded_is_not_built(tmp_path: Path) -> None:
     source = tmp_path / "module.c"
     for text, code in (("int called(void) { return 1; }\n", 0), ("int calls(void) { return missing(); }\n", 1)):
         source.write_text(text)
-        done = subprocess.run([*command, *HOOK.FLAGS, str(source), "-o", str(tmp_path / "module.so")], capture_output=True, check=False)
+        done = subprocess.run(
+            [*command, *HOOK.FLAGS, str(source), "-o", str(tmp_path / "module.so")], capture_output=True, check=False
+        )
         assert done.returncode == code, (text, done.stderr)

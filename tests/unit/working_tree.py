@@ -9,7 +9,9 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parents[2] / "bench"
 
 if "bench" not in sys.modules:
-    spec = importlib.util.spec_from_file_location("bench", FOLDER / "__init__.py", submodule_search_locations=[str(FOLDER)])
+    spec = importlib.util.spec_from_file_location(
+        "bench", FOLDER / "__init__.py", submodule_search_locations=[str(FOLDER)]
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

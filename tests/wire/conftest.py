@@ -45,7 +45,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(
             "case",
             [
-                pytest.param(case, marks=pytest.mark.full) if is_long and case.version < case.message.VERSIONS.high else case
+                pytest.param(case, marks=pytest.mark.full)
+                if is_long and case.version < case.message.VERSIONS.high
+                else case
                 for case in CASES
             ],
             ids=[f"{case.message.__name__}-v{case.version}" for case in CASES],

@@ -1,6 +1,7 @@
 """The codec agrees with kio, an independent implementation generated from Kafka's own message definitions.
 
-DeleteRecords version 3 (KIP-1343), TxnOffsetCommit version 6 and the requests of Lowtide alone are those that kio cannot have.
+DeleteRecords version 3 (KIP-1343), TxnOffsetCommit version 6 and the requests of Lowtide alone are those that kio
+cannot have.
 """
 
 from __future__ import annotations
@@ -26,7 +27,12 @@ from lowtide.protocol.schema import wire_form
 from lowtide.protocol.types import ZERO_TOPIC_ID
 
 ROUNDS = 8
-UNKNOWN = {(DeleteRecordsRequest, 3), (DeleteRecordsResponse, 3), (TxnOffsetCommitRequest, 6), (TxnOffsetCommitResponse, 6)}
+UNKNOWN = {
+    (DeleteRecordsRequest, 3),
+    (DeleteRecordsResponse, 3),
+    (TxnOffsetCommitRequest, 6),
+    (TxnOffsetCommitResponse, 6),
+}
 OLDER_NAMES = {"generation_id_or_member_epoch": "generation_id"}
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 MILLISECOND = dt.timedelta(milliseconds=1)
@@ -55,12 +61,16 @@ def assert_same(form: Any, ours: Any, theirs: Any) -> None:
         assert theirs is None
     elif isinstance(form, Entity):
         ours = form.make() if ours is None else ours
-        forms = dict(form.fields) | {field.name: field.content for field in (form.tags.fields.values() if form.tags else ())}
+        forms = dict(form.fields) | {
+            field.name: field.content for field in (form.tags.fields.values() if form.tags else ())
+        }
         names = [name for name in msgspec.structs.asdict(ours) if name in forms]
         fields = [field.name for field in dataclasses.fields(theirs)]
         assert len(names) == len(fields), f"{names} and {fields}"
         for name, field in zip(names, fields, strict=True):
-            assert field.removesuffix("_ms") in (name.removesuffix("_ms"), OLDER_NAMES.get(name)), f"{names} and {fields}"
+            assert field.removesuffix("_ms") in (name.removesuffix("_ms"), OLDER_NAMES.get(name)), (
+                f"{names} and {fields}"
+            )
             assert_same(forms[name], getattr(ours, name), getattr(theirs, field))
     else:
         assert ours == (ZERO_TOPIC_ID if theirs is None and ours == ZERO_TOPIC_ID else plain(theirs))

@@ -117,7 +117,11 @@ def plain_value(content: Any, value: Any) -> Any:
 @pytest.mark.newest
 def test_the_first_rows_are_those_of_the_message(case, random_messages) -> None:
     """All rows if there is room; no error before the last row that is read; invalid bytes are refused as such."""
-    codec, form, rng = codec_for(case.message, case.version), wire_form(case.message, case.version), random.Random(str(case))
+    codec, form, rng = (
+        codec_for(case.message, case.version),
+        wire_form(case.message, case.version),
+        random.Random(str(case)),
+    )
     for _ in range(ROUNDS):
         message = random_messages.message(case)
         frame = codec.encode(message)
@@ -144,7 +148,11 @@ class NoisyTags(TaggedFields):
             for field in self.fields.values()
             if not field.is_absent(getattr(obj, field.name))
         ]
-        unknown = [(tag, self._rng.randbytes(size)) for tag, size in ((9, 0), (130, 5), (70_000, 200)) if self._rng.random() < 0.4]
+        unknown = [
+            (tag, self._rng.randbytes(size))
+            for tag, size in ((9, 0), (130, 5), (70_000, 200))
+            if self._rng.random() < 0.4
+        ]
         sections = known + unknown
         stream.write(unsigned_varint(len(sections)))
         for tag, content in sections:
@@ -190,9 +198,13 @@ def mutated(frame: bytes, rng: random.Random) -> bytes:
             case 2:
                 del changed[where : where + rng.randint(1, 4)]
             case 3:
-                changed[where : where + 4] = rng.choice((b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\xff\xff\xff\xfe", bytes(4)))
+                changed[where : where + 4] = rng.choice(
+                    (b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\xff\xff\xff\xfe", bytes(4))
+                )
             case _:
-                changed[where : where + 1] = rng.choice((b"\x00", b"\x01", b"\x02", b"\x80\x00", b"\xff\xff\xff\xff\x0f", b"\xff"))
+                changed[where : where + 1] = rng.choice(
+                    (b"\x00", b"\x01", b"\x02", b"\x80\x00", b"\xff\xff\xff\xff\x0f", b"\xff")
+                )
     return bytes(changed)
 
 

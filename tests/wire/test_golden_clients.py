@@ -57,7 +57,11 @@ def is_longer_than_its_fields(captured: Captured) -> bool:
 
     Kafka reads one of them as the null array, the other three as fields, and ignores the rest; so must a broker.
     """
-    return captured.client.startswith("confluent-kafka 2.16") and captured.api == "METADATA" and captured.hex.endswith("00" * 5 + "010000")
+    return (
+        captured.client.startswith("confluent-kafka 2.16")
+        and captured.api == "METADATA"
+        and captured.hex.endswith("00" * 5 + "010000")
+    )
 
 
 FILES = sorted((Path(__file__).parent / "golden" / "captured").glob("*.jsonl"))
@@ -68,7 +72,9 @@ LONGER = [captured for captured in CAPTURED if is_longer_than_its_fields(capture
 
 def name(captured: Captured) -> str:
     """The test's name."""
-    return f"{captured.client.split(' ')[0]}-{captured.api}-v{captured.version}-{captured.direction}-{len(captured.frame)}"
+    return (
+        f"{captured.client.split(' ')[0]}-{captured.api}-v{captured.version}-{captured.direction}-{len(captured.frame)}"
+    )
 
 
 @pytest.mark.parametrize("captured", EXACT, ids=name)

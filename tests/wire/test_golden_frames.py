@@ -37,7 +37,9 @@ from lowtide.protocol.headers import (
 )
 
 MUTATIONS = 250
-SPECS: dict[str, ApiSpec] = {message.__name__: spec for spec in API.values() for message in (spec.request, spec.response)}
+SPECS: dict[str, ApiSpec] = {
+    message.__name__: spec for spec in API.values() for message in (spec.request, spec.response)
+}
 
 
 class Golden(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -96,7 +98,10 @@ GOLDEN = load()
 every_frame = pytest.mark.parametrize(
     "golden",
     GOLDEN,
-    ids=[f"{number}-{golden.source.split(' ')[0]}-{golden.message}-v{golden.version}" for number, golden in enumerate(GOLDEN)],
+    ids=[
+        f"{number}-{golden.source.split(' ')[0]}-{golden.message}-v{golden.version}"
+        for number, golden in enumerate(GOLDEN)
+    ],
 )
 
 
@@ -163,7 +168,10 @@ def test_truncated_and_trailing(golden: Golden) -> None:
 
 @every_frame
 def test_a_broker_passes_over_what_is_behind_a_request(golden: Golden) -> None:
-    """As Kafka does, in each form in which a request is read; and it knows how many bytes that were. A client refuses such an answer."""
+    """As Kafka does, in each form in which a request is read; and it knows how many bytes that were.
+
+    A client refuses such an answer.
+    """
     whole = golden.frame
     for tail in (b"", b"\0", b"\1", b"\xff" * 40):
         surplus: list[int] = []
@@ -179,7 +187,9 @@ def test_a_broker_passes_over_what_is_behind_a_request(golden: Golden) -> None:
         for plain_bytes in (1 << 20, -1):
             limits = FrameLimits(plain_bytes, 1 << 20, 10_000)
             flexible = request_header_is_flexible(golden.spec.key, golden.version)
-            read = request_reader(codec.decode, codec.decode_counted, limits, flexible=flexible, on_surplus=surplus.append)
+            read = request_reader(
+                codec.decode, codec.decode_counted, limits, flexible=flexible, on_surplus=surplus.append
+            )
             message, client_id = read(memoryview(stream), 0, len(stream))
             assert (as_json(message), client_id) == (golden.value, golden.header["client_id"])
         assert surplus == ([len(tail)] * 2 if tail else [])

@@ -44,7 +44,10 @@ def test_every_truncation_is_refused(case, random_messages) -> None:
 
 
 def test_trailing_bytes_are_refused(case, random_messages) -> None:
-    """A byte too many means that the two sides disagree about the message. What reads requests may take it all the same."""
+    """A byte too many means that the two sides disagree about the message.
+
+    What reads requests may take it all the same.
+    """
     codec = codec_for(case.message, case.version)
     for _ in range(3):
         frame = codec.encode(random_messages.message(case))
@@ -58,7 +61,10 @@ def test_trailing_bytes_are_refused(case, random_messages) -> None:
             ):
                 with pytest.raises(SurplusBytesError) as caught:
                     decode()
-                assert (made or want, caught.value.position) == (caught.value.value if made else caught.value.value[0], len(frame))
+                assert (made or want, caught.value.position) == (
+                    caught.value.value if made else caught.value.value[0],
+                    len(frame),
+                )
 
 
 def test_a_message_that_runs_over_its_end_is_no_surplus() -> None:
@@ -115,7 +121,12 @@ def refused(message: type, version: int, text: str) -> str:
     [
         (DeleteRecordsRequest, 1, "ffffffff 00000000", "DeleteRecordsRequest.topics is null"),
         (DeleteRecordsRequest, 1, "fffffffe 00000000", "DeleteRecordsRequest.topics has the count -2"),
-        (DeleteRecordsRequest, 1, "7fffffff 00000000", "DeleteRecordsRequest.topics has the count 2147483647, but only 4 bytes remain"),
+        (
+            DeleteRecordsRequest,
+            1,
+            "7fffffff 00000000",
+            "DeleteRecordsRequest.topics has the count 2147483647, but only 4 bytes remain",
+        ),
         (DeleteRecordsRequest, 2, "00 00000000 00", "DeleteRecordsRequest.topics is null"),
         (DeleteRecordsRequest, 2, "ffffffff0f 00000000 00", "has the count 4294967294, but only 5 bytes remain"),
         (DeleteRecordsRequest, 2, "ffffffffff01 00000000 00", "an unsigned varint of more than five bytes"),
@@ -161,7 +172,16 @@ def test_a_known_tag_given_twice_counts_once() -> None:
 
 @pytest.mark.parametrize(
     "tags",
-    ["01 00 03 02 61 62", "01 00 01 02 61", "01 00 02 03 61", "01 07 05 00", "02 00 02 02 61", "01", "ffffffffff01", "01 00 02 02 ff"],
+    [
+        "01 00 03 02 61 62",
+        "01 00 01 02 61",
+        "01 00 02 03 61",
+        "01 07 05 00",
+        "02 00 02 02 61",
+        "01",
+        "ffffffffff01",
+        "01 00 02 02 ff",
+    ],
 )
 def test_a_bad_tag_is_refused(tags) -> None:
     """A size that differs from its content's, a size beyond the frame, a count without tags, text that is not UTF-8."""
@@ -206,10 +226,14 @@ class SliceOfAFile:
 
 
 def test_parts_take_records_that_are_not_bytes() -> None:
-    """A Fetch response has slices of files; their size is in the frame, the slices are in the list. Empty slices are left out."""
+    """A Fetch response has slices of files; their size is in the frame, the slices are in the list.
+
+    Empty slices are left out.
+    """
     slices = (SliceOfAFile(), b"", None, SliceOfAFile())
     partitions = [
-        PartitionData(partition_index=index, error_code=0, high_watermark=9, records=records) for index, records in enumerate(slices)
+        PartitionData(partition_index=index, error_code=0, high_watermark=9, records=records)
+        for index, records in enumerate(slices)
     ]
     response = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=partitions)])
     for version in (4, 12, 17):

@@ -41,7 +41,9 @@ def flat(message: Any, fields: tuple[str, ...], around: tuple[Any, ...] = ()) ->
         yield from flat(row, fields[1:], (*around, bare))
 
 
-def parts_of(decode: RowDecoder, frame: bytes, field: str, tails: Tails, rows_max: int = 10**6) -> tuple[list[Any], Any, int]:
+def parts_of(
+    decode: RowDecoder, frame: bytes, field: str, tails: Tails, rows_max: int = 10**6
+) -> tuple[list[Any], Any, int]:
     steps, parts = decode(frame, 0, len(frame), RowLimits(rows_max, 10**6, PART_ROWS), tails), []
     try:
         while True:
@@ -77,7 +79,9 @@ def test_the_parts_of_a_request_are_the_request(split: Split, random_messages) -
             ]
         assert getattr(want, field) or last == want
         requests = [replace(last, **{field: part}) for part in parts if part]
-        assert not requests or [row for part in requests for row in flat(part, split.fields)] == list(flat(want, split.fields))
+        assert not requests or [row for part in requests for row in flat(part, split.fields)] == list(
+            flat(want, split.fields)
+        )
         if rows:
             with pytest.raises(TooManyRowsError):
                 parts_of(decode, frame, field, [], rows - 1)
@@ -95,10 +99,17 @@ def test_the_parts_of_a_request_are_the_request(split: Split, random_messages) -
 
 @pytest.mark.parametrize("split", SPLITS, ids=lambda split: f"{split.key.name}-v{split.version}")
 def test_the_joined_parts_of_an_answer_are_the_answer(split: Split, random_messages) -> None:
-    """Whether they were parted between rows or within one. A row that lacks rows may be one with the row before, which has its name."""
+    """Whether they were parted between rows or within one.
+
+    A row that lacks rows may be one with the row before, which has its name.
+    """
     case = Case(split.key, API[split.key].response, split.version)
     fields = split.cut.answer_fields
-    codec, levels, rng = codec_for(case.message, case.version), row_levels(case.message, case.version, fields), random.Random(str(case))
+    codec, levels, rng = (
+        codec_for(case.message, case.version),
+        row_levels(case.message, case.version, fields),
+        random.Random(str(case)),
+    )
     for _ in range(ROUNDS):
         message = random_messages.message(case)
         if getattr(message, fields[0]) is None:
@@ -108,7 +119,9 @@ def test_the_joined_parts_of_an_answer_are_the_answer(split: Split, random_messa
             for _ in encoder.add(part):
                 pass
         joined = b"".join(encoder.finish())
-        got, want = (list(flat(each, fields)) for each in (codec.decode(joined, 0, len(joined)), decoded(codec, message)))
+        got, want = (
+            list(flat(each, fields)) for each in (codec.decode(joined, 0, len(joined)), decoded(codec, message))
+        )
         assert [row for row in got if len(row) > len(fields)] == [row for row in want if len(row) > len(fields)]
 
 

@@ -2,8 +2,8 @@
 
 Everything here is a value that changes by plain calls; when and why is the part of `rebalancing` and of those above it.
 
-Guards: the state changes by the table of `group_state` alone; a generation's number only rises; an instance id belongs to one member; the
-protocol of a generation is one that each of its members speaks.
+Guards: the state changes by the table of `group_state` alone; a generation's number only rises; an instance id belongs
+to one member; the protocol of a generation is one that each of its members speaks.
 
 Source: Kafka's `ClassicGroup`.
 """
@@ -172,7 +172,11 @@ class ClassicGroup:
         """
         if self.state is GroupState.DEAD:
             return ErrorCode.GROUP_ID_NOT_FOUND
-        return ErrorCode.NONE if self.state is GroupState.EMPTY or self.uses_consumer_protocol else ErrorCode.NON_EMPTY_GROUP
+        return (
+            ErrorCode.NONE
+            if self.state is GroupState.EMPTY or self.uses_consumer_protocol
+            else ErrorCode.NON_EMPTY_GROUP
+        )
 
     def check_delete(self) -> ErrorCode:
         """Whether the group may be deleted. Errors: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
@@ -185,7 +189,9 @@ class ClassicGroup:
         """Take a member in; the first one is the leader, and says the group's type."""
         assert member.member_id not in self.members
         if member.group_instance_id is not None:
-            assert member.group_instance_id not in self.static_members, f"{member.group_instance_id} is a member already"
+            assert member.group_instance_id not in self.static_members, (
+                f"{member.group_instance_id} is a member already"
+            )
             self.static_members[member.group_instance_id] = member.member_id
         if not self.members:
             self.protocol_type = protocol_type
@@ -210,7 +216,10 @@ class ClassicGroup:
             self._hold(-MEMBER_BYTES)
 
     def remove(self, member_id: str) -> None:
-        """Let a member go, or one that has an id only; the oldest one left leads then. What it waits for isn't answered here."""
+        """Let a member go, or one that has an id only; the oldest one left leads then.
+
+        What it waits for isn't answered here.
+        """
         member = self.members.pop(member_id, None)
         if member is not None:
             self._count_protocols(member, -1)
@@ -241,12 +250,17 @@ class ClassicGroup:
         member.awaiting_join = awaiting_join
 
     def replace_static(self, group_instance_id: str, new_member_id: str) -> tuple[Member, Member]:
-        """Give an instance's place to a new member id: `(what was there, what is there now)`. No request waits in the new one."""
+        """Give an instance's place to a new member id: `(what was there, what is there now)`.
+
+        No request waits in the new one.
+        """
         old_member_id = self.static_members[group_instance_id]
         old = self.members[old_member_id]
         if old.awaiting_join is not None:
             self.awaiting_join_count -= 1
-        new = msgspec.structs.replace(old, member_id=new_member_id, awaiting_join=None, awaiting_sync=None, is_new=False)
+        new = msgspec.structs.replace(
+            old, member_id=new_member_id, awaiting_join=None, awaiting_sync=None, is_new=False
+        )
         self.members = {new_member_id if key == old_member_id else key: member for key, member in self.members.items()}
         self.members[new_member_id] = new
         self.static_members[group_instance_id] = new_member_id
@@ -329,7 +343,9 @@ class ClassicGroup:
         elif self.protocol_name is not None:
             name = self.protocol_name
             try:
-                self.subscribed = frozenset(topic for member in self.members.values() for topic in subscribed_topics(member.metadata(name)))
+                self.subscribed = frozenset(
+                    topic for member in self.members.values() for topic in subscribed_topics(member.metadata(name))
+                )
             except ProtocolError:
                 return
 

@@ -12,7 +12,14 @@ from typing import Any
 from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
 from lowtide.broker.coordinator.classic.group_state import GroupState
 from lowtide.broker.coordinator.classic.joining import Client, Joining
-from lowtide.broker.coordinator.classic.rebalancing import NO_MEMBER_ID, Rebalancing, TimerKey, join_failed, sync_failed, synced
+from lowtide.broker.coordinator.classic.rebalancing import (
+    NO_MEMBER_ID,
+    Rebalancing,
+    TimerKey,
+    join_failed,
+    sync_failed,
+    synced,
+)
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.member_memory import MemberMemory
 from lowtide.broker.coordinator.runtime.effects import Effects, Reply
@@ -31,7 +38,12 @@ class ClassicGroups:
     """The service of the classic groups among those of one coordinator."""
 
     def __init__(
-        self, by_id: MutableMapping[str, Any], settings: GroupSettings, timers: Timers[TimerKey], memory: MemberMemory, random: Random
+        self,
+        by_id: MutableMapping[str, Any],
+        settings: GroupSettings,
+        timers: Timers[TimerKey],
+        memory: MemberMemory,
+        random: Random,
     ) -> None:
         """`by_id` has groups of other types, too, which this room can't name."""
         self._by_id = by_id
@@ -98,7 +110,9 @@ class ClassicGroups:
         self.drop_if_unused(group)
 
     # ------------------------------------------------------------------ commits
-    def admit_commit(self, group: ClassicGroup, request: OffsetCommitRequest, _api_version: int, now_ms: int) -> ErrorCode:
+    def admit_commit(
+        self, group: ClassicGroup, request: OffsetCommitRequest, _api_version: int, now_ms: int
+    ) -> ErrorCode:
         """Let a commit in; that is a sign of life, too. Errors: those of `check_commit`."""
         error = check_commit(group, request.member_id, request.group_instance_id, request.generation_id_or_member_epoch)
         if error == ErrorCode.NONE and group.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
@@ -112,7 +126,9 @@ class ClassicGroups:
         return check_commit(group, request.member_id, request.group_instance_id, generation_id, is_transactional=True)
 
     # ------------------------------------------------------------------ members
-    def join(self, group: ClassicGroup, request: JoinGroupRequest, client: Client, reply: Reply, effects: Effects) -> None:
+    def join(
+        self, group: ClassicGroup, request: JoinGroupRequest, client: Client, reply: Reply, effects: Effects
+    ) -> None:
         """JoinGroup. Errors: those of `Joining.join`."""
         self._joining.join(group, request, client, reply, effects)
         self.drop_if_unused(group)
@@ -136,7 +152,9 @@ class ClassicGroups:
         if member.member_id == group.leader_id:
             self.rebalancing.assign(group, {row.member_id: row.assignment for row in request.assignments}, effects)
 
-    def heartbeat(self, group: ClassicGroup, member_id: str, group_instance_id: str | None, generation_id: int, now_ms: int) -> ErrorCode:
+    def heartbeat(
+        self, group: ClassicGroup, member_id: str, group_instance_id: str | None, generation_id: int, now_ms: int
+    ) -> ErrorCode:
         """Note that a member lives; REBALANCE_IN_PROGRESS asks it to join again.
 
         Errors: COORDINATOR_NOT_AVAILABLE, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION.
@@ -156,7 +174,11 @@ class ClassicGroups:
         rows = []
         for identity in members:
             error = self._leave(group, identity, effects)
-            rows.append(MemberResponse(member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=error))
+            rows.append(
+                MemberResponse(
+                    member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=error
+                )
+            )
         if any(row.error_code == ErrorCode.NONE for row in rows):
             if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
                 self.rebalancing.rebalance_or_complete(group, effects)
@@ -168,7 +190,9 @@ class ClassicGroups:
     def _leave(self, group: ClassicGroup, identity: MemberIdentity, effects: Effects) -> ErrorCode:
         member_id = identity.member_id
         if member_id == NO_MEMBER_ID:
-            static_id = group.static_members.get(identity.group_instance_id) if identity.group_instance_id is not None else None
+            static_id = (
+                group.static_members.get(identity.group_instance_id) if identity.group_instance_id is not None else None
+            )
             if static_id is None:
                 return ErrorCode.UNKNOWN_MEMBER_ID
             member_id = static_id
@@ -194,21 +218,29 @@ def _check_sync(group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
         return error
     if request.generation_id != group.generation_id:
         return ErrorCode.ILLEGAL_GENERATION
-    if request.protocol_type not in (None, group.protocol_type) or request.protocol_name not in (None, group.protocol_name):
+    if request.protocol_type not in (None, group.protocol_type) or request.protocol_name not in (
+        None,
+        group.protocol_name,
+    ):
         # In a rebalance the group's protocol is that of the generation before, and this member knows it.
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     return ErrorCode.REBALANCE_IN_PROGRESS if group.state is GroupState.PREPARING_REBALANCE else ErrorCode.NONE
 
 
 def check_commit(
-    group: ClassicGroup, member_id: str, group_instance_id: str | None, generation_id: int, *, is_transactional: bool = False
+    group: ClassicGroup,
+    member_id: str,
+    group_instance_id: str | None,
+    generation_id: int,
+    *,
+    is_transactional: bool = False,
 ) -> ErrorCode:
     """Whether this member may commit offsets; from outside, which is a negative generation, while there are no members.
 
     Transactional commits may omit the member id, as old clients do, and don't fail because of a rebalance.
 
-    Errors: COORDINATOR_NOT_AVAILABLE, UNKNOWN_MEMBER_ID (from outside of a group that has members, too), FENCED_INSTANCE_ID,
-    ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS. Source: `ClassicGroup.validateOffsetCommit`.
+    Errors: COORDINATOR_NOT_AVAILABLE, UNKNOWN_MEMBER_ID (from outside of a group that has members, too),
+    FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS. Source: `ClassicGroup.validateOffsetCommit`.
     """
     if group.state is GroupState.DEAD:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -6,8 +6,8 @@
     COMPLETING_REBALANCE                 ── ASSIGNED ──>   STABLE
     EMPTY, PREPARING_REBALANCE, COMPLETING_REBALANCE, STABLE  ── GONE ──> DEAD
 
-A group that is read from its record begins in EMPTY without members, else in STABLE; so does one that consumers leave by a downgrade.
-Every other pair is a mistake in this program, and raises.
+A group that is read from its record begins in EMPTY without members, else in STABLE; so does one that consumers leave
+by a downgrade. Every other pair is a mistake in this program, and raises.
 
 Source: Kafka's `ClassicGroupState`.
 """

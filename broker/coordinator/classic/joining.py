@@ -1,8 +1,10 @@
 """Joining a classic group: who is let in under which id, and what that starts.
 
-Guards: no more members than `group.max.size`, no more ids given out at once than `PENDING_MEMBERS_MAX`, no more held for all of them than
+Guards: no more members than `group.max.size`, no more ids given out at once than `PENDING_MEMBERS_MAX`, no more held
+for all of them than
 `member_memory` allows; an instance id that joins again takes its place over, and the member that had it before is fenced.
-Source: Kafka's `GroupMetadataManager.classicGroupJoinToClassicGroup`; KIP-345, KIP-394, KIP-389 (the largest group), KIP-814.
+Source: Kafka's `GroupMetadataManager.classicGroupJoinToClassicGroup`; KIP-345, KIP-394, KIP-389 (the largest group),
+KIP-814.
 """
 
 from __future__ import annotations
@@ -60,8 +62,13 @@ class Joining:
         self._rebalancing = rebalancing
         self._random = random
 
-    def join(self, group: ClassicGroup, request: JoinGroupRequest, client: Client, reply: Reply, effects: Effects) -> None:
-        """Let a member in, or say why not. It is answered when the rebalance that this starts, or meets, is complete."""
+    def join(
+        self, group: ClassicGroup, request: JoinGroupRequest, client: Client, reply: Reply, effects: Effects
+    ) -> None:
+        """Let a member in, or say why not.
+
+        It is answered when the rebalance that this starts, or meets, is complete.
+        """
         member_id = request.member_id
         protocols = _protocols(request)
         if not self._has_room(group, member_id):
@@ -95,7 +102,9 @@ class Joining:
             return (member is not None and member.awaiting_join is not None) or group.awaiting_join_count < maximum
         return member is not None or len(group.members) < maximum
 
-    def _join_new(self, group: ClassicGroup, request: JoinGroupRequest, client: Client, reply: Reply, effects: Effects) -> None:
+    def _join_new(
+        self, group: ClassicGroup, request: JoinGroupRequest, client: Client, reply: Reply, effects: Effects
+    ) -> None:
         instance_id = request.group_instance_id
         member_id = f"{client.client_id if instance_id is None else instance_id}-{self._unique()}"
         if instance_id is not None and instance_id in group.static_members:
@@ -112,7 +121,9 @@ class Joining:
     def _unique(self) -> str:
         return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
 
-    def _join_again(self, group: ClassicGroup, request: JoinGroupRequest, protocols: Protocols, reply: Reply, effects: Effects) -> None:
+    def _join_again(
+        self, group: ClassicGroup, request: JoinGroupRequest, protocols: Protocols, reply: Reply, effects: Effects
+    ) -> None:
         """A member joins again: that is a rebalance, unless it has nothing new to say and is no leader of a stable group."""
         member = group.members[request.member_id]
         unchanged = member.protocols == protocols
@@ -129,14 +140,30 @@ class Joining:
 
     @staticmethod
     def _update(
-        group: ClassicGroup, member: Member, request: JoinGroupRequest, protocols: Protocols, reply: Reply, effects: Effects
+        group: ClassicGroup,
+        member: Member,
+        request: JoinGroupRequest,
+        protocols: Protocols,
+        reply: Reply,
+        effects: Effects,
     ) -> None:
-        """Take over what a member says. One that still waits with an earlier request is answered there: its client has given that up."""
+        """Take over what a member says.
+
+        One that still waits with an earlier request is answered there: its client has given that up.
+        """
         if member.awaiting_join is not None:
             effects.answer(member.awaiting_join, join_failed(ErrorCode.UNKNOWN_MEMBER_ID, member.member_id))
         group.update(member, protocols, _rebalance_timeout_ms(request), request.session_timeout_ms, reply)
 
-    def _add(self, group: ClassicGroup, request: JoinGroupRequest, client: Client, member_id: str, reply: Reply, effects: Effects) -> None:
+    def _add(
+        self,
+        group: ClassicGroup,
+        request: JoinGroupRequest,
+        client: Client,
+        member_id: str,
+        reply: Reply,
+        effects: Effects,
+    ) -> None:
         member = Member(
             member_id=member_id,
             group_instance_id=request.group_instance_id,
@@ -155,9 +182,18 @@ class Joining:
         self._rebalancing.rebalance_or_complete(group, effects)
 
     def _replace(
-        self, group: ClassicGroup, request: JoinGroupRequest, client: Client, member_id: str, reply: Reply, effects: Effects
+        self,
+        group: ClassicGroup,
+        request: JoinGroupRequest,
+        client: Client,
+        member_id: str,
+        reply: Reply,
+        effects: Effects,
     ) -> None:
-        """A static member is back under a new id. In a stable group whose protocol stays the same that is no rebalance."""
+        """A static member is back under a new id.
+
+        In a stable group whose protocol stays the same that is no rebalance.
+        """
         assert request.group_instance_id is not None
         old_leader_id = group.leader_id
         old, new = group.replace_static(request.group_instance_id, member_id)
@@ -178,7 +214,10 @@ class Joining:
     def _keep_replaced(
         self, group: ClassicGroup, old: Member, new: Member, client: Client, old_leader_id: str | None, effects: Effects
     ) -> None:
-        """Keep the group with the new id; then the member continues with its old assignment. If the write fails, the old id stays."""
+        """Keep the group with the new id; then the member continues with its old assignment.
+
+        If the write fails, the old id stays.
+        """
         group.compute_subscribed()
         assignments = {member.member_id: member.assignment for member in group.members.values()}
         effects.keep_group(group.group_id, group_record(group, assignments))
@@ -197,7 +236,8 @@ class Joining:
             response = joined(group, new.member_id, with_members=skips and is_leader)
             response.skip_assignment = skips and is_leader
             if not skips:
-                # As the leader it would assign the partitions again, which no member waits for. Source: KIP-345; KIP-814 has a better way.
+                # As the leader it would assign the partitions again, which no member waits for. Source: KIP-345;
+                # KIP-814 has a better way.
                 response.leader = old_leader_id or ""
             effects.answer(group.take_awaiting_join(new), response)
 

@@ -1,10 +1,12 @@
 """How a classic group gets from one generation to the next, and what happens when a member is late.
 
-A rebalance waits until all members have joined again, at most as long as the slowest of them may take; who hasn't joined then is out,
-unless it is static. An empty group waits a little for more members first. Then the leader's assignments are waited for, again as long.
+A rebalance waits until all members have joined again, at most as long as the slowest of them may take; who hasn't
+joined then is out, unless it is static. An empty group waits a little for more members first. Then the leader's
+assignments are waited for, again as long.
 
-Guards: each waiting request is answered once; a member that is out is not waited for; no two rebalances of a group run at once.
-Source: Kafka's `GroupMetadataManager`; KIP-134 (the first delay), KIP-345 (static members), KIP-394 (ids that are given out first).
+Guards: each waiting request is answered once; a member that is out is not waited for; no two rebalances of a group run
+at once. Source: Kafka's `GroupMetadataManager`; KIP-134 (the first delay), KIP-345 (static members), KIP-394 (ids that
+are given out first).
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.join_group import JoinGroupResponse
 from lowtide.protocol.messages.sync_group import SyncGroupResponse
 
-TimerKey: TypeAlias = tuple[Literal["heartbeat", "join", "sync", "expiry", "revocation", "rejoin", "resync", "assignment"], str, str]
+TimerKey: TypeAlias = tuple[
+    Literal["heartbeat", "join", "sync", "expiry", "revocation", "rejoin", "resync", "assignment"], str, str
+]
 """What is due: a member's sign of life, the end of a rebalance, that of the wait for the assignments, or a look at old offsets; in a group
 whose partitions the broker assigns, what a member is to give back, that one of the classic protocol joins or syncs, or a new target."""
 
@@ -90,7 +94,9 @@ class Rebalancing:
                 self.complete_join(group, effects)
             return
         member = group.members.get(member_id)
-        if member is None or (not member.is_new and (member.awaiting_join is not None or member.awaiting_sync is not None)):
+        if member is None or (
+            not member.is_new and (member.awaiting_join is not None or member.awaiting_sync is not None)
+        ):
             return  # A member that waits for the others sends no heartbeats; the end of the rebalance gives it a new session.
         self.drop_waiting(group, member, effects)
         group.remove(member_id)
@@ -139,7 +145,11 @@ class Rebalancing:
 
     def complete_join_if_all_joined(self, group: ClassicGroup, effects: Effects) -> None:
         """Complete a rebalance that has no member left to wait for; the first one of an empty group waits for its delay all the same."""
-        if group.state is GroupState.PREPARING_REBALANCE and group.initial_delay is None and group.has_all_members_joined:
+        if (
+            group.state is GroupState.PREPARING_REBALANCE
+            and group.initial_delay is None
+            and group.has_all_members_joined
+        ):
             self.complete_join(group, effects)
 
     def on_join_timeout(self, group: ClassicGroup, effects: Effects) -> None:
@@ -164,7 +174,8 @@ class Rebalancing:
                 group.remove(member.member_id)
                 self.end_session(group, member.member_id)
         if group.members and not group.elect_joined_leader():
-            # Only static members are left, and none of them has joined: they keep their places until their sessions end.
+            # Only static members are left, and none of them has joined: they keep their places until their sessions
+            # end.
             self._timers.schedule(("join", group.group_id, ""), effects.now_ms + group.rebalance_timeout_ms)
             return
         group.begin_generation(effects.wall_ms)
@@ -197,7 +208,10 @@ class Rebalancing:
         self.prepare(group, effects)
 
     def assign(self, group: ClassicGroup, assignments: dict[str, bytes], effects: Effects) -> None:
-        """Keep the leader's assignments, and give them out when they are kept. A member that isn't named gets an empty one."""
+        """Keep the leader's assignments, and give them out when they are kept.
+
+        A member that isn't named gets an empty one.
+        """
         generation_id = group.generation_id
         whole = {member_id: assignments.get(member_id, b"") for member_id in group.members}
         effects.keep_group(group.group_id, group_record(group, whole))
@@ -234,5 +248,8 @@ class Rebalancing:
 def synced(group: ClassicGroup, member: Member) -> SyncGroupResponse:
     """The answer to a member that gets its assignment."""
     return SyncGroupResponse(
-        error_code=ErrorCode.NONE, protocol_type=group.protocol_type, protocol_name=group.protocol_name, assignment=member.assignment
+        error_code=ErrorCode.NONE,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol_name,
+        assignment=member.assignment,
     )

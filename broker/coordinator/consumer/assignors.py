@@ -49,9 +49,9 @@ MOVES_PER_PARTITION: Final = 16
 def assign_uniform(members: Mapping[str, AssignedMember], partition_counts: Mapping[TopicId, int]) -> Target:
     """Give each member as many partitions as any other, and take away no more than that needs.
 
-    With equal subscriptions the numbers differ by one at most. With different ones no partition is left that could be moved to a member
-    with two or more fewer; a chain of moves that only helps as a whole isn't looked for, as in Kafka. New partitions are dealt so that
-    those of a topic are spread over members.
+    With equal subscriptions the numbers differ by one at most. With different ones no partition is left that could be
+    moved to a member with two or more fewer; a chain of moves that only helps as a whole isn't looked for, as in Kafka.
+    New partitions are dealt so that those of a topic are spread over members.
     """
     group = _Group(members, partition_counts)
     owners = group.take_over()
@@ -94,7 +94,10 @@ ASSIGNORS: Final[Mapping[str, Assignor]] = MappingProxyType({UNIFORM: assign_uni
 
 
 class _Group:
-    """The members in their order, by number, and who subscribes to what. Equal subscriptions are one row of `subscriptions`."""
+    """The members in their order, by number, and who subscribes to what.
+
+    Equal subscriptions are one row of `subscriptions`.
+    """
 
     def __init__(self, members: Mapping[str, AssignedMember], counts: Mapping[TopicId, int]) -> None:
         self.members = members
@@ -152,7 +155,9 @@ def _deal(group: _Group, owners: dict[TopicId, list[int]]) -> None:
         if len(rows) > quota:
             for _, topic, partition in sorted(rows)[quota:]:
                 owners[topic][partition] = -1
-    free = sorted((partition, topic) for topic in group.topics for partition, owner in enumerate(owners[topic]) if owner < 0)
+    free = sorted(
+        (partition, topic) for topic in group.topics for partition, owner in enumerate(owners[topic]) if owner < 0
+    )
     dealt = 0
     for number, (rows, quota) in enumerate(zip(held, quotas, strict=True)):
         end = dealt + max(quota - len(rows), 0)
@@ -180,7 +185,9 @@ class _Balancer:
         for heap in self._least:
             heapq.heapify(heap)
         numbers: dict[tuple[int, ...], int] = {}
-        self._reach = {topic: numbers.setdefault(tuple(group.subscribers[topic]), len(numbers)) for topic in group.topics}
+        self._reach = {
+            topic: numbers.setdefault(tuple(group.subscribers[topic]), len(numbers)) for topic in group.topics
+        }
         self._rows = list(numbers)
         """The subscriptions that have a topic, by its number in `_reach`: most topics have the same."""
         self._row_of = {number: row for row, rows in enumerate(group.subscriptions) for number in rows}
@@ -203,7 +210,10 @@ class _Balancer:
         return -len(self._owners[topic]) / subscribers, subscribers, topic
 
     def _move_round(self, moves_max: int) -> int:
-        """Let each member, the most loaded first, give away what others can have who have at least two fewer. Returns the moves."""
+        """Let each member, the most loaded first, give away what others can have who have at least two fewer.
+
+        Returns the moves.
+        """
         moves = 0
         most = [(-load, number) for number, load in enumerate(self._loads)]
         heapq.heapify(most)

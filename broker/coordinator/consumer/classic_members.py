@@ -43,11 +43,13 @@ class ClassicMembers:
         self._random = random
 
     # ------------------------------------------------------------------ joining
-    def join(self, group: ConsumerGroup, request: JoinGroupRequest, client: Client, reply: Reply, effects: Effects) -> None:
+    def join(
+        self, group: ConsumerGroup, request: JoinGroupRequest, client: Client, reply: Reply, effects: Effects
+    ) -> None:
         """JoinGroup. A group without members becomes a classic one.
 
-        Errors: GROUP_MAX_SIZE_REACHED, INCONSISTENT_GROUP_PROTOCOL, MEMBER_ID_REQUIRED, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID,
-        FENCED_MEMBER_EPOCH.
+        Errors: GROUP_MAX_SIZE_REACHED, INCONSISTENT_GROUP_PROTOCOL, MEMBER_ID_REQUIRED, UNKNOWN_MEMBER_ID,
+        FENCED_INSTANCE_ID, FENCED_MEMBER_EPOCH.
         """
         if not group.members:
             self._join_empty(group, request, client, reply, effects)
@@ -74,7 +76,9 @@ class ClassicMembers:
             return
         self._answer_join(group, joined, reply, effects)
 
-    def _join_empty(self, group: ConsumerGroup, request: JoinGroupRequest, client: Client, reply: Reply, effects: Effects) -> None:
+    def _join_empty(
+        self, group: ConsumerGroup, request: JoinGroupRequest, client: Client, reply: Reply, effects: Effects
+    ) -> None:
         """Let a classic group take the place of one without members."""
         if request.member_id != NO_MEMBER_ID:
             effects.answer(reply, join_failed(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id))
@@ -83,7 +87,9 @@ class ClassicMembers:
         classic = self._classic.create(group.group_id, effects.wall_ms)
         self._classic.join(classic, request, client, reply, effects)
 
-    def _check_join(self, group: ConsumerGroup, request: JoinGroupRequest, member_id: str, client: Client) -> Subscription | ErrorCode:
+    def _check_join(
+        self, group: ConsumerGroup, request: JoinGroupRequest, member_id: str, client: Client
+    ) -> Subscription | ErrorCode:
         if is_full(group, self._groups.settings, member_id, request.group_instance_id):
             return ErrorCode.GROUP_MAX_SIZE_REACHED
         if not group.subscriptions.speaks(request.protocol_type, [protocol.name for protocol in request.protocols]):
@@ -119,7 +125,9 @@ class ClassicMembers:
         """Take over what the member says; if it is the last one that came with the new protocol, the group becomes classic."""
         groups, group = self._groups, decision.group
         topics = groups.topics.image.topics
-        owned = assignment_of((topics[name].topic_id, numbers) for name, numbers in subscription.owned if name in topics)
+        owned = assignment_of(
+            (topics[name].topic_id, numbers) for name, numbers in subscription.owned if name in topics
+        )
         replaced = self._replaced(group, new)
         if (
             replaced is None
@@ -177,7 +185,8 @@ class ClassicMembers:
     def sync(self, group: ConsumerGroup, request: SyncGroupRequest, reply: Reply, effects: Effects) -> None:
         """SyncGroup.
 
-        Errors: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, INCONSISTENT_GROUP_PROTOCOL, REBALANCE_IN_PROGRESS.
+        Errors: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, INCONSISTENT_GROUP_PROTOCOL,
+        REBALANCE_IN_PROGRESS.
         """
         member = self._find(group, request.member_id, request.group_instance_id, request.generation_id)
         error = member if isinstance(member, ErrorCode) else _check_sync(group, member, request)
@@ -198,7 +207,9 @@ class ClassicMembers:
         effects.barrier = max(effects.barrier, group.last_record_offset)
         effects.answer_when_committed(reply, response, sync_failed)
 
-    def heartbeat(self, group: ConsumerGroup, member_id: str, group_instance_id: str | None, generation_id: int, now_ms: int) -> ErrorCode:
+    def heartbeat(
+        self, group: ConsumerGroup, member_id: str, group_instance_id: str | None, generation_id: int, now_ms: int
+    ) -> ErrorCode:
         """Heartbeat. Errors: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS."""
         member = self._find(group, member_id, group_instance_id, generation_id)
         if isinstance(member, ErrorCode):
@@ -212,7 +223,10 @@ class ClassicMembers:
         return ErrorCode.NONE
 
     def leave(self, group: ConsumerGroup, members: Sequence[MemberIdentity], effects: Effects) -> list[MemberResponse]:
-        """LeaveGroup; members of either protocol may be named. Errors, row by row: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
+        """LeaveGroup; members of either protocol may be named.
+
+        Errors, row by row: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID.
+        """
         rows, gone = [], {}
         for identity in members:
             if identity.group_instance_id is not None and identity.member_id == NO_MEMBER_ID:
@@ -223,12 +237,18 @@ class ClassicMembers:
             error = found if isinstance(found, ErrorCode) else ErrorCode.NONE
             if isinstance(found, ConsumerMember):
                 gone[found.member_id] = found
-            rows.append(MemberResponse(member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=error))
+            rows.append(
+                MemberResponse(
+                    member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=error
+                )
+            )
         self._groups.fence(group, gone.values(), effects)
         return rows
 
     @staticmethod
-    def _find(group: ConsumerGroup, member_id: str, instance_id: str | None, generation_id: int) -> ConsumerMember | ErrorCode:
+    def _find(
+        group: ConsumerGroup, member_id: str, instance_id: str | None, generation_id: int
+    ) -> ConsumerMember | ErrorCode:
         member = group.find_member(member_id, instance_id)
         if isinstance(member, ErrorCode):
             return member
@@ -244,14 +264,19 @@ class ClassicMembers:
 
 
 def _check_sync(group: ConsumerGroup, member: ConsumerMember, request: SyncGroupRequest) -> ErrorCode:
-    if request.protocol_type not in (None, CONSUMER_PROTOCOL_TYPE) or request.protocol_name not in (None, first_protocol(member)):
+    if request.protocol_type not in (None, CONSUMER_PROTOCOL_TYPE) or request.protocol_name not in (
+        None,
+        first_protocol(member),
+    ):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     # One that is giving back has joined already: it first ends that.
     is_behind = group.group_epoch > member.member_epoch and member.state is not MemberState.UNREVOKED_PARTITIONS
     return ErrorCode.REBALANCE_IN_PROGRESS if is_behind else ErrorCode.NONE
 
 
-def _updated(member: ConsumerMember, request: JoinGroupRequest, client: Client, subscription: Subscription) -> ConsumerMember:
+def _updated(
+    member: ConsumerMember, request: JoinGroupRequest, client: Client, subscription: Subscription
+) -> ConsumerMember:
     """The member with what its join says of it. A pattern is of the new protocol alone."""
     topic_names = frozenset(subscription.topics)
     timeout_ms = request.rebalance_timeout_ms
@@ -266,6 +291,8 @@ def _updated(member: ConsumerMember, request: JoinGroupRequest, client: Client, 
         client_host=client.host,
         classic=ClassicMemberMetadata(
             session_timeout_ms=request.session_timeout_ms,
-            supported_protocols=[ClassicProtocol(name=protocol.name, metadata=protocol.metadata) for protocol in request.protocols],
+            supported_protocols=[
+                ClassicProtocol(name=protocol.name, metadata=protocol.metadata) for protocol in request.protocols
+            ],
         ),
     )

@@ -1,10 +1,11 @@
 """A group whose partitions the broker assigns (KIP-848): its members, what each is to have, and what each has.
 
-Three epochs follow each other. A change of members, subscriptions or topics raises the group's epoch; a new target assignment is computed
-for it, and takes its number; each member comes to the target in its own time (`reconciliation`), and takes its number when it is there.
+Three epochs follow each other. A change of members, subscriptions or topics raises the group's epoch; a new target
+assignment is computed for it, and takes its number; each member comes to the target in its own time (`reconciliation`),
+and takes its number when it is there.
 
-Guards: all changes come from records (`apply`), so what a coordinator knows is what one knows that loads the log; an instance id belongs to
-one member; a partition has at most one owner (who has it, or may still have it).
+Guards: all changes come from records (`apply`), so what a coordinator knows is what one knows that loads the log; an
+instance id belongs to one member; a partition has at most one owner (who has it, or may still have it).
 
 Source: Kafka's `ConsumerGroup`, `ModernGroup`.
 """
@@ -163,7 +164,10 @@ class ConsumerGroup:
 
     # ------------------------------------------------------------------ who may
     def find_member(self, member_id: str, instance_id: str | None) -> ConsumerMember | ErrorCode:
-        """A member. Errors: UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID for a static one that another has taken the place of."""
+        """A member.
+
+        Errors: UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID for a static one that another has taken the place of.
+        """
         if instance_id is None:
             return self.members.get(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
         known = self.static_members.get(instance_id)
@@ -197,7 +201,9 @@ class ConsumerGroup:
         if error == ErrorCode.NONE or member_epoch > member.member_epoch:
             return error
         given = [member.epoch_of(topic_id, number) for topic_id, number in places]
-        return ErrorCode.NONE if given and all(epoch is not None and epoch <= member_epoch for epoch in given) else error
+        return (
+            ErrorCode.NONE if given and all(epoch is not None and epoch <= member_epoch for epoch in given) else error
+        )
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
         """Whether offsets may be returned; to a client that names no member, always. Errors: as of `check_commit`."""
@@ -218,7 +224,10 @@ class ConsumerGroup:
 
     # ------------------------------------------------------------------ records
     def apply(self, change: ConsumerGroupChange) -> None:
-        """Take over what a record says. That of the group's epoch being taken back is its owner's business: the group is gone."""
+        """Take over what a record says.
+
+        That of the group's epoch being taken back is its owner's business: the group is gone.
+        """
         value, name = change.value, change.name
         if isinstance(value, MemberCurrent):
             self._put(self._member(name).with_current(value, self.targets.get(name, NOTHING)))
@@ -230,10 +239,13 @@ class ConsumerGroup:
             self.group_epoch, self.metadata_hash = value.epoch, value.metadata_hash
         elif isinstance(value, TargetAssignmentEpoch):
             self.target_epoch, self.assigned_wall_ms = value.assignment_epoch, value.assignment_timestamp
-            # A log that was compacted and then lost its end may lack the group's last epoch: below the target's nothing would be assigned.
+            # A log that was compacted and then lost its end may lack the group's last epoch: below the target's nothing
+            # would be assigned.
             self.group_epoch = max(self.group_epoch, self.target_epoch)
         elif isinstance(value, PatternTopics):
-            self.subscriptions.note_pattern(name, ResolvedPattern(frozenset(value.topics), value.version, value.timestamp))
+            self.subscriptions.note_pattern(
+                name, ResolvedPattern(frozenset(value.topics), value.version, value.timestamp)
+            )
         else:
             self._apply_others(change)
 
@@ -316,4 +328,6 @@ def _check_epoch(member: ConsumerMember, member_epoch: int) -> ErrorCode:
 
 def is_within(owned: Assignment | None, assigned: Mapping[TopicId, frozenset[int]]) -> bool:
     """Whether a member says what it has, and all of it is assigned to it."""
-    return owned is not None and all(numbers <= assigned.get(topic_id, frozenset()) for topic_id, numbers in owned.items())
+    return owned is not None and all(
+        numbers <= assigned.get(topic_id, frozenset()) for topic_id, numbers in owned.items()
+    )

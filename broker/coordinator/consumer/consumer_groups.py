@@ -45,7 +45,12 @@ class ConsumerGroups:
     """The service of the consumer groups among those of one coordinator; `by_id` has classic ones, too."""
 
     def __init__(
-        self, by_id: GroupsById, settings: GroupSettings, timers: Timers[TimerKey], shared: Shared, rebalancing: Rebalancing
+        self,
+        by_id: GroupsById,
+        settings: GroupSettings,
+        timers: Timers[TimerKey],
+        shared: Shared,
+        rebalancing: Rebalancing,
     ) -> None:
         self.by_id = by_id
         self.settings = settings
@@ -61,7 +66,10 @@ class ConsumerGroups:
 
     # ------------------------------------------------------------------ records
     def note(self, change: ConsumerGroupChange) -> ConsumerGroup | None:
-        """Take over what a record says: the group, None where there is none any more. Errors: ProtocolError for one of a classic group."""
+        """Take over what a record says: the group, None where there is none any more.
+
+        Errors: ProtocolError for one of a classic group.
+        """
         group = self.by_id.find_consumer(change.group)
         if group is None:
             if change.value is None:
@@ -82,7 +90,9 @@ class ConsumerGroups:
             self._cancel_timers(group, group.members)
             return None
         group.apply(change)
-        if change.kind is RecordType.MEMBER and change.value is None:  # Not before: a member that can't be removed is still waited for.
+        if (
+            change.kind is RecordType.MEMBER and change.value is None
+        ):  # Not before: a member that can't be removed is still waited for.
             self._cancel_timers(group, [change.name])
         return group
 
@@ -105,7 +115,9 @@ class ConsumerGroups:
         decision.remove_group()
         decision.carry_out(effects)
 
-    def admit_commit(self, group: ConsumerGroup, request: OffsetCommitRequest, api_version: int, _now_ms: int) -> ErrorCode:
+    def admit_commit(
+        self, group: ConsumerGroup, request: OffsetCommitRequest, api_version: int, _now_ms: int
+    ) -> ErrorCode:
         """Let a commit in. Errors: those of `ConsumerGroup.check_commit`."""
         places = self.topics.places(request.topics)
         return group.check_commit(request.member_id, request.generation_id_or_member_epoch, api_version, places)
@@ -131,7 +143,10 @@ class ConsumerGroups:
 
     # ------------------------------------------------------------------ finding, keeping
     def open(self, group_id: str, *, creates: bool) -> Decision | Refusal:
-        """Begin a decision about a group, about a new one, or one that takes a classic one over. Errors: GROUP_ID_NOT_FOUND."""
+        """Begin a decision about a group, about a new one, or one that takes a classic one over.
+
+        Errors: GROUP_ID_NOT_FOUND.
+        """
         group = self.by_id.find_consumer(group_id)
         if group is not None:
             return Decision(group)
@@ -151,7 +166,8 @@ class ConsumerGroups:
         if decision.resolves:
             self._patterns.begin(decision, effects)
         if classic is not None and classic.members:
-            # The classic group's timers end with it; those of its members start again, whether or not the records are committed in time.
+            # The classic group's timers end with it; those of its members start again, whether or not the records are
+            # committed in time.
             effects.then.append(partial(self._start_sessions, classic.group_id))
 
     def _start_sessions(self, group_id: str, _error: ErrorCode, effects: Effects) -> None:
@@ -190,7 +206,10 @@ class ConsumerGroups:
     def update_subscription(
         self, decision: Decision, old: ConsumerMember, new: ConsumerMember, effects: Effects
     ) -> tuple[int, bool] | Refusal:
-        """Take over what a member says: the group's epoch, and whether the member consumes anything else. Errors: as of `update_member`."""
+        """Take over what a member says: the group's epoch, and whether the member consumes anything else.
+
+        Errors: as of `update_member`.
+        """
         group = decision.group
         if not new.says_the_same_as(old):
             decision.keep_subscription(new)
@@ -201,7 +220,9 @@ class ConsumerGroups:
         epoch = group.group_epoch
         # Source: `GroupMetadataManager.hasPreferredServerAssignorChanged`.
         preferred = group.subscriptions.preferred_assignor(old, new)
-        changes_assignor = old.server_assignor != new.server_assignor and self._assignor(preferred) != self.assignor_of(group)
+        changes_assignor = old.server_assignor != new.server_assignor and self._assignor(preferred) != self.assignor_of(
+            group
+        )
         bumps = (
             decision.is_new
             or decision.takes_over is not None
@@ -219,7 +240,9 @@ class ConsumerGroups:
                 group.checked_image = image_number
         return epoch, names_changed or pattern.changed
 
-    def _assign(self, decision: Decision, epoch: int, old: ConsumerMember, new: ConsumerMember, wall_ms: int) -> Assignment:
+    def _assign(
+        self, decision: Decision, epoch: int, old: ConsumerMember, new: ConsumerMember, wall_ms: int
+    ) -> Assignment:
         group = decision.group
         members = dict(group.members)
         if new.instance_id is not None:
@@ -250,7 +273,10 @@ class ConsumerGroups:
         *,
         subscription_changed: bool,
     ) -> ConsumerMember | Refusal:
-        """Bring a member a step closer to a target, which is an epoch and what it has to have in it. Errors: FENCED_MEMBER_EPOCH."""
+        """Bring a member a step closer to a target, which is an epoch and what it has to have in it.
+
+        Errors: FENCED_MEMBER_EPOCH.
+        """
         group = decision.group
         if not subscription_changed and member.is_reconciled_to(target[0]):
             return member
@@ -270,7 +296,9 @@ class ConsumerGroups:
             ),
         )
         if moved is None:
-            return Refusal(ErrorCode.FENCED_MEMBER_EPOCH, f"{member.member_id} must give back all that it has, and join again.")
+            return Refusal(
+                ErrorCode.FENCED_MEMBER_EPOCH, f"{member.member_id} must give back all that it has, and join again."
+            )
         if moved != member:
             decision.keep_current(moved)
             if moved.classic is None and moved.state is MemberState.UNREVOKED_PARTITIONS:
@@ -281,7 +309,10 @@ class ConsumerGroups:
 
     # ------------------------------------------------------------------ letting go
     def fence(self, group: ConsumerGroup, members: Iterable[ConsumerMember], effects: Effects) -> None:
-        """Let members go: they left, or are late. If the last one is among them that speaks the new protocol, the group becomes classic."""
+        """Let members go: they left, or are late.
+
+        If the last one is among them that speaks the new protocol, the group becomes classic.
+        """
         gone = {member.member_id: member for member in members}
         if not gone:
             effects.barrier = max(effects.barrier, group.last_record_offset)
@@ -296,12 +327,15 @@ class ConsumerGroups:
         for pattern in dict.fromkeys(member.pattern for member in gone.values() if member.pattern is not None):
             if pattern not in kept:
                 decision.keep(RecordType.PATTERN, pattern, None)
-        names = {name for member_id, member in group.members.items() if member_id not in gone for name in member.topic_names}
+        names = {
+            name for member_id, member in group.members.items() if member_id not in gone for name in member.topic_names
+        }
         names |= group.subscriptions.matched_by(kept)
         epoch = group.group_epoch + 1
         decision.keep_epoch(epoch, self.topics.hash_of(names))
         if len(gone) == len(group.members):
-            # Nothing is to be assigned. Without a time, as in a new group: the next member's target doesn't wait for its interval.
+            # Nothing is to be assigned. Without a time, as in a new group: the next member's target doesn't wait for
+            # its interval.
             decision.changes.append(epoch_change(group, epoch, 0))
         decision.carry_out(effects)
 
@@ -345,7 +379,9 @@ class ConsumerGroups:
         steps = self._assigner.keep_in_steps(group, made, kept)
         effects.jobs.append(Job(steps, partial(self._on_compared, group, epoch, frozenset(made), kept)))
 
-    def _on_compared(self, group: ConsumerGroup, epoch: int, members: frozenset[str], kept: Kept, effects: Effects) -> None:
+    def _on_compared(
+        self, group: ConsumerGroup, epoch: int, members: frozenset[str], kept: Kept, effects: Effects
+    ) -> None:
         """Keep a target for these members; who has left since gets nothing by it, and who has come is in the next one."""
         self._assigning.discard(group.group_id)
         if self.by_id.get(group.group_id) is not group or epoch <= group.target_epoch:
@@ -359,7 +395,9 @@ class ConsumerGroups:
                 effects.keep_encoded(change, record)
         effects.keep_change(epoch_change(group, epoch, effects.wall_ms))
         if group.group_epoch > epoch:
-            self._schedule_assignment(group.group_id, effects.now_ms + self.times.assignment_interval_ms(group.group_id))
+            self._schedule_assignment(
+                group.group_id, effects.now_ms + self.times.assignment_interval_ms(group.group_id)
+            )
 
     def _keep_target(self, group: ConsumerGroup, epoch: int, made: Target, effects: Effects) -> None:
         changes, _ = self._assigner.keep(group, epoch, made, effects.wall_ms)
@@ -378,7 +416,9 @@ class ConsumerGroups:
 
     def _expect_revocation(self, group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> None:
         """A member was asked to give partitions back."""
-        self.timers.schedule(("revocation", group.group_id, member.member_id), now_ms + max(member.rebalance_timeout_ms, 0))
+        self.timers.schedule(
+            ("revocation", group.group_id, member.member_id), now_ms + max(member.rebalance_timeout_ms, 0)
+        )
 
     def _cancel_timers(self, group: ConsumerGroup, members: Iterable[str]) -> None:
         for member_id in members:
@@ -390,6 +430,9 @@ class ConsumerGroups:
 
 def has_other_topics(topics: TopicView, group: ConsumerGroup) -> bool:
     """Whether the group's topics have changed since its epoch began, which its next member to join or to send a heartbeat raises."""
-    if group.checked_image != topics.image_number and topics.hash_of(group.subscriptions.names()) == group.metadata_hash:
+    if (
+        group.checked_image != topics.image_number
+        and topics.hash_of(group.subscriptions.names()) == group.metadata_hash
+    ):
         group.checked_image = topics.image_number
     return group.checked_image != topics.image_number

@@ -1,6 +1,7 @@
 """ConsumerGroupHeartbeat: a member joins, says what it consumes and what it has, receives its assignment, and leaves.
 
-Guards: a member that isn't what it says (another's place, an older or a newer epoch) changes nothing; a group has no more members than
+Guards: a member that isn't what it says (another's place, an older or a newer epoch) changes nothing; a group has no
+more members than
 `group.consumer.max.size`, and never more than `MEMBERS_MAX`.
 
 Source: Kafka's `GroupMetadataManager.consumerGroupHeartbeat`, `consumerGroupLeave`; KIP-848.
@@ -16,7 +17,12 @@ import msgspec
 from lowtide.broker.coordinator.classic.joining import Client
 from lowtide.broker.coordinator.consumer.consumer_group import ConsumerGroup, is_within
 from lowtide.broker.coordinator.consumer.consumer_groups import ConsumerGroups
-from lowtide.broker.coordinator.consumer.consumer_member import Assignment, ConsumerMember, assignment_of, heartbeat_rows
+from lowtide.broker.coordinator.consumer.consumer_member import (
+    Assignment,
+    ConsumerMember,
+    assignment_of,
+    heartbeat_rows,
+)
 from lowtide.broker.coordinator.consumer.decision import Decision, Refusal
 from lowtide.broker.coordinator.group_admission import GroupAdmission
 from lowtide.broker.coordinator.group_settings import GroupSettings
@@ -57,8 +63,8 @@ class ConsumerHeartbeats:
     def heartbeat(self, request: ConsumerGroupHeartbeatRequest, client: Client, reply: Reply, effects: Effects) -> None:
         """Answer a heartbeat that `check_heartbeat` lets through.
 
-        Errors: GROUP_ID_NOT_FOUND, GROUP_MAX_SIZE_REACHED, COORDINATOR_LOAD_IN_PROGRESS, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH,
-        UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID, INVALID_REGULAR_EXPRESSION.
+        Errors: GROUP_ID_NOT_FOUND, GROUP_MAX_SIZE_REACHED, COORDINATOR_LOAD_IN_PROGRESS, UNKNOWN_MEMBER_ID,
+        FENCED_MEMBER_EPOCH, UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID, INVALID_REGULAR_EXPRESSION.
         """
         if request.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
             refusal = self._leave(request, reply, effects)
@@ -68,7 +74,9 @@ class ConsumerHeartbeats:
             effects.answer(reply, heartbeat_failed(refusal.error, refusal.message))
 
     # ------------------------------------------------------------------ joining and going on
-    def _go_on(self, request: ConsumerGroupHeartbeatRequest, client: Client, reply: Reply, effects: Effects) -> Refusal | None:
+    def _go_on(
+        self, request: ConsumerGroupHeartbeatRequest, client: Client, reply: Reply, effects: Effects
+    ) -> Refusal | None:
         joins = request.member_epoch == JOIN_EPOCH
         decision = self._open(request.group_id, effects, creates=joins)
         if isinstance(decision, Refusal):
@@ -78,7 +86,9 @@ class ConsumerHeartbeats:
         owned = owned_of(request)
         member_id = request.member_id or str(uuid.UUID(int=self._random.getrandbits(128), version=4))
         if is_full(group, self._settings, member_id, request.instance_id):
-            return Refusal(ErrorCode.GROUP_MAX_SIZE_REACHED, f"The group has {len(group.members)} members, as many as it may have.")
+            return Refusal(
+                ErrorCode.GROUP_MAX_SIZE_REACHED, f"The group has {len(group.members)} members, as many as it may have."
+            )
         member = self._subscribe(decision, request, member_id, owned)
         if isinstance(member, Refusal):
             return member
@@ -162,7 +172,9 @@ class ConsumerHeartbeats:
         return None
 
 
-def check_heartbeat(request: ConsumerGroupHeartbeatRequest, api_version: int, assignors: tuple[str, ...]) -> Refusal | None:
+def check_heartbeat(
+    request: ConsumerGroupHeartbeatRequest, api_version: int, assignors: tuple[str, ...]
+) -> Refusal | None:
     """Whether a heartbeat says what it must. Errors: INVALID_REQUEST, UNSUPPORTED_ASSIGNOR.
 
     Source: `GroupCoordinatorService.throwIfConsumerGroupHeartbeatRequestIsInvalid`, with its order.
@@ -200,16 +212,25 @@ def _names_any(request: ConsumerGroupHeartbeatRequest) -> bool:
 
 
 def _check_epoch(member: ConsumerMember, epoch: int, owned: Assignment | None) -> Refusal | None:
-    """Whether a member is where it says. One that joins again has nothing; one that is behind may not have received the last answer."""
+    """Whether a member is where it says.
+
+    One that joins again has nothing; one that is behind may not have received the last answer.
+    """
     if epoch in (JOIN_EPOCH, member.member_epoch):
         return None
     if epoch < member.member_epoch and epoch == member.previous_epoch and is_within(owned, member.assigned):
         return None
-    return Refusal(ErrorCode.FENCED_MEMBER_EPOCH, f"{member.member_id} is in epoch {member.member_epoch}, not {epoch}; it must join again.")
+    return Refusal(
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        f"{member.member_id} is in epoch {member.member_epoch}, not {epoch}; it must join again.",
+    )
 
 
 def is_full(group: ConsumerGroup, settings: GroupSettings, member_id: str, instance_id: str | None) -> bool:
-    """Whether a group has no room for a member. One that takes the place of a static member makes the group no larger."""
+    """Whether a group has no room for a member.
+
+    One that takes the place of a static member makes the group no larger.
+    """
     if len(group.members) < min(settings.consumer_max_size, MEMBERS_MAX):
         return False
     return member_id not in group.members and (instance_id is None or instance_id not in group.static_members)
@@ -235,7 +256,9 @@ def _updated(member: ConsumerMember, request: ConsumerGroupHeartbeatRequest, cli
         rebalance_timeout_ms=timeout_ms if timeout_ms != -1 else member.rebalance_timeout_ms,
         server_assignor=request.server_assignor if request.server_assignor is not None else member.server_assignor,
         topic_names=topic_names,
-        topic_regex=request.subscribed_topic_regex if request.subscribed_topic_regex is not None else member.topic_regex,
+        topic_regex=request.subscribed_topic_regex
+        if request.subscribed_topic_regex is not None
+        else member.topic_regex,
         client_id=client.client_id,
         client_host=client.host,
         classic=None,

@@ -39,7 +39,10 @@ FEW: Final = 8
 
 
 class ConsumerMember(msgspec.Struct, frozen=True):
-    """One member. `topic_regex` is None or empty without a pattern; `classic` is what one says that speaks the classic protocol."""
+    """One member.
+
+    `topic_regex` is None or empty without a pattern; `classic` is what one says that speaks the classic protocol.
+    """
 
     member_id: str
     instance_id: str | None = None
@@ -158,7 +161,9 @@ class ConsumerMember(msgspec.Struct, frozen=True):
             state=state_of_record(value.state),
             assigned=target if assigned == target else assigned,
             revoking=assignment_of((row.topic_id, row.partitions) for row in value.partitions_pending_revocation),
-            epochs=_epochs_of((*value.assigned_partitions, *value.partitions_pending_revocation), max(value.member_epoch, 0)),
+            epochs=_epochs_of(
+                (*value.assigned_partitions, *value.partitions_pending_revocation), max(value.member_epoch, 0)
+            ),
         )
 
     def epoch_of(self, topic_id: TopicId, number: int) -> int | None:
@@ -203,13 +208,19 @@ _few_names = lru_cache(1024)(frozenset[str])
 
 def heartbeat_rows(assignment: Assignment) -> list[HeartbeatTopicPartitions]:
     """An assignment as a member receives it."""
-    return [HeartbeatTopicPartitions(topic_id=topic_id, partitions=sorted(numbers)) for topic_id, numbers in assignment.items()]
+    return [
+        HeartbeatTopicPartitions(topic_id=topic_id, partitions=sorted(numbers))
+        for topic_id, numbers in assignment.items()
+    ]
 
 
 def target_record(assignment: Assignment) -> MemberTarget:
     """What a member is to have, as it is kept."""
     return MemberTarget(
-        topic_partitions=[TargetTopicPartitions(topic_id=topic_id, partitions=sorted(numbers)) for topic_id, numbers in assignment.items()]
+        topic_partitions=[
+            TargetTopicPartitions(topic_id=topic_id, partitions=sorted(numbers))
+            for topic_id, numbers in assignment.items()
+        ]
     )
 
 

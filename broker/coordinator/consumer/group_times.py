@@ -1,7 +1,8 @@
 """The times of groups whose partitions the broker assigns: what is set on a group itself, else what the broker says.
 
-A change takes effect at a member's next heartbeat, or the group's next target. Guards: no time is out of the broker's bounds: what was set
-before they were drawn closer counts as the bound. Source: Kafka's `GroupConfigManager`, `GroupConfig`.
+A change takes effect at a member's next heartbeat, or the group's next target. Guards: no time is out of the broker's
+bounds: what was set before they were drawn closer counts as the bound. Source: Kafka's `GroupConfigManager`,
+`GroupConfig`.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
     STABLE, UNREVOKED_PARTITIONS, UNRELEASED_PARTITIONS, UNKNOWN  ── ARRIVED ──>     STABLE
     STABLE, UNREVOKED_PARTITIONS, UNRELEASED_PARTITIONS, UNKNOWN  ── CLEARED ──>     STABLE
 
-A member that joins begins in STABLE, in epoch 0. One that is read from its record begins in the state of the record; UNKNOWN comes from
-nowhere else. Every other pair is a mistake in this program, and raises.
+A member that joins begins in STABLE, in epoch 0. One that is read from its record begins in the state of the record;
+UNKNOWN comes from nowhere else. Every other pair is a mistake in this program, and raises.
 
 Source: Kafka's `MemberState`, `CurrentAssignmentBuilder`; KIP-848.
 """

@@ -21,7 +21,13 @@ from lowtide.broker.coordinator.classic.classic_record import group_record
 from lowtide.broker.coordinator.classic.group_state import GroupState
 from lowtide.broker.coordinator.classic.rebalancing import Rebalancing, join_failed, sync_failed
 from lowtide.broker.coordinator.consumer.consumer_group import INITIAL_EPOCH, ConsumerGroup
-from lowtide.broker.coordinator.consumer.consumer_member import NOTHING, Assignment, ConsumerMember, assignment_of, target_record
+from lowtide.broker.coordinator.consumer.consumer_member import (
+    NOTHING,
+    Assignment,
+    ConsumerMember,
+    assignment_of,
+    target_record,
+)
 from lowtide.broker.coordinator.consumer.decision import Decision, Refusal
 from lowtide.broker.coordinator.consumer.groups_by_id import GroupsById
 from lowtide.broker.coordinator.consumer.topic_view import TopicView
@@ -35,7 +41,12 @@ from lowtide.protocol.consumer_group_records import (
     RecordType,
     TargetAssignmentEpoch,
 )
-from lowtide.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, encode_assignment, parse_assignment, parse_subscription
+from lowtide.protocol.consumer_protocol import (
+    CONSUMER_PROTOCOL_TYPE,
+    encode_assignment,
+    parse_assignment,
+    parse_subscription,
+)
 from lowtide.protocol.errors import ErrorCode, ProtocolError
 
 
@@ -60,7 +71,10 @@ class Migration:
 
     # ------------------------------------------------------------------ to the new kind
     def upgrade(self, classic: ClassicGroup) -> Decision | Refusal:
-        """Begin a decision about what a classic group with members becomes. Errors: GROUP_ID_NOT_FOUND where it may not, or can't."""
+        """Begin a decision about what a classic group with members becomes.
+
+        Errors: GROUP_ID_NOT_FOUND where it may not, or can't.
+        """
         reason = ""
         if not self._settings.may_upgrade:
             reason = "upgrades are disabled"
@@ -103,7 +117,9 @@ class Migration:
                 raise ProtocolError(message)
             assigned = self._assignment(given.topics)
         name = classic.protocol_name or member.protocols[0][0]
-        subscription = parse_subscription(member.metadata(name) if any(name == known for known, _ in member.protocols) else b"")
+        subscription = parse_subscription(
+            member.metadata(name) if any(name == known for known, _ in member.protocols) else b""
+        )
         return ConsumerMember(
             member_id=member.member_id,
             instance_id=member.group_instance_id,
@@ -114,7 +130,9 @@ class Migration:
             topic_names=frozenset(subscription.topics),
             classic=ClassicMemberMetadata(
                 session_timeout_ms=member.session_timeout_ms,
-                supported_protocols=[ClassicProtocol(name=known, metadata=metadata) for known, metadata in member.protocols],
+                supported_protocols=[
+                    ClassicProtocol(name=known, metadata=metadata) for known, metadata in member.protocols
+                ],
             ),
             member_epoch=_first_epoch(classic),
             previous_epoch=_first_epoch(classic),
@@ -136,7 +154,9 @@ class Migration:
                 member.awaiting_sync = None
 
     # ------------------------------------------------------------------ to the classic kind
-    def may_downgrade(self, group: ConsumerGroup, gone: Mapping[str, ConsumerMember], joining: ConsumerMember | None = None) -> bool:
+    def may_downgrade(
+        self, group: ConsumerGroup, gone: Mapping[str, ConsumerMember], joining: ConsumerMember | None = None
+    ) -> bool:
         """Whether a group becomes classic without these members, or with one in their place: all that are left speak that protocol."""
         left = len(group.members) - len(gone)
         classic_left = group.subscriptions.classic_count - sum(member.classic is not None for member in gone.values())
@@ -148,7 +168,9 @@ class Migration:
         left = [member for member in group.members.values() if member.member_id not in gone]
         self._become_classic(group, left, effects, rebalances=True)
 
-    def downgrade_by(self, group: ConsumerGroup, old: ConsumerMember, new: ConsumerMember, effects: Effects, *, rebalances: bool) -> None:
+    def downgrade_by(
+        self, group: ConsumerGroup, old: ConsumerMember, new: ConsumerMember, effects: Effects, *, rebalances: bool
+    ) -> None:
         """Make a group classic whose last member of the new protocol is back, under its instance id, with the classic one.
 
         The members rebalance if `rebalances`, or where what they have isn't what they are to have by now.
@@ -157,10 +179,14 @@ class Migration:
         targets = {member.member_id: group.targets.get(member.member_id, NOTHING) for member in left}
         targets[new.member_id] = group.targets.get(old.member_id, NOTHING)
         members = [*left, new]
-        is_settled = group.group_epoch == group.target_epoch and all(member.held == targets[member.member_id] for member in members)
+        is_settled = group.group_epoch == group.target_epoch and all(
+            member.held == targets[member.member_id] for member in members
+        )
         self._become_classic(group, members, effects, rebalances=rebalances or not is_settled)
 
-    def _become_classic(self, group: ConsumerGroup, members: list[ConsumerMember], effects: Effects, *, rebalances: bool) -> None:
+    def _become_classic(
+        self, group: ConsumerGroup, members: list[ConsumerMember], effects: Effects, *, rebalances: bool
+    ) -> None:
         decision = Decision(group)
         decision.remove_group()
         decision.carry_out(effects)
@@ -171,12 +197,15 @@ class Migration:
         classic.protocol_name = classic.select_protocol()
         classic.compute_subscribed()
         classic.state = GroupState.STABLE
-        # What a member may have is its assignment, not its target, of which another may have a part. Kafka takes the target: a group that
-        # changes back before it has rebalanced then has a partition assigned to one member while another consumes it.
+        # What a member may have is its assignment, not its target, of which another may have a part. Kafka takes the
+        # target: a group that changes back before it has rebalanced then has a partition assigned to one member while
+        # another consumes it.
         for member in members:
             row = classic.members[member.member_id]
             classic.assign(row, self.encode(member.held, row.metadata(classic.protocol_name)))
-        effects.keep_group(group.group_id, group_record(classic, {row.member_id: row.assignment for row in classic.members.values()}))
+        effects.keep_group(
+            group.group_id, group_record(classic, {row.member_id: row.assignment for row in classic.members.values()})
+        )
         self._prepared[group.group_id] = classic
         effects.then.append(partial(self._on_classic, classic, rebalances))
 
@@ -207,7 +236,10 @@ class Migration:
 
 
 def _first_epoch(classic: ClassicGroup) -> int:
-    """The epoch of what a classic group becomes: its generation. One without any yet begins as others do, for epoch 0 is no member's."""
+    """The epoch of what a classic group becomes: its generation.
+
+    One without any yet begins as others do, for epoch 0 is no member's.
+    """
     return max(classic.generation_id, INITIAL_EPOCH)
 
 

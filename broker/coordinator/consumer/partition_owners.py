@@ -2,7 +2,8 @@
 
 A broker may have ten thousands of groups of one member: of one alone nothing is kept.
 
-Guards: a partition has at most one owner. It is given to a member that another has released it to: `reconciliation` asks here first.
+Guards: a partition has at most one owner. It is given to a member that another has released it to: `reconciliation`
+asks here first.
 
 Source: Kafka's `ConsumerGroup.currentPartitionEpoch`.
 """

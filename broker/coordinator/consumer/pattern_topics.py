@@ -29,8 +29,8 @@ REFRESH_MIN_MS: Final = 10_000
 class PatternChange(NamedTuple):
     """What a member did with its pattern: whether it is another, and whether its topics are about to be found.
 
-    When they are, the group's epoch rises. Any other change of a pattern has to raise it now: the member gives up what it no longer
-    subscribes to, and nothing else would give that to another member.
+    When they are, the group's epoch rises. Any other change of a pattern has to raise it now: the member gives up what
+    it no longer subscribes to, and nothing else would give that to another member.
     """
 
     changed: bool
@@ -47,8 +47,13 @@ class PatternMatching:
         self._matching: dict[str, frozenset[str]] = {}
         """The patterns that are being matched, by group."""
 
-    def update(self, decision: Decision, old: ConsumerMember, new: ConsumerMember, wall_ms: int) -> PatternChange | Refusal:
-        """Take over a member's pattern, and see whether the group's have to be matched again. Errors: INVALID_REGULAR_EXPRESSION."""
+    def update(
+        self, decision: Decision, old: ConsumerMember, new: ConsumerMember, wall_ms: int
+    ) -> PatternChange | Refusal:
+        """Take over a member's pattern, and see whether the group's have to be matched again.
+
+        Errors: INVALID_REGULAR_EXPRESSION.
+        """
         group = decision.group
         changed = old.pattern != new.pattern
         wanted = set(group.subscriptions.pattern_counts)
@@ -57,8 +62,13 @@ class PatternMatching:
                 wanted.discard(old.pattern)
                 decision.keep(RecordType.PATTERN, old.pattern, None)
             if new.pattern is not None:
-                if new.pattern not in group.subscriptions.pattern_counts and check_pattern(new.pattern) != ErrorCode.NONE:
-                    return Refusal(ErrorCode.INVALID_REGULAR_EXPRESSION, "SubscribedTopicRegex is not a valid regular expression.")
+                if (
+                    new.pattern not in group.subscriptions.pattern_counts
+                    and check_pattern(new.pattern) != ErrorCode.NONE
+                ):
+                    return Refusal(
+                        ErrorCode.INVALID_REGULAR_EXPRESSION, "SubscribedTopicRegex is not a valid regular expression."
+                    )
                 wanted.add(new.pattern)
         if wanted and self._needs_refresh(group, wanted, wall_ms):
             decision.resolves = frozenset(wanted)
@@ -93,7 +103,9 @@ class PatternMatching:
             for pattern in sorted(patterns):
                 try:
                     compiled = NamePattern(pattern)
-                except PatternError:  # A record of another broker says it. It must not keep the others from being matched.
+                except (
+                    PatternError
+                ):  # A record of another broker says it. It must not keep the others from being matched.
                     found[pattern] = frozenset()
                     continue
                 matching = yield from compiled.matching(names)

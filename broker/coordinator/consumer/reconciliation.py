@@ -12,7 +12,13 @@ from collections.abc import Callable
 
 import msgspec
 
-from lowtide.broker.coordinator.consumer.consumer_member import NOTHING, Assignment, ConsumerMember, Epochs, compact_epochs
+from lowtide.broker.coordinator.consumer.consumer_member import (
+    NOTHING,
+    Assignment,
+    ConsumerMember,
+    Epochs,
+    compact_epochs,
+)
 from lowtide.broker.coordinator.consumer.member_state import MemberEvent, MemberState, next_state
 from lowtide.protocol.types import TopicId
 
@@ -32,7 +38,10 @@ class Reconciliation(msgspec.Struct, frozen=True):
 
 
 def reconcile(member: ConsumerMember, facts: Reconciliation) -> ConsumerMember | None:
-    """The member a step further, or as it was. None for one whose state isn't known and that has something: it has to be fenced."""
+    """The member a step further, or as it was.
+
+    None for one whose state isn't known and that has something: it has to be fenced.
+    """
     epoch, state = member.member_epoch, member.state
     if state is MemberState.STABLE:
         is_waiting = epoch == facts.target_epoch
@@ -71,7 +80,9 @@ def _without_unsubscribed(member: ConsumerMember, facts: Reconciliation) -> Cons
     if _owns_any(facts.owned, revoking):
         state = next_state(member.state, MemberEvent.MUST_REVOKE)
         return msgspec.structs.replace(member, state=state, assigned=kept, revoking=revoking)
-    return msgspec.structs.replace(member, assigned=kept, epochs=_epochs(member, kept, member.revoking, member.member_epoch))
+    return msgspec.structs.replace(
+        member, assigned=kept, epochs=_epochs(member, kept, member.revoking, member.member_epoch)
+    )
 
 
 def _next(member: ConsumerMember, facts: Reconciliation, member_epoch: int) -> ConsumerMember:
@@ -102,7 +113,9 @@ def _next(member: ConsumerMember, facts: Reconciliation, member_epoch: int) -> C
     return _moved(member, facts.target_epoch, event, kept, NOTHING)
 
 
-def _moved(member: ConsumerMember, epoch: int, event: MemberEvent, assigned: Assignment, revoking: Assignment) -> ConsumerMember:
+def _moved(
+    member: ConsumerMember, epoch: int, event: MemberEvent, assigned: Assignment, revoking: Assignment
+) -> ConsumerMember:
     return msgspec.structs.replace(
         member,
         member_epoch=epoch,

@@ -1,9 +1,10 @@
 """A share group (KIP-932): its members, what each is to have, and the share partitions whose state has begun.
 
-Partitions may have several members, so no member waits until another has given something back: it has its target at its next heartbeat.
+Partitions may have several members, so no member waits until another has given something back: it has its target at its
+next heartbeat.
 
-Guards: all changes come from records (`apply`), so what a coordinator knows is what one knows that loads the log; no partition is assigned
-before its state has begun at the share coordinator.
+Guards: all changes come from records (`apply`), so what a coordinator knows is what one knows that loads the log; no
+partition is assigned before its state has begun at the share coordinator.
 
 Source: Kafka's `ShareGroup`, `ModernGroup`.
 """
@@ -17,7 +18,13 @@ from typing import Final, Literal
 
 import msgspec
 
-from lowtide.broker.coordinator.consumer.consumer_member import NOTHING, Assignment, ConsumerMember, assignment_of, target_of
+from lowtide.broker.coordinator.consumer.consumer_member import (
+    NOTHING,
+    Assignment,
+    ConsumerMember,
+    assignment_of,
+    target_of,
+)
 from lowtide.broker.coordinator.consumer.subscriptions import Subscriptions
 from lowtide.broker.coordinator.group import GroupType
 from lowtide.broker.coordinator.member_memory import MemberMemory, bytes_of_member
@@ -76,17 +83,24 @@ class KnownStates(msgspec.Struct, frozen=True):
         if noted is not None:
             return noted
         asked = self.initializing.get(topic_id)
-        known = self.initialized.get(topic_id, ("", frozenset[int]()))[1] | (asked.partitions if asked is not None else frozenset())
+        known = self.initialized.get(topic_id, ("", frozenset[int]()))[1] | (
+            asked.partitions if asked is not None else frozenset()
+        )
         return max(known) + 1 if known else count
 
     def record(self) -> SharePartitionStates:
         """What is kept of it."""
         return SharePartitionStates(
             initializing_topics=[
-                self._row(topic_id, row.name, row.partitions, row.since_ms) for topic_id, row in self.initializing.items()
+                self._row(topic_id, row.name, row.partitions, row.since_ms)
+                for topic_id, row in self.initializing.items()
             ],
-            initialized_topics=[self._row(topic_id, name, numbers) for topic_id, (name, numbers) in self.initialized.items()],
-            deleting_topics=[StateTopic(topic_id=topic_id, topic_name=name) for topic_id, name in self.deleting.items()],
+            initialized_topics=[
+                self._row(topic_id, name, numbers) for topic_id, (name, numbers) in self.initialized.items()
+            ],
+            deleting_topics=[
+                StateTopic(topic_id=topic_id, topic_name=name) for topic_id, name in self.deleting.items()
+            ],
         )
 
     def _row(self, topic_id: TopicId, name: str, numbers: Iterable[int], since_ms: int = 0) -> StatePartitions:
@@ -220,11 +234,18 @@ class ShareGroup:
         rows = [(topic_id, row.partitions) for topic_id, row in states.initializing.items()]
         rows += [(topic_id, numbers) for topic_id, (_, numbers) in states.initialized.items()]
         rows += [(topic_id, frozenset(range(partition_count(topic_id)))) for topic_id in states.deleting]
-        return list(dict.fromkeys(SharePlace(self.group_id, topic_id, number) for topic_id, numbers in rows for number in sorted(numbers)))
+        return list(
+            dict.fromkeys(
+                SharePlace(self.group_id, topic_id, number) for topic_id, numbers in rows for number in sorted(numbers)
+            )
+        )
 
     # ------------------------------------------------------------------ who may
     def check_fetch(self, _member_id: str | None, _member_epoch: int) -> ErrorCode:
-        """A share group has no committed offsets. Errors: GROUP_ID_NOT_FOUND. Source: `ShareGroup.validateOffsetFetch`."""
+        """A share group has no committed offsets.
+
+        Errors: GROUP_ID_NOT_FOUND. Source: `ShareGroup.validateOffsetFetch`.
+        """
         return ErrorCode.GROUP_ID_NOT_FOUND
 
     def check_offset_delete(self) -> ErrorCode:
@@ -239,7 +260,10 @@ class ShareGroup:
 
     # ------------------------------------------------------------------ records
     def apply(self, change: ShareGroupChange) -> None:
-        """Take over what a record says. That of the group's epoch being taken back is its owner's business: the group is gone."""
+        """Take over what a record says.
+
+        That of the group's epoch being taken back is its owner's business: the group is gone.
+        """
         value, name = change.value, change.name
         if isinstance(value, ShareMemberCurrent):
             self._put(with_current(self._member(name), value, self.targets.get(name, NOTHING)))
@@ -251,7 +275,8 @@ class ShareGroup:
             self.group_epoch, self.metadata_hash = value.epoch, value.metadata_hash
         elif isinstance(value, TargetAssignmentEpoch):
             self.target_epoch, self.assigned_wall_ms = value.assignment_epoch, value.assignment_timestamp
-            # A log that was compacted and then lost its end may lack the group's last epoch: below the target's nothing would be assigned.
+            # A log that was compacted and then lost its end may lack the group's last epoch: below the target's nothing
+            # would be assigned.
             self.group_epoch = max(self.group_epoch, self.target_epoch)
         elif isinstance(value, SharePartitionStates):
             self.states, self.checked_image = states_of(value), 0
@@ -323,7 +348,10 @@ def with_subscription(member: ConsumerMember, value: ShareMemberSubscription) ->
 
 
 def with_current(member: ConsumerMember, value: ShareMemberCurrent, target: Assignment = NOTHING) -> ConsumerMember:
-    """A member after a record of what it has. `target` is what it is to have: mostly that is what it has, which isn't kept twice."""
+    """A member after a record of what it has.
+
+    `target` is what it is to have: mostly that is what it has, which isn't kept twice.
+    """
     assigned = assignment_of((row.topic_id, row.partitions) for row in value.assigned_partitions)
     return msgspec.structs.replace(
         member,

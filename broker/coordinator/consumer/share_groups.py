@@ -87,7 +87,10 @@ class ShareGroups:
 
     # ------------------------------------------------------------------ records
     def note(self, change: ShareGroupChange) -> ShareGroup | None:
-        """Take over what a record says: the group, None where there is none any more. Errors: ProtocolError for one of another group."""
+        """Take over what a record says: the group, None where there is none any more.
+
+        Errors: ProtocolError for one of another group.
+        """
         group = self.by_id.find_share(change.group)
         if group is None:
             if change.value is None:
@@ -102,12 +105,17 @@ class ShareGroups:
             self._cancel_timers(group, group.members)
             return None
         group.apply(change)
-        if change.kind is ShareRecordType.MEMBER and change.value is None:  # Not before: one that can't be removed is still waited for.
+        if (
+            change.kind is ShareRecordType.MEMBER and change.value is None
+        ):  # Not before: one that can't be removed is still waited for.
             self._cancel_timers(group, [change.name])
         return group
 
     def on_loaded(self, group: ShareGroup, effects: Effects) -> None:
-        """From now on members have to show that they live. States that were about to begin are asked for by the next heartbeat."""
+        """From now on members have to show that they live.
+
+        States that were about to begin are asked for by the next heartbeat.
+        """
         for member in group.members.values():
             self._extend_session(group, member.member_id, effects.now_ms)
         self.timers.cancel(("assignment", group.group_id, ""))
@@ -130,7 +138,10 @@ class ShareGroups:
 
     @staticmethod
     def admit_commit(_group: ShareGroup, _request: OffsetCommitRequest, _api_version: int, _now_ms: int) -> ErrorCode:
-        """A share group has no committed offsets. Errors: GROUP_ID_NOT_FOUND. Source: `ShareGroup.validateOffsetCommit`."""
+        """A share group has no committed offsets.
+
+        Errors: GROUP_ID_NOT_FOUND. Source: `ShareGroup.validateOffsetCommit`.
+        """
         return ErrorCode.GROUP_ID_NOT_FOUND
 
     @staticmethod
@@ -142,14 +153,17 @@ class ShareGroups:
     def heartbeat(self, request: ShareGroupHeartbeatRequest, client: Client, reply: Reply, effects: Effects) -> None:
         """Answer a heartbeat that `check_heartbeat` lets through.
 
-        Errors: GROUP_ID_NOT_FOUND, GROUP_MAX_SIZE_REACHED, COORDINATOR_LOAD_IN_PROGRESS, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH.
+        Errors: GROUP_ID_NOT_FOUND, GROUP_MAX_SIZE_REACHED, COORDINATOR_LOAD_IN_PROGRESS, UNKNOWN_MEMBER_ID,
+        FENCED_MEMBER_EPOCH.
         """
         beat = self._leave if request.member_epoch == LEAVE_EPOCH else self._go_on
         refusal = beat(request, client, reply, effects)
         if refusal is not None:
             effects.answer(reply, heartbeat_failed(refusal.error, refusal.message))
 
-    def _go_on(self, request: ShareGroupHeartbeatRequest, client: Client, reply: Reply, effects: Effects) -> Refusal | None:
+    def _go_on(
+        self, request: ShareGroupHeartbeatRequest, client: Client, reply: Reply, effects: Effects
+    ) -> Refusal | None:
         joins, member_id = request.member_epoch == JOIN_EPOCH, request.member_id
         group = self._open(request.group_id, effects, creates=joins)
         if isinstance(group, Refusal):
@@ -170,7 +184,9 @@ class ShareGroups:
         target_epoch, target = self._target_after(group, epoch, updated, effects)
         after = updated
         if known.member_epoch != target_epoch or updated.assigned != target:
-            after = msgspec.structs.replace(updated, member_epoch=target_epoch, previous_epoch=known.member_epoch, assigned=target)
+            after = msgspec.structs.replace(
+                updated, member_epoch=target_epoch, previous_epoch=known.member_epoch, assigned=target
+            )
             keep(group, ShareRecordType.CURRENT, member_id, _current(after), effects)
         self.states.begin(group, (known, updated), epoch, effects)
         self._extend_session(group, member_id, effects.now_ms)
@@ -179,7 +195,9 @@ class ShareGroups:
             member_id=member_id,
             member_epoch=after.member_epoch,
             heartbeat_interval_ms=self._times.heartbeat_interval_ms(group.group_id),
-            assignment=_assignment_rows(after.assigned) if joins or says_all or after.assigned != known.assigned else None,
+            assignment=_assignment_rows(after.assigned)
+            if joins or says_all or after.assigned != known.assigned
+            else None,
         )
         if not effects.changes:
             effects.barrier = max(effects.barrier, group.last_record_offset)
@@ -191,7 +209,10 @@ class ShareGroups:
         known = self.by_id.find_share(group_id)
         if known is not None:
             if known.is_deleting:
-                return Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"Share group {group_id}, or where it continues, is being changed.")
+                return Refusal(
+                    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+                    f"Share group {group_id}, or where it continues, is being changed.",
+                )
             return known
         if group_id in self.by_id or not creates:
             return Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a share group.")
@@ -205,16 +226,23 @@ class ShareGroups:
         known = group.members.get(member_id)
         if known is None:
             if epoch != JOIN_EPOCH:
-                return Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}.")
+                return Refusal(
+                    ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}."
+                )
             if len(group.members) >= self.settings.share_max_size:
-                return Refusal(ErrorCode.GROUP_MAX_SIZE_REACHED, f"The group has {len(group.members)} members, as many as it may have.")
+                return Refusal(
+                    ErrorCode.GROUP_MAX_SIZE_REACHED,
+                    f"The group has {len(group.members)} members, as many as it may have.",
+                )
             return ConsumerMember(member_id=member_id)
         if epoch in (JOIN_EPOCH, known.member_epoch) or epoch == known.previous_epoch:
             return known
         message = f"{member_id} is in epoch {known.member_epoch}, not {epoch}; it must join again."
         return Refusal(ErrorCode.FENCED_MEMBER_EPOCH, message)
 
-    def _leave(self, request: ShareGroupHeartbeatRequest, _client: Client, reply: Reply, effects: Effects) -> Refusal | None:
+    def _leave(
+        self, request: ShareGroupHeartbeatRequest, _client: Client, reply: Reply, effects: Effects
+    ) -> Refusal | None:
         group = self.by_id.find_share(request.group_id)
         if group is None:
             return Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {request.group_id} is not a share group.")
@@ -231,7 +259,14 @@ class ShareGroups:
         named = list(names)
         return self.topics.hash_of(named) ^ group.states.hash_of(self.topics.ids_of(named))
 
-    def _epoch_after(self, group: ShareGroup, old: ConsumerMember, new: ConsumerMember, rises: bool, effects: Effects) -> int:  # noqa: FBT001
+    def _epoch_after(
+        self,
+        group: ShareGroup,
+        old: ConsumerMember,
+        new: ConsumerMember,
+        rises: bool,  # noqa: FBT001
+        effects: Effects,
+    ) -> int:
         image_number = self.topics.image_number
         if not rises and group.checked_image == image_number:
             return group.group_epoch
@@ -243,7 +278,9 @@ class ShareGroups:
         keep(group, ShareRecordType.GROUP, "", ShareGroupEpoch(epoch=epoch, metadata_hash=metadata_hash), effects)
         return epoch
 
-    def _target_after(self, group: ShareGroup, epoch: int, new: ConsumerMember, effects: Effects) -> tuple[int, Assignment]:
+    def _target_after(
+        self, group: ShareGroup, epoch: int, new: ConsumerMember, effects: Effects
+    ) -> tuple[int, Assignment]:
         """The epoch of the target, and what a member has to have in it; a new target waits for its time since the last one."""
         if epoch > group.target_epoch:
             since_ms = effects.wall_ms - group.assigned_wall_ms
@@ -259,9 +296,15 @@ class ShareGroups:
     def _subscribed(self, target: Assignment, member: ConsumerMember) -> Assignment:
         """Returns the part of a target that a member still subscribes to, of topics that still exist."""
         ids = self.topics.ids_of(member.topic_names)
-        return target if target.keys() <= ids else {topic_id: numbers for topic_id, numbers in target.items() if topic_id in ids}
+        return (
+            target
+            if target.keys() <= ids
+            else {topic_id: numbers for topic_id, numbers in target.items() if topic_id in ids}
+        )
 
-    def _assign(self, group: ShareGroup, epoch: int, members: Mapping[str, ConsumerMember], effects: Effects) -> dict[str, Assignment]:
+    def _assign(
+        self, group: ShareGroup, epoch: int, members: Mapping[str, ConsumerMember], effects: Effects
+    ) -> dict[str, Assignment]:
         states, ids = group.states.initialized, self.topics.ids_of
         subscriptions = {name: ids(member.topic_names) for name, member in members.items()}
         counts = self.topics.partition_counts(frozenset().union(*subscriptions.values()))
@@ -306,7 +349,9 @@ class ShareGroups:
             self.timers.schedule(key, effects.now_ms + RETRY_MS)
 
     def _extend_session(self, group: ShareGroup, member_id: str, now_ms: int) -> None:
-        self.timers.schedule(("heartbeat", group.group_id, member_id), now_ms + self._times.session_timeout_ms(group.group_id))
+        self.timers.schedule(
+            ("heartbeat", group.group_id, member_id), now_ms + self._times.session_timeout_ms(group.group_id)
+        )
 
     def _cancel_timers(self, group: ShareGroup, members: Iterable[str]) -> None:
         for member_id in members:
@@ -316,7 +361,10 @@ class ShareGroups:
 
 
 class NoClassicMembers:
-    """Requests of the classic protocol to share groups, which take no such members. Source: `GroupMetadataManager.classicGroupJoin`."""
+    """Requests of the classic protocol to share groups, which take no such members.
+
+    Source: `GroupMetadataManager.classicGroupJoin`.
+    """
 
     @staticmethod
     def join(_group: ShareGroup, request: JoinGroupRequest, _client: Client, reply: Reply, effects: Effects) -> None:
@@ -329,7 +377,9 @@ class NoClassicMembers:
         effects.answer(reply, sync_failed(ErrorCode.UNKNOWN_MEMBER_ID))
 
     @staticmethod
-    def heartbeat(_group: ShareGroup, _member_id: str, _instance_id: str | None, _generation_id: int, _now_ms: int) -> ErrorCode:
+    def heartbeat(
+        _group: ShareGroup, _member_id: str, _instance_id: str | None, _generation_id: int, _now_ms: int
+    ) -> ErrorCode:
         """Heartbeat. Errors: UNKNOWN_MEMBER_ID."""
         return ErrorCode.UNKNOWN_MEMBER_ID
 
@@ -337,7 +387,9 @@ class NoClassicMembers:
     def leave(_group: ShareGroup, members: Sequence[MemberIdentity], _effects: Effects) -> list[MemberResponse]:
         """LeaveGroup. Errors: UNKNOWN_MEMBER_ID."""
         return [
-            MemberResponse(member_id=row.member_id, group_instance_id=row.group_instance_id, error_code=ErrorCode.UNKNOWN_MEMBER_ID)
+            MemberResponse(
+                member_id=row.member_id, group_instance_id=row.group_instance_id, error_code=ErrorCode.UNKNOWN_MEMBER_ID
+            )
             for row in members
         ]
 
@@ -354,7 +406,10 @@ def check_heartbeat(request: ShareGroupHeartbeatRequest) -> Refusal | None:
     if request.member_epoch == JOIN_EPOCH and not request.subscribed_topic_names:
         return Refusal(ErrorCode.INVALID_REQUEST, "SubscribedTopicNames must be set in first request.")
     if request.member_epoch < LEAVE_EPOCH:
-        return Refusal(ErrorCode.INVALID_REQUEST, f"MemberEpoch is {request.member_epoch}, but must be greater than or equal to -1.")
+        return Refusal(
+            ErrorCode.INVALID_REQUEST,
+            f"MemberEpoch is {request.member_epoch}, but must be greater than or equal to -1.",
+        )
     return None
 
 
@@ -384,7 +439,8 @@ def _current(member: ConsumerMember) -> ShareMemberCurrent:
         member_epoch=member.member_epoch,
         previous_member_epoch=member.previous_epoch,
         assigned_partitions=[
-            TargetTopicPartitions(topic_id=topic_id, partitions=sorted(numbers)) for topic_id, numbers in member.assigned.items()
+            TargetTopicPartitions(topic_id=topic_id, partitions=sorted(numbers))
+            for topic_id, numbers in member.assigned.items()
         ],
     )
 
@@ -392,6 +448,7 @@ def _current(member: ConsumerMember) -> ShareMemberCurrent:
 def _assignment_rows(assignment: Assignment) -> ShareHeartbeatAssignment:
     return ShareHeartbeatAssignment(
         topic_partitions=[
-            ShareHeartbeatTopicPartitions(topic_id=topic_id, partitions=sorted(numbers)) for topic_id, numbers in assignment.items()
+            ShareHeartbeatTopicPartitions(topic_id=topic_id, partitions=sorted(numbers))
+            for topic_id, numbers in assignment.items()
         ]
     )

@@ -26,7 +26,13 @@ from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.runtime.effects import Effects, Reply
 from lowtide.protocol.consumer_group_records import TargetAssignmentEpoch
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.share_group_records import ShareChangeValue, ShareGroupChange, ShareGroupEpoch, ShareRecordType, encode_share_change
+from lowtide.protocol.share_group_records import (
+    ShareChangeValue,
+    ShareGroupChange,
+    ShareGroupEpoch,
+    ShareRecordType,
+    encode_share_change,
+)
 from lowtide.protocol.share_state_records import UNKNOWN_START
 from lowtide.protocol.types import UNKNOWN_OFFSET, Offset, TopicId
 
@@ -63,7 +69,12 @@ class ShareStart:
     """The states of the share groups of one coordinator."""
 
     def __init__(
-        self, by_id: GroupsById, settings: GroupSettings, shared: Shared, admission: GroupAdmission, ports: StatePorts | None
+        self,
+        by_id: GroupsById,
+        settings: GroupSettings,
+        shared: Shared,
+        admission: GroupAdmission,
+        ports: StatePorts | None,
     ) -> None:
         """`ports` lead to the share coordinator; None where share groups aren't served."""
         self.by_id = by_id
@@ -73,7 +84,9 @@ class ShareStart:
         self.ports = ports
         self._admission = admission
 
-    def begin(self, group: ShareGroup, member: tuple[ConsumerMember, ConsumerMember], epoch: int, effects: Effects) -> None:
+    def begin(
+        self, group: ShareGroup, member: tuple[ConsumerMember, ConsumerMember], epoch: int, effects: Effects
+    ) -> None:
         """Have the states begin of partitions that have none, unless that was asked for a while ago only.
 
         `member` is the one that has shown itself, before and after what it says.
@@ -93,12 +106,16 @@ class ShareStart:
             if asked is not None and asked.since_ms > fresh_ms and missing <= asked.partitions:
                 continue
             first = first_counts[topic.topic_id] = states.first_count(topic.topic_id, len(topic.partitions))
-            wanted[topic.topic_id] = {number: UNKNOWN_START if number < first else ADDED_START for number in sorted(missing)}
+            wanted[topic.topic_id] = {
+                number: UNKNOWN_START if number < first else ADDED_START for number in sorted(missing)
+            }
             initializing[topic.topic_id] = InitializingTopic(name, missing, effects.wall_ms)
         if not wanted:
             return
         deleting = {topic_id: name for topic_id, name in states.deleting.items() if topic_id not in wanted}
-        kept = KnownStates(initializing=initializing, initialized=states.initialized, deleting=deleting, first_counts=first_counts)
+        kept = KnownStates(
+            initializing=initializing, initialized=states.initialized, deleting=deleting, first_counts=first_counts
+        )
         _keep_states(group, kept, effects)
         effects.then.append(partial(self._ask_to_begin, group.group_id, epoch, wanted))
 
@@ -107,7 +124,10 @@ class ShareStart:
             self.ports.initialize(group_id, epoch, wanted)
 
     def on_initialized(self, group_id: str, begun: Mapping[TopicId, Iterable[int]], effects: Effects) -> None:
-        """The states of these share partitions have begun: they may be assigned. What isn't among them is asked for again later."""
+        """The states of these share partitions have begun: they may be assigned.
+
+        What isn't among them is asked for again later.
+        """
         group = self.by_id.find_share(group_id)
         if group is None:
             return
@@ -123,9 +143,13 @@ class ShareStart:
                 initializing[topic_id] = msgspec.structs.replace(asked, partitions=left)
             else:
                 del initializing[topic_id]
-        _keep_states(group, msgspec.structs.replace(group.states, initializing=initializing, initialized=initialized), effects)
+        _keep_states(
+            group, msgspec.structs.replace(group.states, initializing=initializing, initialized=initialized), effects
+        )
 
-    def begin_deletion(self, group_id: str, reply: Reply, effects: Effects, topics: Iterable[TopicId] | None = None) -> None:
+    def begin_deletion(
+        self, group_id: str, reply: Reply, effects: Effects, topics: Iterable[TopicId] | None = None
+    ) -> None:
         """Keep that states of a group are about to end, of all its topics or of some: who loads the log doesn't take them for begun ones.
 
         Answers NONE, or, where topics are named, the group's epoch. Until `end_deletion` the group takes no member.
@@ -145,9 +169,13 @@ class ShareStart:
             first_counts=states.first_counts,
         )
         _keep_states(group, kept, effects)
-        effects.answer_when_committed(reply, ErrorCode.NONE if topics is None else group.group_epoch, partial(self._failed, group_id))
+        effects.answer_when_committed(
+            reply, ErrorCode.NONE if topics is None else group.group_epoch, partial(self._failed, group_id)
+        )
 
-    def begin_again(self, group_id: str, wanted: Mapping[TopicId, tuple[str, Iterable[int]]], reply: Reply, effects: Effects) -> None:
+    def begin_again(
+        self, group_id: str, wanted: Mapping[TopicId, tuple[str, Iterable[int]]], reply: Reply, effects: Effects
+    ) -> None:
         """Keep that states of a group are about to begin again, in a later epoch, with which it answers.
 
         A group that isn't there is created. Errors: as of `begin_deletion`, and GROUP_MAX_SIZE_REACHED.
@@ -161,11 +189,17 @@ class ShareStart:
             if refused != ErrorCode.NONE:
                 effects.answer(reply, refused)
                 return
-            self.by_id[group_id] = ShareGroup(group_id, self.memory)  # Before its records: no member may join until it is done.
+            self.by_id[group_id] = ShareGroup(
+                group_id, self.memory
+            )  # Before its records: no member may join until it is done.
         group = self._take(group_id, reply, effects)
         if group is None:
             return
-        states, initializing, first_counts = group.states, dict(group.states.initializing), dict(group.states.first_counts)
+        states, initializing, first_counts = (
+            group.states,
+            dict(group.states.initializing),
+            dict(group.states.first_counts),
+        )
         counts = self.topics.partition_counts(wanted)
         for topic_id, (name, numbers) in wanted.items():
             if topic_id in counts:
@@ -177,7 +211,9 @@ class ShareStart:
         value = ShareGroupEpoch(epoch=epoch, metadata_hash=group.metadata_hash)
         keep_empty(group, value, effects)
         deleting = {topic_id: name for topic_id, name in states.deleting.items() if topic_id not in wanted}
-        kept = KnownStates(initializing=initializing, initialized=states.initialized, deleting=deleting, first_counts=first_counts)
+        kept = KnownStates(
+            initializing=initializing, initialized=states.initialized, deleting=deleting, first_counts=first_counts
+        )
         _keep_states(group, kept, effects)
         effects.answer_when_committed(reply, epoch, partial(self._failed, group_id))
 
@@ -222,7 +258,11 @@ class ShareStart:
             if share is None:
                 continue
             states = share.states
-            if gone.isdisjoint(states.initializing) and gone.isdisjoint(states.initialized) and gone.isdisjoint(states.deleting):
+            if (
+                gone.isdisjoint(states.initializing)
+                and gone.isdisjoint(states.initialized)
+                and gone.isdisjoint(states.deleting)
+            ):
                 continue
             kept = KnownStates(
                 initializing={topic_id: row for topic_id, row in states.initializing.items() if topic_id not in gone},
@@ -234,5 +274,8 @@ class ShareStart:
 
 
 def _keep_states(group: ShareGroup, states: KnownStates, effects: Effects) -> None:
-    """Ask for a record of states. A topic that has none any more is not known any more: its `first_counts` are in no row."""
+    """Ask for a record of states.
+
+    A topic that has none any more is not known any more: its `first_counts` are in no row.
+    """
     keep(group, ShareRecordType.STATES, "", states.record(), effects)

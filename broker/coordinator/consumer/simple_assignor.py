@@ -22,15 +22,22 @@ Place: TypeAlias = tuple[TopicId, int]
 
 
 def assign(
-    members: Mapping[str, frozenset[TopicId]], partitions: Mapping[TopicId, Sequence[int]], current: Mapping[str, Assignment]
+    members: Mapping[str, frozenset[TopicId]],
+    partitions: Mapping[TopicId, Sequence[int]],
+    current: Mapping[str, Assignment],
 ) -> dict[str, Assignment]:
-    """What each member is to have. `members` are the topics of each, `partitions` those of each topic that may be assigned."""
+    """What each member is to have.
+
+    `members` are the topics of each, `partitions` those of each topic that may be assigned.
+    """
     subscriptions = set(members.values())
     if len(subscriptions) == 1:
         groups: list[tuple[list[str], frozenset[TopicId]]] = [(sorted(members), next(iter(subscriptions)))]
     else:
         topics = sorted(topic_id for topic_id in partitions)
-        groups = [([name for name in sorted(members) if topic in members[name]], frozenset((topic,))) for topic in topics]
+        groups = [
+            ([name for name in sorted(members) if topic in members[name]], frozenset((topic,))) for topic in topics
+        ]
     found: dict[str, list[Place]] = {name: [] for name in members}
     for names, topics_of_group in groups:
         places = [(topic_id, number) for topic_id in sorted(topics_of_group) for number in partitions.get(topic_id, ())]
@@ -47,7 +54,9 @@ def _assignment(places: Iterable[Place]) -> Assignment:
     return assignment_of(rows.items())
 
 
-def _balance(names: Sequence[str], places: Sequence[Place], current: Mapping[str, Assignment]) -> dict[str, list[Place]]:
+def _balance(
+    names: Sequence[str], places: Sequence[Place], current: Mapping[str, Assignment]
+) -> dict[str, list[Place]]:
     """Each place to the same number of members, all of which consume all places."""
     sharing = -(-len(names) // len(places))
     base, larger = divmod(sharing * len(places), len(names))
@@ -56,7 +65,11 @@ def _balance(names: Sequence[str], places: Sequence[Place], current: Mapping[str
 
 
 def _keep(
-    names: Sequence[str], places: Sequence[Place], current: Mapping[str, Assignment], sharing: int, shares: tuple[int, int]
+    names: Sequence[str],
+    places: Sequence[Place],
+    current: Mapping[str, Assignment],
+    sharing: int,
+    shares: tuple[int, int],
 ) -> dict[str, list[Place]]:
     """What members have and may keep: `shares` are what each has at least, and how many have one more."""
     room = dict.fromkeys(places, sharing)
@@ -76,7 +89,10 @@ def _keep(
 
 
 def _fill(kept: dict[str, list[Place]], places: Sequence[Place], sharing: int, most: int) -> bool:
-    """Give what is left to those that have least. Returns whether that was possible with no more than `most` for each."""
+    """Give what is left to those that have least.
+
+    Returns whether that was possible with no more than `most` for each.
+    """
     holders: dict[Place, set[str]] = {place: set() for place in places}
     for name, mine in kept.items():
         for place in mine:

@@ -32,7 +32,10 @@ class PatternError(ValueError):
 
 
 class NamePattern:
-    """A pattern that was checked. Time for one name is bounded, as described above, and grows with the name's length."""
+    """A pattern that was checked.
+
+    Time for one name is bounded, as described above, and grows with the name's length.
+    """
 
     __slots__ = ("_compiled", "step_names", "text")
 

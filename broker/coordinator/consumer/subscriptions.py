@@ -101,7 +101,10 @@ class Subscriptions:
 
     # ------------------------------------------------------------------ assignors, protocols
     def preferred_assignor(self, old: ConsumerMember | None = None, new: ConsumerMember | None = None) -> str | None:
-        """The assignor that most members ask for, the first by name of several; None where none does. `new` takes the place of `old`."""
+        """The assignor that most members ask for, the first by name of several; None where none does.
+
+        `new` takes the place of `old`.
+        """
         votes = self.assignors
         if old is not None or new is not None:
             votes = dict(votes)
@@ -113,7 +116,9 @@ class Subscriptions:
 
     def speaks(self, protocol_type: str, names: Iterable[str]) -> bool:
         """Whether a member of the classic protocol may join: it is a consumer, and speaks what all others of that protocol speak."""
-        return protocol_type == CONSUMER_PROTOCOL_TYPE and any(self.classic_protocols.get(name, 0) == self.classic_count for name in names)
+        return protocol_type == CONSUMER_PROTOCOL_TYPE and any(
+            self.classic_protocols.get(name, 0) == self.classic_count for name in names
+        )
 
     # ------------------------------------------------------------------ changes
     def replace(self, old: ConsumerMember | None, new: ConsumerMember | None) -> None:

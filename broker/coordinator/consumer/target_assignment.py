@@ -18,7 +18,12 @@ from lowtide.broker.coordinator.consumer.consumer_member import NOTHING, Assignm
 from lowtide.broker.coordinator.consumer.group_times import GroupTimes
 from lowtide.broker.coordinator.consumer.topic_view import TopicView
 from lowtide.broker.coordinator.group_settings import GroupSettings
-from lowtide.protocol.consumer_group_records import ConsumerGroupChange, RecordType, TargetAssignmentEpoch, encode_change
+from lowtide.protocol.consumer_group_records import (
+    ConsumerGroupChange,
+    RecordType,
+    TargetAssignmentEpoch,
+    encode_change,
+)
 from lowtide.protocol.group_records import CoordinatorRecord
 from lowtide.protocol.types import TopicId
 
@@ -61,14 +66,22 @@ class TargetAssigner:
         """The records that make a target of `epoch` for these members, and what those get for whom it is new."""
         return self.keep(group, epoch, self.prepare(group, members, assignor)(), wall_ms)
 
-    def prepare(self, group: ConsumerGroup, members: Mapping[str, ConsumerMember], assignor: str) -> Callable[[], Target]:
+    def prepare(
+        self, group: ConsumerGroup, members: Mapping[str, ConsumerMember], assignor: str
+    ) -> Callable[[], Target]:
         """What makes a target for these members: it needs nothing of the group any more."""
         return partial(ASSIGNORS[assignor], *self._facts(group, members))
 
     @staticmethod
-    def keep(group: ConsumerGroup, epoch: int, made: Target, wall_ms: int) -> tuple[list[ConsumerGroupChange], dict[str, Assignment]]:
+    def keep(
+        group: ConsumerGroup, epoch: int, made: Target, wall_ms: int
+    ) -> tuple[list[ConsumerGroupChange], dict[str, Assignment]]:
         """The records of a computed target, and the new assignments of members for which it differs."""
-        changed = {member_id: target for member_id, topics in made.items() if (target := _new_target(group, member_id, topics)) is not None}
+        changed = {
+            member_id: target
+            for member_id, topics in made.items()
+            if (target := _new_target(group, member_id, topics)) is not None
+        }
         changes = [_target_change(group, member_id, target) for member_id, target in changed.items()]
         return [*changes, epoch_change(group, epoch, wall_ms)], changed
 
@@ -82,7 +95,9 @@ class TargetAssigner:
                 kept.append((change, encode_change(change)))
             yield
 
-    def _facts(self, group: ConsumerGroup, members: Mapping[str, ConsumerMember]) -> tuple[dict[str, AssignedMember], dict[TopicId, int]]:
+    def _facts(
+        self, group: ConsumerGroup, members: Mapping[str, ConsumerMember]
+    ) -> tuple[dict[str, AssignedMember], dict[TopicId, int]]:
         ids: dict[frozenset[str], frozenset[TopicId]] = {}
         every: set[TopicId] = set()
         rows: dict[str, AssignedMember] = {}
@@ -93,7 +108,9 @@ class TargetAssigner:
                 topics = ids[names] = self._topics.ids_of(names)
                 every |= topics
             known = group.targets.get(member_id)
-            target = known if known is not None else group.target_of(member) if member.instance_id is not None else NOTHING
+            target = (
+                known if known is not None else group.target_of(member) if member.instance_id is not None else NOTHING
+            )
             rows[member_id] = AssignedMember(member.instance_id, member.rack_id, topics, target)
         return rows, self._topics.partition_counts(sorted(every))
 

@@ -64,9 +64,15 @@ class TopicView:
     def partition_counts(self, topic_ids: Iterable[TopicId]) -> dict[TopicId, int]:
         """How many partitions each has, of those that there are."""
         image = self.image
-        return {topic_id: len(topic.partitions) for topic_id in topic_ids if (topic := image.topic_by_id(topic_id)) is not None}
+        return {
+            topic_id: len(topic.partitions)
+            for topic_id in topic_ids
+            if (topic := image.topic_by_id(topic_id)) is not None
+        }
 
-    def places(self, topics: Iterable[OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic]) -> Iterator[tuple[TopicId, int]]:
+    def places(
+        self, topics: Iterable[OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic]
+    ) -> Iterator[tuple[TopicId, int]]:
         """The partitions of a commit, of those topics that there are."""
         known = self.image.topics
         for topic in topics:
@@ -95,7 +101,9 @@ class TopicView:
         known = self._hashes.get(topic.name)
         if known is not None and known[0] is topic and known[1] is image.known_brokers:
             return known[2]
-        made = _hash_topic(topic, {broker_id: broker.rack for broker_id, broker in image.known_brokers.items() if broker.rack})
+        made = _hash_topic(
+            topic, {broker_id: broker.rack for broker_id, broker in image.known_brokers.items() if broker.rack}
+        )
         self._hashes[topic.name] = (topic, image.known_brokers, made)
         return made
 

@@ -37,19 +37,26 @@ class CommitTopics(Generic[RequestTopicT, ResponseTopicT]):
             if found is None:
                 error = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 topic_id = topic.topic_id if by_id else ZERO_TOPIC_ID
-                self.refused.append(self._rows(topic.name, topic_id, (row.partition_index for row in topic.partitions), error))
+                self.refused.append(
+                    self._rows(topic.name, topic_id, (row.partition_index for row in topic.partitions), error)
+                )
                 continue
             count = len(found.partitions)
             there = [row for row in topic.partitions if 0 <= row.partition_index < count]
             if len(there) < len(topic.partitions):
                 missing = [row.partition_index for row in topic.partitions if not 0 <= row.partition_index < count]
-                self.refused.append(self._rows(found.name, found.topic_id, missing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+                self.refused.append(
+                    self._rows(found.name, found.topic_id, missing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                )
             if there:
                 self.known.append(replace(topic, name=found.name, topic_id=found.topic_id, partitions=there))
 
     def failed(self, error: ErrorCode) -> list[ResponseTopicT]:
         """The rows of an answer in which nothing was kept."""
-        rows = [self._rows(topic.name, topic.topic_id, (row.partition_index for row in topic.partitions), error) for topic in self.known]
+        rows = [
+            self._rows(topic.name, topic.topic_id, (row.partition_index for row in topic.partitions), error)
+            for topic in self.known
+        ]
         return self.merged(rows)
 
     def merged(self, rows: list[ResponseTopicT]) -> list[ResponseTopicT]:

@@ -1,10 +1,12 @@
 """The committed offsets of the groups of one coordinator, and those of transactions that are still open.
 
-Guards: an offset changes by `apply`, `apply_pending` and `end_transaction` only, which are called for records, those of a log that is
-loaded and those that were just appended; so the answer is that of a coordinator that loads the log. An offset of an open transaction
-is never returned; while there is one for a partition, the offset that it had before isn't outdated.
+Guards: an offset changes by `apply`, `apply_pending` and `end_transaction` only, which are called for records, those of
+a log that is loaded and those that were just appended; so the answer is that of a coordinator that loads the log. An
+offset of an open transaction is never returned; while there is one for a partition, the offset that it had before isn't
+outdated.
 
-Source: Kafka's `OffsetMetadataManager`, `OffsetExpirationConditionImpl`; KIP-98, KIP-211 (expiry), KIP-447, KIP-496 (deletion).
+Source: Kafka's `OffsetMetadataManager`, `OffsetExpirationConditionImpl`; KIP-98, KIP-211 (expiry), KIP-447, KIP-496
+(deletion).
 """
 
 from __future__ import annotations
@@ -116,12 +118,17 @@ class CommittedOffsets:
                 self._admission.forget(partitions.values())
         self.offsets.clear()
 
-    def apply_pending(self, producer_id: ProducerId, key: OffsetCommitKey, value: OffsetCommitValue, offset: Offset) -> None:
+    def apply_pending(
+        self, producer_id: ProducerId, key: OffsetCommitKey, value: OffsetCommitValue, offset: Offset
+    ) -> None:
         """Take over what the record at `offset` says, which belongs to a producer's open transaction."""
         self.pending.add(producer_id, key, value, offset)
 
     def end_transaction(self, producer_id: ProducerId, *, is_commit: bool) -> list[str]:
-        """A producer's transaction has ended: what was pending counts now, or never. Returns the groups that it is about."""
+        """A producer's transaction has ended: what was pending counts now, or never.
+
+        Returns the groups that it is about.
+        """
         ended = self.pending.end(producer_id)
         for key, row in ended:
             if is_commit and row.value is not None:
@@ -138,14 +145,20 @@ class CommittedOffsets:
         return list(dict.fromkeys((*self.offsets, *self.pending.group_ids())))
 
     def find(self, group_id: str, topic: str, partition: int, topic_id: TopicId) -> OffsetCommitValue | None:
-        """What was committed for a partition. With a topic id, not what was committed for another topic of that name."""
+        """What was committed for a partition.
+
+        With a topic id, not what was committed for another topic of that name.
+        """
         found = self.offsets.get(group_id, {}).get(topic, {}).get(partition)
         if found is None or (found.topic_id != topic_id and ZERO_TOPIC_ID not in (found.topic_id, topic_id)):
             return None
         return found
 
     def topics_of(self, group_id: str) -> Iterator[tuple[str, list[int]]]:
-        """The partitions for which a group has committed: of each topic, when it is its turn. Commits may come meanwhile."""
+        """The partitions for which a group has committed: of each topic, when it is its turn.
+
+        Commits may come meanwhile.
+        """
         for topic, partitions in list(self.offsets.get(group_id, {}).items()):
             yield topic, list(partitions)
 
@@ -161,13 +174,20 @@ class CommittedOffsets:
         Errors: OFFSET_METADATA_TOO_LARGE, INVALID_COMMIT_OFFSET_SIZE, of single partitions.
         """
         retention_ms = request.retention_time_ms
-        expires_ms = NO_TIMESTAMP if retention_ms == NO_RETENTION_TIME else min(effects.wall_ms + retention_ms, _LATEST_MS)
+        expires_ms = (
+            NO_TIMESTAMP if retention_ms == NO_RETENTION_TIME else min(effects.wall_ms + retention_ms, _LATEST_MS)
+        )
         return [
             OffsetCommitResponseTopic(
                 name=topic.name,
                 topic_id=topic.topic_id,
                 partitions=self._keep(
-                    request.group_id, topic, expires_ms, OffsetCommitResponsePartition, effects, committers.get(topic.name, NO_COMMITTER)
+                    request.group_id,
+                    topic,
+                    expires_ms,
+                    OffsetCommitResponsePartition,
+                    effects,
+                    committers.get(topic.name, NO_COMMITTER),
                 ),
             )
             for topic in topics
@@ -208,7 +228,9 @@ class CommittedOffsets:
         committer: Committer,
     ) -> list[ResponseRowT]:
         """Ask for the records of one topic's offsets. Returns the rows that answer about them."""
-        keeps_all = expires_ms == NO_TIMESTAMP  # The record's version that has an expiry has no epochs, ids or committers.
+        keeps_all = (
+            expires_ms == NO_TIMESTAMP
+        )  # The record's version that has an expiry has no epochs, ids or committers.
         topic_id, by = (topic.topic_id, committer) if keeps_all else (ZERO_TOPIC_ID, NO_COMMITTER)
         metadata_max, kept = self._settings.offset_metadata_max_bytes, _KEPT_ROWS[row_type]
         kept_count, admission, kept_bytes = len(kept), self._admission, 0
@@ -238,7 +260,9 @@ class CommittedOffsets:
                 may_delete=by.may_delete,
             )
             values.append((number, value))
-            rows.append(kept[number] if number < kept_count else row_type(partition_index=number, error_code=ErrorCode.NONE))
+            rows.append(
+                kept[number] if number < kept_count else row_type(partition_index=number, error_code=ErrorCode.NONE)
+            )
         effects.keep_offsets(group_id, topic.name, values, topic_id=topic_id)
         return rows
 
@@ -247,7 +271,9 @@ class CommittedOffsets:
         known = self.offsets.get(group_id, {}).get(topic, {}).get(partition)
         return known is not None and len(metadata) <= len(known.metadata)
 
-    def delete(self, group: Group, topics: Iterable[OffsetDeleteRequestTopic], effects: Effects) -> list[OffsetDeleteResponseTopic]:
+    def delete(
+        self, group: Group, topics: Iterable[OffsetDeleteRequestTopic], effects: Effects
+    ) -> list[OffsetDeleteResponseTopic]:
         """Ask for offsets to be forgotten, pending ones too, but for those of topics that the group consumes: GROUP_SUBSCRIBED_TO_TOPIC."""
         rows = []
         for topic in topics:
@@ -255,7 +281,9 @@ class CommittedOffsets:
             known = self.offsets.get(group.group_id, {}).get(topic.name, {})
             numbers = dict.fromkeys(row.partition_index for row in topic.partitions)
             for number in numbers:
-                if error == ErrorCode.NONE and (number in known or self.pending.has(group.group_id, topic.name, number)):
+                if error == ErrorCode.NONE and (
+                    number in known or self.pending.has(group.group_id, topic.name, number)
+                ):
                     effects.keep_offset(group.group_id, topic.name, number, None)
             partitions = [OffsetDeleteResponsePartition(partition_index=number, error_code=error) for number in numbers]
             rows.append(OffsetDeleteResponseTopic(name=topic.name, partitions=partitions))
@@ -287,8 +315,9 @@ class CommittedOffsets:
     def expire(self, group: Group, effects: Effects) -> bool:
         """Ask for outdated offsets of a group to be forgotten. Returns whether none is left then.
 
-        Those of an empty group are kept for so long since it is empty, those of one that consumes since they were committed, but never
-        those of topics that it consumes, or of partitions for which a transaction may commit; a client of old may have said how long.
+        Those of an empty group are kept for so long since it is empty, those of one that consumes since they were
+        committed, but never those of topics that it consumes, or of partitions for which a transaction may commit; a
+        client of old may have said how long.
         """
         if not self.has_any(group.group_id):
             return True

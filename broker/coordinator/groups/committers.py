@@ -48,6 +48,8 @@ def committers(broker: BrokerContext, context: RequestContext, topics: Iterable[
         there = known.get(topic.name)
         if there is not None and keeps_committers(broker, there):
             asks = not authorizer.allows_all
-            may_delete = asks and authorizer.authorize(context, Operation.DELETE, topic_resource(topic.name), Audit.NOTHING)
+            may_delete = asks and authorizer.authorize(
+                context, Operation.DELETE, topic_resource(topic.name), Audit.NOTHING
+            )
             found[topic.name] = Committer(short(str(context.principal)), may_delete)
     return found

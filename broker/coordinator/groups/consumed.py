@@ -1,12 +1,13 @@
 """What all groups have consumed of partitions, for retention by consumption (KIP-68): taken together group by group.
 
-The smallest offset that any group has committed for a partition is where consumption stands; what lies below it has been consumed by all.
-Guards: a group with members that consumes a topic and hasn't committed for a partition of it keeps the whole partition, and where it isn't
-known what a group consumes (its members are just joining, or what they said can't be read) it may be any topic. Groups that were deleted,
-or whose offsets expired, don't count; neither do offsets of transactions that are still open, nor those of an older topic of the same name.
-But a group that has nothing else for a partition than an offset of an open transaction keeps it: it starts over if that is aborted, and it
-needn't have members. A share group (KIP-932) has consumed what lies below its start offset, with members or without: `shares` names the
-share partitions whose start offsets the caller has to find out.
+The smallest offset that any group has committed for a partition is where consumption stands; what lies below it has
+been consumed by all. Guards: a group with members that consumes a topic and hasn't committed for a partition of it
+keeps the whole partition, and where it isn't known what a group consumes (its members are just joining, or what they
+said can't be read) it may be any topic. Groups that were deleted, or whose offsets expired, don't count; neither do
+offsets of transactions that are still open, nor those of an older topic of the same name. But a group that has nothing
+else for a partition than an offset of an open transaction keeps it: it starts over if that is aborted, and it needn't
+have members. A share group (KIP-932) has consumed what lies below its start offset, with members or without: `shares`
+names the share partitions whose start offsets the caller has to find out.
 
 Decisions only. `survey` walks through a coordinator's groups, `broker/retention/consumption.py` asks all coordinators.
 """
@@ -92,13 +93,16 @@ class ConsumedOffsets:
     """Collects how far each group has consumed the partitions that were asked for.
 
     **Who counts.** Of a topic that names groups these alone: each named by its id must have committed, and each has a right to delete by
-    being named. Of other topics every group counts as one that keeps what it has not consumed, for its unread records must not go; but
-    something goes only where a commit may delete. So a group without that right can keep records, until another rule deletes them, and
-    can't delete any.
+    being named. Of other topics every group counts as one that keeps what it has not consumed, for its unread records
+    must not go; but something goes only where a commit may delete. So a group without that right can keep records,
+    until another rule deletes them, and can't delete any.
     """
 
     def __init__(self, asked: Iterable[ConsumedOffsetsTopic], *, every_commit_deletes: bool = True) -> None:
-        """`every_commit_deletes`: there is no authorizer. With one a share group, whose starts have no committer, may where it is named."""
+        """`every_commit_deletes`: there is no authorizer.
+
+        With one a share group, whose starts have no committer, may where it is named.
+        """
         self.found: dict[str, dict[int, Consumed]] = {}
         """By topic and partition, each that was asked for."""
         self.shares: dict[SharePlace, str] = {}
@@ -178,7 +182,9 @@ class ConsumedOffsets:
         named = self._named.get(name)
         return named is None or named.has(group_id)
 
-    def _concerned(self, committed: Mapping[str, object], live: frozenset[str] | None, waited_for: Collection[str]) -> list[str]:
+    def _concerned(
+        self, committed: Mapping[str, object], live: frozenset[str] | None, waited_for: Collection[str]
+    ) -> list[str]:
         """The topics of a group that were asked for: by whichever list is shorter."""
         if live is None:
             return list(self.found)
@@ -186,7 +192,9 @@ class ConsumedOffsets:
             return [name for name in dict.fromkeys((*committed, *sorted(live), *waited_for)) if name in self.found]
         return [name for name in self.found if name in committed or name in live or name in waited_for]
 
-    def _take_rows(self, name: str, rows: Mapping[int, OffsetCommitValue], group_id: str, *, is_live: bool) -> Iterator[None]:
+    def _take_rows(
+        self, name: str, rows: Mapping[int, OffsetCommitValue], group_id: str, *, is_live: bool
+    ) -> Iterator[None]:
         found = self.found[name]
         numbers = list(found) if is_live or len(found) <= len(rows) else [number for number in rows if number in found]
         for count, number in enumerate(numbers, 1):

@@ -60,7 +60,10 @@ class GroupCoordinator:
         is_alone: bool,
         persister: SharePersister | None = None,
     ) -> None:
-        """`is_alone`: there may never be more brokers than there are now. `persister` is None where share groups aren't served."""
+        """`is_alone`: there may never be more brokers than there are now.
+
+        `persister` is None where share groups aren't served.
+        """
         self._states = None if persister is None else ShareStarter(self, persister)
         config = broker.config
         self.settings = group_settings(config.values)
@@ -81,7 +84,9 @@ class GroupCoordinator:
         self._runtime: CoordinatorRuntime[Groups] = CoordinatorRuntime(
             CoordinatedTopic(
                 name=GROUP_TOPIC,
-                make_state=lambda: Groups(self.settings, broker.random, self._memory, self._topics, self._admission, self._states),
+                make_state=lambda: Groups(
+                    self.settings, broker.random, self._memory, self._topics, self._admission, self._states
+                ),
             ),
             replicas=broker.replicas,
             clock=broker.clock,
@@ -154,7 +159,11 @@ class GroupCoordinator:
         self._runtime.set_timer(shard)
 
     def keep(
-        self, shard: Shard[Groups], records: list[CoordinatorRecord], wall_ms: int, producer: tuple[ProducerId, ProducerEpoch] | None = None
+        self,
+        shard: Shard[Groups],
+        records: list[CoordinatorRecord],
+        wall_ms: int,
+        producer: tuple[ProducerId, ProducerEpoch] | None = None,
     ) -> Offset | None:
         """Append records that are committed with that: see `CoordinatorRuntime.keep`."""
         return self._runtime.keep(shard, records, wall_ms, producer)
@@ -171,7 +180,10 @@ class GroupCoordinator:
         return pending
 
     def when_all_committed(self, shard: Shard[Groups], then: Callable[[ErrorCode], None]) -> None:
-        """Continue when all of the current state is committed, or its commit has failed. Called once, perhaps from within this call."""
+        """Continue when all of the current state is committed, or its commit has failed.
+
+        Called once, perhaps from within this call.
+        """
 
         def go_on(error: ErrorCode, _effects: Effects) -> None:
             then(error)
@@ -182,9 +194,14 @@ class GroupCoordinator:
             self._runtime.when_committed(shard, shard.partition.log.log_end_offset, [go_on])
 
     def delete(self, shard: Shard[Groups], group_id: str) -> Pending[ErrorCode]:
-        """Forget a group; of a share group the states of its partitions first. Errors: those of `Groups.delete_group`, `append_error`."""
+        """Forget a group; of a share group the states of its partitions first.
+
+        Errors: those of `Groups.delete_group`, `append_error`.
+        """
         share = shard.state.by_id.find_share(group_id)
-        places = share.places(self._partition_count) if share is not None and share.check_delete() == ErrorCode.NONE else []
+        places = (
+            share.places(self._partition_count) if share is not None and share.check_delete() == ErrorCode.NONE else []
+        )
         if places and self._states is not None:
             work = partial(self._states.delete_group, shard, group_id, places)
             return promised(work, self.broker.tasks.spawn, name=f"delete share group {group_id}")
@@ -217,11 +234,15 @@ class GroupCoordinator:
         self._refused += self._memory.refused_count + self._admission.refused_count
         refused, self._memory.refused_count = self._memory.refused_count, 0
         if refused:
-            self.broker.log.warning("members were refused: groups hold too much", refused=refused, held_bytes=self._memory.held_bytes)
+            self.broker.log.warning(
+                "members were refused: groups hold too much", refused=refused, held_bytes=self._memory.held_bytes
+            )
         refused, self._admission.refused_count = self._admission.refused_count, 0
         if refused:
             counts = {"groups": self._admission.count_groups(), "offsets": self._admission.offset_count}
-            self.broker.log.warning("groups or offsets were refused: there are as many as there may be", refused=refused, **counts)
+            self.broker.log.warning(
+                "groups or offsets were refused: there are as many as there may be", refused=refused, **counts
+            )
         if self._admission.have_most_gone():
             forget_hashes()
         if self.topic.exists or self._runtime.shards:
@@ -263,7 +284,11 @@ class ShareStarter:
 
     def initialize(self, group_id: str, state_epoch: int, wanted: Starts) -> None:
         """Ask for it. What fails is asked for again by a heartbeat, after a while."""
-        places = {SharePlace(group_id, topic_id, number): start for topic_id, starts in wanted.items() for number, start in starts.items()}
+        places = {
+            SharePlace(group_id, topic_id, number): start
+            for topic_id, starts in wanted.items()
+            for number, start in starts.items()
+        }
         work = self._initialize(group_id, state_epoch, places)
         self._groups.broker.tasks.spawn(work, name=f"begin the states of share group {group_id}")
 
@@ -279,9 +304,14 @@ class ShareStarter:
         return found
 
     async def delete_group(self, shard: Shard[Groups], group_id: str, places: Sequence[SharePlace]) -> ErrorCode:
-        """Have the states end, and then the group. Errors: those of `Groups.delete_group`, COORDINATOR_NOT_AVAILABLE."""
+        """Have the states end, and then the group.
+
+        Errors: those of `Groups.delete_group`, COORDINATOR_NOT_AVAILABLE.
+        """
         groups, shares = self._groups, shard.state.shares
-        begun: Pending[ErrorCode] = groups.decide(shard, lambda reply, effects: shares.states.begin_deletion(group_id, reply, effects))
+        begun: Pending[ErrorCode] = groups.decide(
+            shard, lambda reply, effects: shares.states.begin_deletion(group_id, reply, effects)
+        )
         error = await answer_of(begun)
         if error != ErrorCode.NONE:
             return ErrorCode.UNKNOWN_SERVER_ERROR if error is None else error
@@ -300,11 +330,15 @@ class ShareStarter:
             if error in (ErrorCode.NONE, ErrorCode.FENCED_STATE_EPOCH):  # A later epoch has begun: there is a state.
                 begun.setdefault(place.topic_id, []).append(place.partition)
             else:
-                self._groups.broker.log.warning("the state of a share partition has not begun", partition=str(place), error=error.name)
+                self._groups.broker.log.warning(
+                    "the state of a share partition has not begun", partition=str(place), error=error.name
+                )
         shard = self._groups.find(group_id)
         if begun and not isinstance(shard, ErrorCode):
             state = shard.state
-            self._groups.decide(shard, lambda _reply, effects: state.shares.states.on_initialized(group_id, begun, effects))
+            self._groups.decide(
+                shard, lambda _reply, effects: state.shares.states.on_initialized(group_id, begun, effects)
+            )
 
 
 def _host_of(connection: Connection) -> str:

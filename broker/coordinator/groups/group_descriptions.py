@@ -1,7 +1,7 @@
 """Descriptions of the groups of one request, of any type whose members the broker assigns partitions to.
 
-Guards: a group is described once however often it is named; nothing is described that could still be lost; the answer has the order of
-the request.
+Guards: a group is described once however often it is named; nothing is described that could still be lost; the answer
+has the order of the request.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ class GroupDescriptions(Generic[Row, Response]):
         self._respond = respond
 
     def answer(self, group_ids: list[str], operations: int) -> Response | Pending[Response]:
-        """The response, once everything that it says is committed. `operations` are the permitted ones, as a response has them."""
+        """The response, once everything that it says is committed.
+
+        `operations` are the permitted ones, as a response has them.
+        """
         rows: dict[str, Row | None] = dict.fromkeys(group_ids)
         if not rows:
             return self._respond([])
@@ -55,10 +58,14 @@ class GroupDescriptions(Generic[Row, Response]):
             if not left:
                 pending.complete(self._respond([row for row in rows.values() if row is not None]))
 
-        ask_in_slices(self._groups.broker.turns, self._groups.broker.log, pending, self._ask(list(rows), operations, note))
+        ask_in_slices(
+            self._groups.broker.turns, self._groups.broker.log, pending, self._ask(list(rows), operations, note)
+        )
         return pending
 
-    def _ask(self, names: list[str], operations: int, note: Callable[[str, Row | None], None]) -> Generator[None, None, bool]:
+    def _ask(
+        self, names: list[str], operations: int, note: Callable[[str, Row | None], None]
+    ) -> Generator[None, None, bool]:
         for group_id in names:
             refusal = self._groups.check_group_id(group_id)
             shard = refusal if refusal is not None else self._groups.find(group_id)
@@ -68,7 +75,9 @@ class GroupDescriptions(Generic[Row, Response]):
                 row = yield from self._describe(shard, group_id, operations)
                 if shard.unloaded:
                     row = self._failed(group_id, ErrorCode.NOT_COORDINATOR)
-                self._groups.when_readable(shard, group_id, partial(self._unless, group_id, row)).listen(partial(note, group_id))
+                self._groups.when_readable(shard, group_id, partial(self._unless, group_id, row)).listen(
+                    partial(note, group_id)
+                )
             yield
         return True
 

@@ -61,7 +61,9 @@ class MemberRequests(Protocol[G_contra]):
         """SyncGroup."""
         ...
 
-    def heartbeat(self, group: G_contra, member_id: str, group_instance_id: str | None, generation_id: int, now_ms: int) -> ErrorCode:
+    def heartbeat(
+        self, group: G_contra, member_id: str, group_instance_id: str | None, generation_id: int, now_ms: int
+    ) -> ErrorCode:
         """Heartbeat."""
         ...
 

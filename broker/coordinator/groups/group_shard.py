@@ -79,7 +79,9 @@ class Groups:
         """The last record that took something back."""
         self._classic = ClassicGroups(self.by_id, settings, self.timers, self.memory, random)
         view = topics if topics is not None else TopicView(NoCluster())
-        self.consumers = ConsumerGroups(self.by_id, settings, self.timers, Shared(view, self.memory), self._classic.rebalancing)
+        self.consumers = ConsumerGroups(
+            self.by_id, settings, self.timers, Shared(view, self.memory), self._classic.rebalancing
+        )
         self.heartbeats = ConsumerHeartbeats(self.consumers, random, self.admission)
         # A service takes groups of its own type, which `Group.group_type` names.
         self.shares = ShareGroups(self.by_id, settings, self.timers, Shared(view, self.memory), self.admission, states)
@@ -186,7 +188,9 @@ class Groups:
     def read_barrier(self, group_id: str) -> Offset:
         """The last record that answers about a group rely on; -1 if there is none."""
         group = self.by_id.get(group_id)
-        return max(group.last_record_offset, self.last_removal_offset) if group is not None else self.last_removal_offset
+        return (
+            max(group.last_record_offset, self.last_removal_offset) if group is not None else self.last_removal_offset
+        )
 
     # ------------------------------------------------------------------ time
     def on_timer(self, key: TimerKey, effects: Effects) -> None:
@@ -207,9 +211,10 @@ class Groups:
 
     # ------------------------------------------------------------------ members
     def join(self, request: JoinGroupRequest, client: Client, reply: Reply, effects: Effects) -> None:
-        """JoinGroup. Errors: those of the group's service, of `GroupAdmission.check_new_group`, INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT.
+        """JoinGroup.
 
-        UNKNOWN_MEMBER_ID for a member of a group that isn't here.
+        Errors: those of the group's service, of `GroupAdmission.check_new_group`, INVALID_GROUP_ID,
+        INVALID_SESSION_TIMEOUT. UNKNOWN_MEMBER_ID for a member of a group that isn't here.
         """
         settings, member_id = self.settings, request.member_id
         group = self.by_id.get(request.group_id)
@@ -236,7 +241,9 @@ class Groups:
         else:
             self._requests[group.group_type].sync(group, request, reply, effects)
 
-    def heartbeat(self, group_id: str, member_id: str, group_instance_id: str | None, generation_id: int, now_ms: int) -> ErrorCode:
+    def heartbeat(
+        self, group_id: str, member_id: str, group_instance_id: str | None, generation_id: int, now_ms: int
+    ) -> ErrorCode:
         """Heartbeat. Errors: those of the group's service, INVALID_GROUP_ID."""
         group = self.by_id.get(group_id)
         if group is None:
@@ -248,15 +255,20 @@ class Groups:
         group = self.by_id.get(group_id)
         if group is None:
             return [
-                MemberResponse(member_id=row.member_id, group_instance_id=row.group_instance_id, error_code=ErrorCode.UNKNOWN_MEMBER_ID)
+                MemberResponse(
+                    member_id=row.member_id,
+                    group_instance_id=row.group_instance_id,
+                    error_code=ErrorCode.UNKNOWN_MEMBER_ID,
+                )
                 for row in members
             ]
         return self._requests[group.group_type].leave(group, members, effects)
 
     # ------------------------------------------------------------------ offsets
     def admit_commit(self, request: OffsetCommitRequest, api_version: int, effects: Effects) -> ErrorCode:
-        """Let a commit in; that is a sign of life, too. Errors: those of the group's `check_commit`, GROUP_ID_NOT_FOUND.
+        """Let a commit in; that is a sign of life, too.
 
+        Errors: those of the group's `check_commit`, GROUP_ID_NOT_FOUND.
         The first commit of a group: those of `GroupAdmission.check_new_group_of_offsets`.
         """
         group = self.by_id.get(request.group_id)
@@ -269,9 +281,12 @@ class Groups:
     def check_transactional_commit(self, request: TxnOffsetCommitRequest, now_ms: int) -> ErrorCode:
         """Whether a commit in a transaction is let in.
 
-        Errors: those of the group's `check_commit`, INVALID_COMMIT_OFFSET_SIZE where more would be pending than `PENDING_OFFSETS_MAX`.
+        Errors: those of the group's `check_commit`, INVALID_COMMIT_OFFSET_SIZE where more would be pending than
+        `PENDING_OFFSETS_MAX`.
         """
-        if not self.committed.pending.has_room(request.producer_id, sum(len(topic.partitions) for topic in request.topics)):
+        if not self.committed.pending.has_room(
+            request.producer_id, sum(len(topic.partitions) for topic in request.topics)
+        ):
             return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
         return self.check_transactional_member(request, now_ms)
 
@@ -284,7 +299,10 @@ class Groups:
         return self.admission.check_new_group_of_offsets(now_ms) if is_outside else ErrorCode.ILLEGAL_GENERATION
 
     def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> ErrorCode:
-        """Whether offsets may be answered to a member. Errors: those of the group's `check_fetch`; none of a group that isn't here."""
+        """Whether offsets may be answered to a member.
+
+        Errors: those of the group's `check_fetch`; none of a group that isn't here.
+        """
         group = self.by_id.get(group_id)
         return group.check_fetch(member_id, member_epoch) if group is not None else ErrorCode.NONE
 
@@ -297,7 +315,10 @@ class Groups:
         return group if error == ErrorCode.NONE else error
 
     def delete_group(self, group_id: str, effects: Effects) -> ErrorCode:
-        """Ask for a group to be forgotten, with its offsets. Errors: those of its `check_delete`, GROUP_ID_NOT_FOUND."""
+        """Ask for a group to be forgotten, with its offsets.
+
+        Errors: those of its `check_delete`, GROUP_ID_NOT_FOUND.
+        """
         group = self.by_id.get(group_id)
         if group is None:
             return ErrorCode.GROUP_ID_NOT_FOUND

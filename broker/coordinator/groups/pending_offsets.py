@@ -1,8 +1,9 @@
 """Offsets that were committed in transactions which are still open: they aren't returned, and may never count.
 
-Of several offsets for a partition the one counts whose record is the last one, whatever the order in which they are applied: only so
-a coordinator that loads a compacted log tells the same. A plain commit therefore takes its worth from all that is pending for the
-partition; the place of each stays until its transaction has ended, for until then the partition's offset isn't stable.
+Of several offsets for a partition the one counts whose record is the last one, whatever the order in which they are
+applied: only so a coordinator that loads a compacted log tells the same. A plain commit therefore takes its worth from
+all that is pending for the partition; the place of each stays until its transaction has ended, for until then the
+partition's offset isn't stable.
 
 Guards: a pending offset is taken by the end of its own transaction, or by a deletion; and it is applied once.
 
@@ -21,7 +22,10 @@ from lowtide.protocol.types import Offset, ProducerId
 
 
 class PendingOffset(msgspec.Struct):
-    """What is pending for one partition of a group, from the record at `record_offset`. Without a value, a later one counts anyway."""
+    """What is pending for one partition of a group, from the record at `record_offset`.
+
+    Without a value, a later one counts anyway.
+    """
 
     value: OffsetCommitValue | None
     record_offset: Offset
@@ -67,7 +71,9 @@ class PendingOffsets:
         for (topic, partition), pending in self._of_groups.get(group_id, {}).items():
             yield topic, partition, [row.value for row in pending.values() if row.value is not None]
 
-    def add(self, producer_id: ProducerId, key: OffsetCommitKey, value: OffsetCommitValue, record_offset: Offset) -> None:
+    def add(
+        self, producer_id: ProducerId, key: OffsetCommitKey, value: OffsetCommitValue, record_offset: Offset
+    ) -> None:
         """A record of a producer's transaction was appended; of two for the same partition the last one counts."""
         pending = self._of_groups.setdefault(key.group, {}).setdefault((key.topic, key.partition), {})
         pending[producer_id] = PendingOffset(value, record_offset)
@@ -91,7 +97,10 @@ class PendingOffsets:
     def end(self, producer_id: ProducerId) -> list[tuple[OffsetCommitKey, PendingOffset]]:
         """Take out all that is pending of a producer, whose transaction has ended."""
         return [
-            (OffsetCommitKey(group=group_id, topic=topic, partition=partition), self._take(producer_id, group_id, topic, partition))
+            (
+                OffsetCommitKey(group=group_id, topic=topic, partition=partition),
+                self._take(producer_id, group_id, topic, partition),
+            )
             for group_id, topic, partition in self.by_producer.pop(producer_id, ())
         ]
 

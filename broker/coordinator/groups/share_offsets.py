@@ -56,12 +56,13 @@ class ShareOffsets:
 
     # ------------------------------------------------------------------ describe
     async def describe(self, wanted: DescribeShareOffsetsGroup) -> DescribedShareOffsetsGroup:
-        """How far a group is in partitions, in all that have a state where none are named. A start of -1 isn't known yet.
+        """How far a group is in partitions, in all that have a state where none are named.
 
+        A start of -1 isn't known yet.
         A group that doesn't exist yet has no offsets, which is no error.
 
-        Errors: GROUP_ID_NOT_FOUND for a group of another type, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS; of partitions those of
-        ReadShareGroupStateSummary.
+        Errors: GROUP_ID_NOT_FOUND for a group of another type, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS; of
+        partitions those of ReadShareGroupStateSummary.
         """
         group_id = wanted.group_id
         shard = self._groups.find(group_id)
@@ -70,7 +71,9 @@ class ShareOffsets:
         group = shard.state.by_id.find_share(group_id)
         if group is None and group_id in shard.state.by_id:
             error = ErrorCode.GROUP_ID_NOT_FOUND
-            return DescribedShareOffsetsGroup(group_id=group_id, error_code=error, error_message=why_not(error, group_id))
+            return DescribedShareOffsetsGroup(
+                group_id=group_id, error_code=error, error_message=why_not(error, group_id)
+            )
         image = self._groups.broker.metadata.image
         if wanted.topics is None:
             begun = {} if group is None else group.states.initialized
@@ -79,7 +82,10 @@ class ShareOffsets:
             rows = {}
             for row in wanted.topics:
                 topic = image.topics.get(row.topic_name)
-                rows[row.topic_name] = (ZERO_TOPIC_ID if topic is None else topic.topic_id, list(dict.fromkeys(row.partitions)))
+                rows[row.topic_name] = (
+                    ZERO_TOPIC_ID if topic is None else topic.topic_id,
+                    list(dict.fromkeys(row.partitions)),
+                )
         known = [] if group is None else [row for row in rows.values() if row[0] != ZERO_TOPIC_ID]
         places = [SharePlace(group_id, topic_id, number) for topic_id, numbers in known for number in numbers]
         found = await self._persister.summarize(group_id, places) if places else {}
@@ -87,7 +93,10 @@ class ShareOffsets:
             DescribedShareOffsetsTopic(
                 topic_name=name,
                 topic_id=topic_id,
-                partitions=[self._described(name, found.get(SharePlace(group_id, topic_id, number)), number) for number in numbers],
+                partitions=[
+                    self._described(name, found.get(SharePlace(group_id, topic_id, number)), number)
+                    for number in numbers
+                ],
             )
             for name, (topic_id, numbers) in rows.items()
         ]
@@ -97,9 +106,14 @@ class ShareOffsets:
         if found is None:
             return DescribedShareOffset(partition_index=number)
         if found.error_code != ErrorCode.NONE:
-            return DescribedShareOffset(partition_index=number, error_code=found.error_code, error_message=found.error_message)
+            return DescribedShareOffset(
+                partition_index=number, error_code=found.error_code, error_message=found.error_message
+            )
         return DescribedShareOffset(
-            partition_index=number, start_offset=found.start_offset, leader_epoch=found.leader_epoch, lag=self._lag(name, found)
+            partition_index=number,
+            start_offset=found.start_offset,
+            leader_epoch=found.leader_epoch,
+            lag=self._lag(name, found),
         )
 
     def _lag(self, name: str, found: SummaryStatePartitionResult) -> int:
@@ -111,53 +125,79 @@ class ShareOffsets:
         return max(partition.log.high_watermark - found.start_offset - found.delivery_complete_count, 0)
 
     # ------------------------------------------------------------------ alter, delete
-    async def alter(self, group_id: str, wanted: Mapping[TopicId, tuple[str, Mapping[int, Offset]]]) -> ErrorCode | Errors:
-        """Set where an empty group continues, or a new one begins. The outcome of each partition, or why nothing was tried.
+    async def alter(
+        self, group_id: str, wanted: Mapping[TopicId, tuple[str, Mapping[int, Offset]]]
+    ) -> ErrorCode | Errors:
+        """Set where an empty group continues, or a new one begins.
 
-        Errors: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, GROUP_MAX_SIZE_REACHED, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS; of partitions
-        those of InitializeShareGroupState.
+        The outcome of each partition, or why nothing was tried. Errors: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP,
+        GROUP_MAX_SIZE_REACHED, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS; of partitions those of
+        InitializeShareGroupState.
         """
         begun = await self._begin(
-            group_id, lambda states, reply, effects: states.shares.states.begin_again(group_id, _numbers(wanted), reply, effects)
+            group_id,
+            lambda states, reply, effects: states.shares.states.begin_again(group_id, _numbers(wanted), reply, effects),
         )
         if isinstance(begun, ErrorCode):
             return begun
         epoch, shard = begun
         places = {
-            SharePlace(group_id, topic_id, number): start for topic_id, (_, starts) in wanted.items() for number, start in starts.items()
+            SharePlace(group_id, topic_id, number): start
+            for topic_id, (_, starts) in wanted.items()
+            for number, start in starts.items()
         }
         errors = await self._persister.initialize(group_id, epoch, places)
         done: dict[TopicId, list[int]] = {}
         for place, error in errors.items():
             if error == ErrorCode.NONE:
                 done.setdefault(place.topic_id, []).append(place.partition)
-        kept = await self._finish(shard, group_id, lambda states, effects: states.shares.states.on_initialized(group_id, done, effects))
+        kept = await self._finish(
+            shard, group_id, lambda states, effects: states.shares.states.on_initialized(group_id, done, effects)
+        )
         return errors if kept == ErrorCode.NONE else kept
 
     async def delete(self, group_id: str, wanted: Mapping[TopicId, TopicImage]) -> ErrorCode | dict[TopicId, ErrorCode]:
-        """Have an empty group forget topics. The outcome of each, or why nothing was tried. Errors: as of `begin_deletion`."""
+        """Have an empty group forget topics.
+
+        The outcome of each, or why nothing was tried. Errors: as of `begin_deletion`.
+        """
         shard = self._groups.find(group_id)
         group = None if isinstance(shard, ErrorCode) else shard.state.by_id.find_share(group_id)
         known = [topic_id for topic_id in wanted if group is not None and group.states.includes(topic_id)]
         begun = await self._begin(
-            group_id, lambda states, reply, effects: states.shares.states.begin_deletion(group_id, reply, effects, topics=known)
+            group_id,
+            lambda states, reply, effects: states.shares.states.begin_deletion(group_id, reply, effects, topics=known),
         )
         if isinstance(begun, ErrorCode):
             return begun
         _, shard = begun
-        places = [SharePlace(group_id, topic_id, number) for topic_id in known for number in range(len(wanted[topic_id].partitions))]
+        places = [
+            SharePlace(group_id, topic_id, number)
+            for topic_id in known
+            for number in range(len(wanted[topic_id].partitions))
+        ]
         errors = await self._persister.delete(group_id, places)
-        failed = {place.topic_id: ErrorCode.COORDINATOR_NOT_AVAILABLE for place, error in errors.items() if error != ErrorCode.NONE}
+        failed = {
+            place.topic_id: ErrorCode.COORDINATOR_NOT_AVAILABLE
+            for place, error in errors.items()
+            if error != ErrorCode.NONE
+        }
         done = [topic_id for topic_id in known if topic_id not in failed]
-        kept = await self._finish(shard, group_id, lambda states, effects: states.shares.states.note_deleted(group_id, done, effects))
+        kept = await self._finish(
+            shard, group_id, lambda states, effects: states.shares.states.note_deleted(group_id, done, effects)
+        )
         if kept != ErrorCode.NONE:
             return kept
         return {
-            topic_id: failed.get(topic_id, ErrorCode.NONE) if topic_id in known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            topic_id: failed.get(topic_id, ErrorCode.NONE)
+            if topic_id in known
+            else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             for topic_id in wanted
         }
 
-    async def _begin(self, group_id: str, decide: Callable[[Groups, Pending[int], Effects], None]) -> tuple[int, Shard[Groups]] | ErrorCode:
+    async def _begin(
+        self, group_id: str, decide: Callable[[Groups, Pending[int], Effects], None]
+    ) -> tuple[int, Shard[Groups]] | ErrorCode:
         """Keep what is about to happen to a group. Returns its epoch, and where it is kept, or why nothing happens."""
         shard = self._groups.find(group_id)
         if isinstance(shard, ErrorCode):
@@ -169,7 +209,9 @@ class ShareOffsets:
             return ErrorCode.UNKNOWN_SERVER_ERROR
         return outcome if isinstance(outcome, ErrorCode) else (outcome, shard)
 
-    async def _finish(self, shard: Shard[Groups], group_id: str, decide: Callable[[Groups, Effects], None]) -> ErrorCode:
+    async def _finish(
+        self, shard: Shard[Groups], group_id: str, decide: Callable[[Groups, Effects], None]
+    ) -> ErrorCode:
         """Keep what has happened, and let the group take members again."""
         shard.state.shares.states.end_deletion(group_id)
         if shard.unloaded:

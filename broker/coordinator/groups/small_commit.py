@@ -1,9 +1,9 @@
 """The quick path of OffsetCommit: offsets of one topic, without metadata.
 
-Most commits of most groups are that. The compiled module reads the request, makes the records, and writes the answer; what is decided is
-decided here, in the order of `handlers.offset_commit`, which is the definition. Whatever isn't usual is left to it before anything is
-changed: partitions that don't exist, a coordinator that isn't ready, more offsets than there is room for, an old member epoch, offsets that
-are kept with who committed them.
+Most commits of most groups are that. The compiled module reads the request, makes the records, and writes the answer;
+what is decided is decided here, in the order of `handlers.offset_commit`, which is the definition. Whatever isn't usual
+is left to it before anything is changed: partitions that don't exist, a coordinator that isn't ready, more offsets than
+there is room for, an old member epoch, offsets that are kept with who committed them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,11 @@ def small_commit(groups: GroupCoordinator) -> QuickPath | None:
             return None
 
         member = OffsetCommitRequest(
-            group_id=group_id, generation_id_or_member_epoch=generation, member_id=member_id, group_instance_id=instance_id, topics=[]
+            group_id=group_id,
+            generation_id_or_member_epoch=generation,
+            member_id=member_id,
+            group_instance_id=instance_id,
+            topics=[],
         )
         effects = groups.effects()
         error = shard.state.admit_commit(member, version, effects)
@@ -60,7 +64,9 @@ def small_commit(groups: GroupCoordinator) -> QuickPath | None:
             return _failed(topic, rows, error)
         if shard.commits_at_once:
             wall_ms = effects.wall_ms
-            records, change = plain_commits(group_id, topic.name, rows, wall_ms=wall_ms, topic_id=topic.topic_id, encode=encode)
+            records, change = plain_commits(
+                group_id, topic.name, rows, wall_ms=wall_ms, topic_id=topic.topic_id, encode=encode
+            )
             offset = groups.keep(shard, records, wall_ms)
             if offset is not None:
                 shard.state.note(change, offset)
@@ -78,4 +84,6 @@ def small_commit(groups: GroupCoordinator) -> QuickPath | None:
 
 def _failed(topic: TopicImage, rows: tuple[CommittedRow, ...], error: ErrorCode) -> OffsetCommitResponse:
     partitions = [OffsetCommitResponsePartition(partition_index=number, error_code=error) for number, _, _ in rows]
-    return OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions)])
+    return OffsetCommitResponse(
+        topics=[OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions)]
+    )

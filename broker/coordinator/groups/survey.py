@@ -28,7 +28,9 @@ from lowtide.protocol.messages.describe_consumed_offsets import (
 from lowtide.protocol.types import UNKNOWN_OFFSET
 
 
-async def survey(coordinator: GroupCoordinator, asked: Sequence[ConsumedOffsetsTopic]) -> DescribeConsumedOffsetsResponse:
+async def survey(
+    coordinator: GroupCoordinator, asked: Sequence[ConsumedOffsetsTopic]
+) -> DescribeConsumedOffsetsResponse:
     """What the groups of this broker have consumed. Errors (in the answer): COORDINATOR_LOAD_IN_PROGRESS."""
     shards = coordinator.loaded()
     if isinstance(shards, ErrorCode):
@@ -50,10 +52,7 @@ async def survey(coordinator: GroupCoordinator, asked: Sequence[ConsumedOffsetsT
             if shard.leads and not shard.unloaded
         ],
         topics=[
-            ConsumedTopic(
-                name=name,
-                partitions=[_row(number, row) for number, row in rows.items()],
-            )
+            ConsumedTopic(name=name, partitions=[_row(number, row) for number, row in rows.items()])
             for name, rows in consumed.found.items()
         ],
     )
@@ -71,13 +70,17 @@ def _row(number: int, row: Consumed) -> ConsumedPartition:
     )
 
 
-def _take_in(coordinator: GroupCoordinator, shards: Sequence[Shard[Groups]], consumed: ConsumedOffsets) -> Iterator[None]:
+def _take_in(
+    coordinator: GroupCoordinator, shards: Sequence[Shard[Groups]], consumed: ConsumedOffsets
+) -> Iterator[None]:
     named: dict[int, list[str]] = {}
     for group_id in consumed.named_groups:
         named.setdefault(coordinator.partition_of(group_id).partition, []).append(group_id)
     for shard in shards:
         groups = shard.state
-        for group_id in list(dict.fromkeys((*groups.committed.group_ids(), *groups.by_id, *named.get(shard.number, ())))):
+        for group_id in list(
+            dict.fromkeys((*groups.committed.group_ids(), *groups.by_id, *named.get(shard.number, ())))
+        ):
             yield from consumed.take_in(groups, group_id)
             yield
 

@@ -1,11 +1,12 @@
 """Carries out what coordinators decide: appends their records, and releases answers when these are committed.
 
-A coordinator's state is that of the partition's log. A broker that comes to lead the partition reads the log (`shard_loader`), and refuses
-requests meanwhile (COORDINATOR_LOAD_IN_PROGRESS); one that no longer leads forgets it all (NOT_COORDINATOR). Everything between a look at
-the state and the append of what follows from it happens in one turn of the loop.
+A coordinator's state is that of the partition's log. A broker that comes to lead the partition reads the log
+(`shard_loader`), and refuses requests meanwhile (COORDINATOR_LOAD_IN_PROGRESS); one that no longer leads forgets it all
+(NOT_COORDINATOR). Everything between a look at the state and the append of what follows from it happens in one turn of
+the loop.
 
-Guards: no answer tells what could be lost with this broker alone: it waits until its records are committed; nothing is appended, and no
-timer acts, in a leadership other than the one whose log the state was read from.
+Guards: no answer tells what could be lost with this broker alone: it waits until its records are committed; nothing is
+appended, and no timer acts, in a leadership other than the one whose log the state was read from.
 """
 
 from __future__ import annotations
@@ -65,7 +66,12 @@ class CoordinatorRuntime(Generic[S]):
         partition = self._replicas.find(self.topic, number)
         shard = self.shards.get(number)
         # As `Shard.leads`, without a call: many requests come by. What `find` returns has a log that is online.
-        if shard is not None and (led := shard.partition) is partition and led.is_leader and led.led_since == shard.led_since:
+        if (
+            shard is not None
+            and (led := shard.partition) is partition
+            and led.is_leader
+            and led.led_since == shard.led_since
+        ):
             return shard if shard.loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         if shard is not None:
             self._unload(shard)
@@ -119,7 +125,11 @@ class CoordinatorRuntime(Generic[S]):
             else:
                 self._wait(shard, end_offset, effects.then)
         elif error != ErrorCode.NONE:
-            self._log.warning("records of a coordinator were not kept", partition=str(shard.partition.topic_partition), error=error.name)
+            self._log.warning(
+                "records of a coordinator were not kept",
+                partition=str(shard.partition.topic_partition),
+                error=error.name,
+            )
         for job in effects.jobs:
             self._begin_job(shard, job)
         for work in effects.work:
@@ -130,13 +140,17 @@ class CoordinatorRuntime(Generic[S]):
         """Take its steps in turn with the work of requests, which causes it."""
 
         def fail(error: Exception) -> None:
-            self._log.error("a coordinator's work failed", partition=str(shard.partition.topic_partition), exc_info=error)
+            self._log.error(
+                "a coordinator's work failed", partition=str(shard.partition.topic_partition), exc_info=error
+            )
 
         run_in_turns(self._replicas.slices.turns, job.steps, partial(self._go_on_after_job, shard, job.go_on), fail)
 
     def _go_on_after_work(self, shard: Shard[S], go_on: Callable[[Any, Effects], None], result: Any) -> None:
         if isinstance(result, BaseException):
-            self._log.error("a coordinator's work failed", partition=str(shard.partition.topic_partition), exc_info=result)
+            self._log.error(
+                "a coordinator's work failed", partition=str(shard.partition.topic_partition), exc_info=result
+            )
         self._go_on_after_job(shard, partial(go_on, result))
 
     def _go_on_after_job(self, shard: Shard[S], go_on: Callable[[Effects], None]) -> None:
@@ -170,12 +184,17 @@ class CoordinatorRuntime(Generic[S]):
         return not isinstance(shard, ErrorCode) and shard.partition is partition
 
     def keep(
-        self, shard: Shard[S], records: list[CoordinatorRecord], wall_ms: int, producer: tuple[ProducerId, ProducerEpoch] | None = None
+        self,
+        shard: Shard[S],
+        records: list[CoordinatorRecord],
+        wall_ms: int,
+        producer: tuple[ProducerId, ProducerEpoch] | None = None,
     ) -> Offset | None:
-        """Append the records of a decision that `find` has found the shard for in this turn. Returns the offset of the first.
+        """Append the records of a decision that `find` has found the shard for in this turn.
 
-        They are committed then, and what follows can be said at once. None, and nothing was changed, where they may have to wait, for
-        other replicas or those before them, or are refused: the decision is one for `carry_out`.
+        Returns the offset of the first. They are committed then, and what follows can be said at once. None, and
+        nothing was changed, where they may have to wait, for other replicas or those before them, or are refused: the
+        decision is one for `carry_out`.
         """
         partition = shard.partition
         if partition.leadership is not None or shard.waiting or shard.unloaded:  # As `commits_at_once`, without a call.
@@ -186,7 +205,10 @@ class CoordinatorRuntime(Generic[S]):
         return self._replicas.append_committed(partition, batch, wall_ms)
 
     def _append(self, shard: Shard[S], effects: Effects) -> ErrorCode:
-        """Append all records, or none. After a failure in between the state is read again, because the log has a part of them then."""
+        """Append all records, or none.
+
+        After a failure in between the state is read again, because the log has a part of them then.
+        """
         if shard.unloaded or not shard.leads:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         producer, wall_ms = effects.producer, effects.wall_ms
@@ -205,7 +227,9 @@ class CoordinatorRuntime(Generic[S]):
         partition = shard.partition
         if not partition.has_enough_in_sync:
             return ErrorCode.NOT_ENOUGH_REPLICAS
-        batches = make_batches(effects.records, effects.wall_ms, effects.producer, partition.log.config.max_message_bytes)
+        batches = make_batches(
+            effects.records, effects.wall_ms, effects.producer, partition.log.config.max_message_bytes
+        )
         if not batches:
             return ErrorCode.MESSAGE_TOO_LARGE
         for batch in batches:
@@ -233,7 +257,9 @@ class CoordinatorRuntime(Generic[S]):
         """Have one question out to the partition: when the first waiting one may continue."""
         if not shard.is_asking and shard.waiting:
             shard.is_asking = True
-            self._replicas.when_committed(shard.partition, shard.waiting[0].end_offset, partial(self._on_committed, shard))
+            self._replicas.when_committed(
+                shard.partition, shard.waiting[0].end_offset, partial(self._on_committed, shard)
+            )
 
     def _on_committed(self, shard: Shard[S], error: ErrorCode) -> None:
         shard.is_asking = False

@@ -93,10 +93,14 @@ class Effects:
         self.records.append(encode_offset_commit(group, topic, partition, value))
         self.changes.append(OffsetCommit(OffsetCommitKey(group=group, topic=topic, partition=partition), value))
 
-    def keep_offsets(self, group: str, topic: str, values: list[tuple[int, OffsetCommitValue]], *, topic_id: TopicId) -> None:
+    def keep_offsets(
+        self, group: str, topic: str, values: list[tuple[int, OffsetCommitValue]], *, topic_id: TopicId
+    ) -> None:
         """Ask for the records of offsets in one topic, by partition, that were committed now and have this topic id."""
         if values:
-            self.records += OffsetRecords(group, topic, commit_timestamp=self.wall_ms, topic_id=topic_id).encode_all(values)
+            self.records += OffsetRecords(group, topic, commit_timestamp=self.wall_ms, topic_id=topic_id).encode_all(
+                values
+            )
             self.changes.append(OffsetCommits(group, topic, values))
 
     def keep_plain_offsets(
@@ -138,15 +142,19 @@ def plain_commits(
     common = OffsetRecords(group, topic, commit_timestamp=wall_ms, topic_id=topic_id)
     value = OffsetCommitValue
     values = [
-        (number, value(offset=offset, leader_epoch=leader_epoch, metadata="", commit_timestamp=wall_ms, topic_id=topic_id))
+        (
+            number,
+            value(offset=offset, leader_epoch=leader_epoch, metadata="", commit_timestamp=wall_ms, topic_id=topic_id),
+        )
         for number, offset, leader_epoch in rows
     ]
     return encode(common.key_start, common.value_end, rows), OffsetCommits(group, topic, values)
 
 
 def append_error(error: ErrorCode) -> ErrorCode:
-    """The error for a member when a record could not be kept. Source: `GroupMetadataManager.appendGroupMetadataErrorToResponseError`.
+    """The error for a member when a record could not be kept.
 
+    Source: `GroupMetadataManager.appendGroupMetadataErrorToResponseError`.
     Unlike there, what is too large is called so instead of UNKNOWN_SERVER_ERROR.
     """
     if error in (

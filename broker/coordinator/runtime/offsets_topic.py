@@ -1,7 +1,7 @@
 """The topic that groups are kept in: which partition has a group, who coordinates it, and how the topic comes to be.
 
-The topic is created when a coordinator is first looked for. Its partitions are never moved between groups: their number must stay, so the
-topic, once it is there, counts, not the configuration.
+The topic is created when a coordinator is first looked for. Its partitions are never moved between groups: their number
+must stay, so the topic, once it is there, counts, not the configuration.
 
 Sources: Kafka's `GroupCoordinatorService.partitionFor`, `AutoTopicCreationManager`, `KafkaApis.getCoordinator`.
 """
@@ -89,7 +89,10 @@ class TopicSettings(Protocol):
 
 
 class OffsetsTopic:
-    """The topic of committed offsets, and which partition a group has in it. The topic of transactions goes by the same rules."""
+    """The topic of committed offsets, and which partition a group has in it.
+
+    The topic of transactions goes by the same rules.
+    """
 
     def __init__(
         self,
@@ -101,8 +104,9 @@ class OffsetsTopic:
         name: str = GROUP_TOPIC,
         configs: Callable[[int], Sequence[tuple[str, str]]] | None = None,
     ) -> None:
-        """`factor_is_given`: the replication factor was chosen. Where it was not, fewer brokers than its default are enough.
+        """`factor_is_given`: the replication factor was chosen.
 
+        Where it was not, fewer brokers than its default are enough.
         `configs` gives the configuration of the topic with so many replicas, if it isn't that of offsets.
         """
         self.name = name
@@ -169,7 +173,9 @@ class OffsetsTopic:
             factor = brokers
         try:
             outcome = await self._make(NewTopic(self.name, settings.topic_partition_count, factor))
-            reason = outcome.message if outcome is not None and outcome.error_code != ErrorCode.TOPIC_ALREADY_EXISTS else ""
+            reason = (
+                outcome.message if outcome is not None and outcome.error_code != ErrorCode.TOPIC_ALREADY_EXISTS else ""
+            )
             if reason and reason != self._told:
                 _log_failure(log, self.name, outcome)
             self._told = reason
@@ -187,7 +193,9 @@ class OffsetsTopic:
             configs = self._configs(topic.replication_factor)
         forwarder = self._administrator.forwarder
         if forwarder is not None and not self._broker.metadata.is_controller:
-            answer = await forwarder.ask(ApiKey.CREATE_TOPICS, _CREATE_TOPICS_VERSION, _as_request(topic, configs), CREATION_LIMIT_MS)
+            answer = await forwarder.ask(
+                ApiKey.CREATE_TOPICS, _CREATE_TOPICS_VERSION, _as_request(topic, configs), CREATION_LIMIT_MS
+            )
             if isinstance(answer, Refusal):
                 return answer
             if answer is not None:

@@ -13,8 +13,22 @@ from lowtide.broker.coordinator.runtime.effects import Effects, Then
 from lowtide.broker.coordinator.runtime.timers import Timers
 from lowtide.protocol.group_records import CoordinatorRecord, decode_record
 from lowtide.protocol.plain_batches import encode_plain_batch
-from lowtide.protocol.records import CRC_POSITION, LOG_OVERHEAD, MAGIC_POSITION, RECORD_BATCH_OVERHEAD, TRANSACTIONAL_BIT
-from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, LeaderEpoch, Offset, ProducerEpoch, ProducerId
+from lowtide.protocol.records import (
+    CRC_POSITION,
+    LOG_OVERHEAD,
+    MAGIC_POSITION,
+    RECORD_BATCH_OVERHEAD,
+    TRANSACTIONAL_BIT,
+)
+from lowtide.protocol.types import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    LeaderEpoch,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+)
 from lowtide.replication.partition import Partition
 from lowtide.storage.log.validator import ValidatedBatch
 
@@ -46,7 +60,10 @@ class CoordinatorState(Protocol):
         ...
 
     def apply(self, change: Any, offset: Offset) -> None:
-        """Take over what a record of the log says that is being loaded, or a marker (`in_transaction`). Errors: ProtocolError."""
+        """Take over what a record of the log says that is being loaded, or a marker (`in_transaction`).
+
+        Errors: ProtocolError.
+        """
         ...
 
     def note(self, change: Any, offset: Offset) -> None:
@@ -90,7 +107,10 @@ class Waiting(msgspec.Struct):
 
 
 class Shard(Generic[S]):
-    """The state of one coordinator's partition. It belongs to one leadership (`Partition.led_since`): another one has a new state."""
+    """The state of one coordinator's partition.
+
+    It belongs to one leadership (`Partition.led_since`): another one has a new state.
+    """
 
     __slots__ = (
         "is_asking",
@@ -158,9 +178,15 @@ def split_batches(records: Sequence[CoordinatorRecord], max_bytes: int) -> list[
 
 
 def make_batches(
-    records: Sequence[CoordinatorRecord], wall_ms: int, producer: tuple[ProducerId, ProducerEpoch] | None, max_bytes: int
+    records: Sequence[CoordinatorRecord],
+    wall_ms: int,
+    producer: tuple[ProducerId, ProducerEpoch] | None,
+    max_bytes: int,
 ) -> list[ValidatedBatch]:
-    """The records as one batch, or as several where that would have more than `max_bytes`. None at all if a record alone has."""
+    """The records as one batch, or as several where that would have more than `max_bytes`.
+
+    None at all if a record alone has.
+    """
     whole = make_batch(records, wall_ms, producer)
     if whole.size_bytes <= max_bytes:
         return [whole]
@@ -170,13 +196,18 @@ def make_batches(
 def make_batch(
     records: Sequence[CoordinatorRecord], wall_ms: int, producer: tuple[ProducerId, ProducerEpoch] | None = None
 ) -> ValidatedBatch:
-    """A batch of our own making, which needs no check. With a producer it belongs to that one's transaction, and has no sequence."""
+    """A batch of our own making, which needs no check.
+
+    With a producer it belongs to that one's transaction, and has no sequence.
+    """
     producer_id, producer_epoch = producer if producer is not None else (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
     attributes = TRANSACTIONAL_BIT if producer is not None else 0
-    tail = encode_plain_batch(records, wall_ms, producer_id=producer_id, producer_epoch=producer_epoch, attributes=attributes)
+    tail = encode_plain_batch(
+        records, wall_ms, producer_id=producer_id, producer_epoch=producer_epoch, attributes=attributes
+    )
     size, count = MAGIC_POSITION + len(tail), len(records)
-    # In the order of the fields, for names cost as much as the rest: size, delta of the last offset, count, the largest timestamp and
-    # which record has it, the first timestamp, producer, sequence, attributes, bytes.
+    # In the order of the fields, for names cost as much as the rest: size, delta of the last offset, count, the largest
+    # timestamp and which record has it, the first timestamp, producer, sequence, attributes, bytes.
     return ValidatedBatch(
         size, count - 1, count, wall_ms, 0, wall_ms, producer_id, producer_epoch, NO_SEQUENCE, attributes, (tail,)
     )  # fmt: skip

@@ -2,8 +2,8 @@
 
 The worker reads a piece of the log at a time; its records are applied in the loop, a slice at a time.
 
-Guards: a state is complete up to where the log ended when this broker came to lead the partition, or it is not used; a broken or unknown
-record costs itself only, and is logged.
+Guards: a state is complete up to where the log ended when this broker came to lead the partition, or it is not used; a
+broken or unknown record costs itself only, and is logged.
 
 Does not: decide when a partition is loaded, or do anything with the state (`coordinator_runtime`).
 
@@ -47,7 +47,10 @@ AnyShard: TypeAlias = Shard[Any]
 
 
 class _Load(NamedTuple):
-    """One partition that is being loaded. `end_offset` is exclusive; one of the two calls comes at the end, unless it is unloaded first."""
+    """One partition that is being loaded.
+
+    `end_offset` is exclusive; one of the two calls comes at the end, unless it is unloaded first.
+    """
 
     shard: AnyShard
     end_offset: Offset
@@ -59,7 +62,14 @@ class ShardLoader:
     """Loads the partitions of one coordinator's topic."""
 
     def __init__(
-        self, decode: Decode, *, replicas: ReplicaManager, clock: Clock, loop: asyncio.AbstractEventLoop, worker: Worker, log: Any
+        self,
+        decode: Decode,
+        *,
+        replicas: ReplicaManager,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        worker: Worker,
+        log: Any,
     ) -> None:
         self._decode = decode
         self._replicas = replicas
@@ -68,7 +78,9 @@ class ShardLoader:
         self._worker = worker
         self._log = log
 
-    def load(self, shard: Shard[S], *, on_loaded: Callable[[Shard[S]], None], on_failed: Callable[[Shard[S]], None]) -> None:
+    def load(
+        self, shard: Shard[S], *, on_loaded: Callable[[Shard[S]], None], on_failed: Callable[[Shard[S]], None]
+    ) -> None:
         """Apply the whole log of a partition to its state. An empty log is loaded within this call.
 
         `on_failed` is called too when this broker leads the partition no longer, or not in the same epoch. Neither is called for a shard
@@ -104,7 +116,11 @@ class ShardLoader:
         shard = load.shard
         if isinstance(content, BaseException) or not read.token.valid:
             if not shard.unloaded:
-                self._log.error("a coordinator's log could not be read", partition=str(shard.partition.topic_partition), error=str(content))
+                self._log.error(
+                    "a coordinator's log could not be read",
+                    partition=str(shard.partition.topic_partition),
+                    error=str(content),
+                )
                 load.on_failed(shard)
             return
         reached = [offset]
@@ -113,7 +129,11 @@ class ShardLoader:
             if shard.unloaded:
                 return
             if reached[0] <= offset:
-                self._log.error("a coordinator's log could not be read", partition=str(shard.partition.topic_partition), offset=offset)
+                self._log.error(
+                    "a coordinator's log could not be read",
+                    partition=str(shard.partition.topic_partition),
+                    offset=offset,
+                )
                 load.on_failed(shard)
                 return
             self._read_on(load, reached[0])
@@ -141,7 +161,9 @@ class ShardLoader:
                                 yield
                 reached[0] = max(reached[0], header.next_offset)
         except ProtocolError as error:
-            self._log.error("a coordinator's log is damaged", partition=str(shard.partition.topic_partition), error=str(error))
+            self._log.error(
+                "a coordinator's log is damaged", partition=str(shard.partition.topic_partition), error=str(error)
+            )
         shard.records_loaded += applied
 
     def _apply_record(self, shard: AnyShard, record: Record, producer_id: ProducerId | None) -> None:
@@ -156,16 +178,23 @@ class ShardLoader:
         shard.records_left_aside += 1
         if shard.records_left_aside <= NAMED_RECORDS_MAX:
             self._log.warning(
-                "record of a coordinator is left aside", partition=str(shard.partition.topic_partition), offset=record.offset, reason=reason
+                "record of a coordinator is left aside",
+                partition=str(shard.partition.topic_partition),
+                offset=record.offset,
+                reason=reason,
             )
 
     def _finish(self, load: _Load) -> None:
         shard = load.shard
         partition = str(shard.partition.topic_partition)
         if shard.records_left_aside > NAMED_RECORDS_MAX:
-            self._log.warning("records of a coordinator were left aside", partition=partition, records=shard.records_left_aside)
+            self._log.warning(
+                "records of a coordinator were left aside", partition=partition, records=shard.records_left_aside
+            )
         if shard.records_loaded >= MANY_RECORDS:
-            self._log.info("coordinator loaded", partition=partition, entries=shard.state.count, records=shard.records_loaded)
+            self._log.info(
+                "coordinator loaded", partition=partition, entries=shard.state.count, records=shard.records_loaded
+            )
         load.on_loaded(shard)
 
 

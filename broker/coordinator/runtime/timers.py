@@ -1,4 +1,7 @@
-"""Timers as values: what is due when, without a clock. Putting one off, which every heartbeat does, costs no more than a look-up."""
+"""Timers as values: what is due when, without a clock.
+
+Putting one off, which every heartbeat does, costs no more than a look-up.
+"""
 
 from __future__ import annotations
 

@@ -59,12 +59,19 @@ class ShareCoordinator:
         self.settings = share_settings(config.values)
         given = not is_alone or "share.coordinator.state.topic.replication.factor" in config.given
         self.topic = OffsetsTopic(
-            broker, administrator, self.settings, factor_is_given=given, name=SHARE_TOPIC, configs=partial(_configs, self.settings)
+            broker,
+            administrator,
+            self.settings,
+            factor_is_given=given,
+            name=SHARE_TOPIC,
+            configs=partial(_configs, self.settings),
         )
         self.broker = broker
         self._loop = loop
         self._runtime: CoordinatorRuntime[ShareStates] = CoordinatorRuntime(
-            CoordinatedTopic(name=SHARE_TOPIC, make_state=lambda: ShareStates(self.settings, self), decode=decode_share_state),
+            CoordinatedTopic(
+                name=SHARE_TOPIC, make_state=lambda: ShareStates(self.settings, self), decode=decode_share_state
+            ),
             replicas=broker.replicas,
             clock=broker.clock,
             loop=loop,

@@ -19,7 +19,11 @@ from lowtide.broker.pending import Pending, answer_of
 from lowtide.metadata.broker_image import BrokerImage
 from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.delete_share_group_state import DeleteShareGroupStateRequest, DeleteStatePartition, DeleteStateTopic
+from lowtide.protocol.messages.delete_share_group_state import (
+    DeleteShareGroupStateRequest,
+    DeleteStatePartition,
+    DeleteStateTopic,
+)
 from lowtide.protocol.messages.initialize_share_group_state import (
     InitializeShareGroupStateRequest,
     InitializeStatePartition,
@@ -38,7 +42,11 @@ from lowtide.protocol.messages.read_share_group_state_summary import (
     SummaryStatePartitionResult,
     SummaryStateTopic,
 )
-from lowtide.protocol.messages.write_share_group_state import WriteShareGroupStateRequest, WriteStatePartition, WriteStateTopic
+from lowtide.protocol.messages.write_share_group_state import (
+    WriteShareGroupStateRequest,
+    WriteStatePartition,
+    WriteStateTopic,
+)
 from lowtide.protocol.share_state_records import SharePlace
 from lowtide.protocol.types import LeaderEpoch, Offset, TopicId
 
@@ -65,11 +73,16 @@ class SharePersister:
             topics: dict[TopicId, list[InitializeStatePartition]] = {}
             for place in places:
                 topics.setdefault(place.topic_id, []).append(row(place))
-            rows = [InitializeStateTopic(topic_id=topic_id, partitions=partitions) for topic_id, partitions in topics.items()]
+            rows = [
+                InitializeStateTopic(topic_id=topic_id, partitions=partitions)
+                for topic_id, partitions in topics.items()
+            ]
             return InitializeShareGroupStateRequest(group_id=group_id, topics=rows)
 
         def row(place: SharePlace) -> InitializeStatePartition:
-            return InitializeStatePartition(partition=place.partition, state_epoch=state_epoch, start_offset=wanted[place])
+            return InitializeStatePartition(
+                partition=place.partition, state_epoch=state_epoch, start_offset=wanted[place]
+            )
 
         return await self._ask(wanted, ApiKey.INITIALIZE_SHARE_GROUP_STATE, request, (ShareStates.initialize, row))
 
@@ -80,7 +93,9 @@ class SharePersister:
             topics: dict[TopicId, list[DeleteStatePartition]] = {}
             for place in some:
                 topics.setdefault(place.topic_id, []).append(row(place))
-            rows = [DeleteStateTopic(topic_id=topic_id, partitions=partitions) for topic_id, partitions in topics.items()]
+            rows = [
+                DeleteStateTopic(topic_id=topic_id, partitions=partitions) for topic_id, partitions in topics.items()
+            ]
             return DeleteShareGroupStateRequest(group_id=group_id, topics=rows)
 
         def row(place: SharePlace) -> DeleteStatePartition:
@@ -88,14 +103,18 @@ class SharePersister:
 
         return await self._ask(places, ApiKey.DELETE_SHARE_GROUP_STATE, request, (ShareStates.delete, row))
 
-    async def summarize(self, group_id: str, places: Iterable[SharePlace]) -> dict[SharePlace, SummaryStatePartitionResult]:
+    async def summarize(
+        self, group_id: str, places: Iterable[SharePlace]
+    ) -> dict[SharePlace, SummaryStatePartitionResult]:
         """How far share partitions are, or why that isn't known."""
 
         def request(some: Iterable[SharePlace]) -> ReadShareGroupStateSummaryRequest:
             topics: dict[TopicId, list[SummaryStatePartition]] = {}
             for place in some:
                 topics.setdefault(place.topic_id, []).append(row(place))
-            rows = [SummaryStateTopic(topic_id=topic_id, partitions=partitions) for topic_id, partitions in topics.items()]
+            rows = [
+                SummaryStateTopic(topic_id=topic_id, partitions=partitions) for topic_id, partitions in topics.items()
+            ]
             return ReadShareGroupStateSummaryRequest(group_id=group_id, topics=rows)
 
         def row(place: SharePlace) -> SummaryStatePartition:
@@ -104,7 +123,9 @@ class SharePersister:
         key = ApiKey.READ_SHARE_GROUP_STATE_SUMMARY
         answers = await self._ask_all(places, key, request, (ShareStates.summarize, row))
         return {
-            place: SummaryStatePartitionResult(partition=place.partition, error_code=answer) if isinstance(answer, ErrorCode) else answer
+            place: SummaryStatePartitionResult(partition=place.partition, error_code=answer)
+            if isinstance(answer, ErrorCode)
+            else answer
             for place, answer in answers.items()
         }
 
@@ -128,7 +149,9 @@ class SharePersister:
             return answer
         return _stored(answer) if answer.error_code == ErrorCode.NONE else ErrorCode(answer.error_code)
 
-    async def write(self, place: SharePlace, leader_epoch: LeaderEpoch, state_epoch: int, write: StateWrite) -> ErrorCode:
+    async def write(
+        self, place: SharePlace, leader_epoch: LeaderEpoch, state_epoch: int, write: StateWrite
+    ) -> ErrorCode:
         """Store what has changed in a share partition. Stored again it changes nothing.
 
         Errors: those of WriteShareGroupState, NETWORK_EXCEPTION, after which it may be stored or not.
@@ -154,7 +177,9 @@ class SharePersister:
             topics = [WriteStateTopic(topic_id=place.topic_id, partitions=[partition])]
             return WriteShareGroupStateRequest(group_id=place.group_id, topics=topics)
 
-        answers = await self._ask([place], ApiKey.WRITE_SHARE_GROUP_STATE, request, (ShareStates.write, lambda _place: partition))
+        answers = await self._ask(
+            [place], ApiKey.WRITE_SHARE_GROUP_STATE, request, (ShareStates.write, lambda _place: partition)
+        )
         return answers[place]
 
     async def _ask(
@@ -165,7 +190,10 @@ class SharePersister:
         local: tuple[Any, Callable[[SharePlace], Any]],
     ) -> Errors:
         answers = await self._ask_all(places, key, request, local)
-        return {place: answer if isinstance(answer, ErrorCode) else ErrorCode(answer.error_code) for place, answer in answers.items()}
+        return {
+            place: answer if isinstance(answer, ErrorCode) else ErrorCode(answer.error_code)
+            for place, answer in answers.items()
+        }
 
     async def _ask_all(
         self,
@@ -198,11 +226,15 @@ class SharePersister:
         if isinstance(shard, ErrorCode):
             return shard
         states = shard.state
-        pending: Pending[Any] = self._shares.decide(shard, lambda reply, effects: decide(states, place, row(place), reply, effects))
+        pending: Pending[Any] = self._shares.decide(
+            shard, lambda reply, effects: decide(states, place, row(place), reply, effects)
+        )
         answer = await answer_of(pending)
         return ErrorCode.COORDINATOR_NOT_AVAILABLE if answer is None else answer
 
-    async def _ask_there(self, broker: BrokerImage, places: list[SharePlace], key: ApiKey, request: Any) -> dict[SharePlace, Any]:
+    async def _ask_there(
+        self, broker: BrokerImage, places: list[SharePlace], key: ApiKey, request: Any
+    ) -> dict[SharePlace, Any]:
         version = API[key].max_version
         try:
             answer = await self._peers.client_of(broker, STATES_PURPOSE).request(key, version, request, TIMEOUT_MS)
@@ -210,7 +242,11 @@ class SharePersister:
             self._shares.broker.log.warning("a share coordinator could not be asked", reason=str(error))
             return dict.fromkeys(places, ErrorCode.NETWORK_EXCEPTION)
         group_id = request.group_id
-        found = {SharePlace(group_id, topic.topic_id, row.partition): row for topic in answer.results for row in topic.partitions}
+        found = {
+            SharePlace(group_id, topic.topic_id, row.partition): row
+            for topic in answer.results
+            for row in topic.partitions
+        }
         return {place: found.get(place, ErrorCode.NETWORK_EXCEPTION) for place in places}
 
 

@@ -21,7 +21,10 @@ from lowtide.broker.coordinator.share.share_state import NO_EPOCH, ShareState, s
 from lowtide.broker.coordinator.share.state_batches import check_batches, combine
 from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.messages.delete_share_group_state import DeleteStatePartition, DeleteStatePartitionResult
-from lowtide.protocol.messages.initialize_share_group_state import InitializeStatePartition, InitializeStatePartitionResult
+from lowtide.protocol.messages.initialize_share_group_state import (
+    InitializeStatePartition,
+    InitializeStatePartitionResult,
+)
 from lowtide.protocol.messages.read_share_group_state import ReadStatePartition, ReadStatePartitionResult
 from lowtide.protocol.messages.read_share_group_state_summary import SummaryStatePartition, SummaryStatePartitionResult
 from lowtide.protocol.messages.write_share_group_state import WriteStatePartition, WriteStatePartitionResult
@@ -109,9 +112,10 @@ class ShareStates:
 
     # ------------------------------------------------------------------ requests
     def initialize(self, place: SharePlace, row: InitializeStatePartition, reply: Reply, effects: Effects) -> None:
-        """Begin the state of a share partition, or begin it again in a later epoch. In the same epoch it has been done before.
+        """Begin the state of a share partition, or begin it again in a later epoch.
 
-        Errors: INVALID_REQUEST, FENCED_STATE_EPOCH, UNKNOWN_TOPIC_OR_PARTITION, POLICY_VIOLATION above `STATES_MAX`, those of
+        In the same epoch it has been done before. Errors: INVALID_REQUEST, FENCED_STATE_EPOCH,
+        UNKNOWN_TOPIC_OR_PARTITION, POLICY_VIOLATION above `STATES_MAX`, those of
         `append_error`.
         """
 
@@ -145,7 +149,8 @@ class ShareStates:
     def read(self, place: SharePlace, row: ReadStatePartition, reply: Reply, effects: Effects) -> None:
         """What is known of a share partition, for its leader, which fences those of earlier epochs with it.
 
-        Errors: INVALID_REQUEST, also where the state hasn't begun, FENCED_LEADER_EPOCH, UNKNOWN_TOPIC_OR_PARTITION, those of
+        Errors: INVALID_REQUEST, also where the state hasn't begun, FENCED_LEADER_EPOCH, UNKNOWN_TOPIC_OR_PARTITION,
+        those of
         `append_error`.
         """
 
@@ -166,15 +171,18 @@ class ShareStates:
                 delivery_complete_count=known.delivery_complete_count, state_batches=[],
             ), row.leader_epoch, effects)  # fmt: skip
         found = ReadStatePartitionResult(
-            partition=place.partition, state_epoch=known.state_epoch, start_offset=known.start_offset, state_batches=list(known.batches)
+            partition=place.partition,
+            state_epoch=known.state_epoch,
+            start_offset=known.start_offset,
+            state_batches=list(known.batches),
         )
         self._answer(place, reply, found, failed, effects)
 
     def write(self, place: SharePlace, row: WriteStatePartition, reply: Reply, effects: Effects) -> None:
         """Persist what has changed in a share partition.
 
-        Errors: INVALID_REQUEST, also where the state hasn't begun, FENCED_LEADER_EPOCH, FENCED_STATE_EPOCH, UNKNOWN_TOPIC_OR_PARTITION,
-        those of `append_error`.
+        Errors: INVALID_REQUEST, also where the state hasn't begun, FENCED_LEADER_EPOCH, FENCED_STATE_EPOCH,
+        UNKNOWN_TOPIC_OR_PARTITION, those of `append_error`.
         """
 
         def failed(error: ErrorCode, message: str | None = None) -> WriteStatePartitionResult:
@@ -216,7 +224,10 @@ class ShareStates:
         self._answer(place, reply, found, failed, effects)
 
     def delete(self, place: SharePlace, row: DeleteStatePartition, reply: Reply, effects: Effects) -> None:
-        """Forget a share partition; of one that isn't known that is done. Errors: INVALID_REQUEST, those of `append_error`."""
+        """Forget a share partition; of one that isn't known that is done.
+
+        Errors: INVALID_REQUEST, those of `append_error`.
+        """
 
         def failed(error: ErrorCode, message: str | None = None) -> DeleteStatePartitionResult:
             return DeleteStatePartitionResult(partition=place.partition, error_code=error, error_message=message)
@@ -250,8 +261,13 @@ class ShareStates:
         effects.records.append(encode_share_state(place, value))
         effects.changes.append(ShareStateChange(place, value))
 
-    def _change(self, place: SharePlace, known: ShareState, row: WriteStatePartition, leader_epoch: int, effects: Effects) -> None:
-        """Ask for the record of a change: an update, or a snapshot after so many of them. A write that comes late takes nothing back."""
+    def _change(
+        self, place: SharePlace, known: ShareState, row: WriteStatePartition, leader_epoch: int, effects: Effects
+    ) -> None:
+        """Ask for the record of a change: an update, or a snapshot after so many of them.
+
+        A write that comes late takes nothing back.
+        """
         start_offset, complete_count = max(
             (row.start_offset, row.delivery_complete_count), (known.start_offset, known.delivery_complete_count)
         )
@@ -268,7 +284,9 @@ class ShareStates:
             after = known.after(update, known.last_offset)
             self._keep(place, after.snapshot(create_ms=effects.wall_ms, write_ms=effects.wall_ms), effects)
 
-    def _answer(self, place: SharePlace, reply: Reply, response: object, failed: Callable[[ErrorCode], object], effects: Effects) -> None:
+    def _answer(
+        self, place: SharePlace, reply: Reply, response: object, failed: Callable[[ErrorCode], object], effects: Effects
+    ) -> None:
         known = self.states.get(place)
         relied_on = known.last_offset if known is not None else self._last_removal
         effects.barrier = max(effects.barrier, relied_on)
@@ -285,7 +303,10 @@ class ShareStates:
             self._prune(effects)
 
     def _write_cold_again(self, effects: Effects) -> None:
-        """Have snapshots of what hasn't changed for long, so that the log can be cut. Where nothing changes there is nothing to cut."""
+        """Have snapshots of what hasn't changed for long, so that the log can be cut.
+
+        Where nothing changes there is nothing to cut.
+        """
         if all(state.is_cold for state in self.states.values()):
             return
         oldest_ms = effects.wall_ms - self.settings.cold_snapshot_interval_ms

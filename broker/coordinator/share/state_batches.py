@@ -49,11 +49,17 @@ def combine(batches: Iterable[ShareStateBatch], start_offset: Offset) -> list[Sh
 
 def _extend(combined: list[ShareStateBatch], first_offset: Offset, last_offset: Offset, rank: Rank) -> None:
     before = combined[-1] if combined else None
-    if before is not None and before.last_offset + 1 == first_offset and (before.delivery_count, before.delivery_state) == rank:
+    if (
+        before is not None
+        and before.last_offset + 1 == first_offset
+        and (before.delivery_count, before.delivery_state) == rank
+    ):
         before.last_offset = last_offset
         return
     count, state = rank
-    combined.append(ShareStateBatch(first_offset=first_offset, last_offset=last_offset, delivery_state=state, delivery_count=count))
+    combined.append(
+        ShareStateBatch(first_offset=first_offset, last_offset=last_offset, delivery_state=state, delivery_count=count)
+    )
 
 
 def check_batches(batches: Sequence[ShareStateBatch]) -> bool:

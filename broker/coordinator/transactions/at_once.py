@@ -1,6 +1,7 @@
 """Changes of transactions whose record is committed with its append: what follows from them is known in the same turn.
 
-With one replica that is every change of nearly every transaction. What a change leads to is decided by the functions that decide it for
+With one replica that is every change of nearly every transaction. What a change leads to is decided by the functions
+that decide it for
 `Transactions.add_partitions`, `end` and `complete` as well; here nothing is kept for a later turn. Where a record may have to wait nothing
 is changed, and the caller takes the way of those.
 

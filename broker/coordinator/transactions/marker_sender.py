@@ -1,11 +1,11 @@
 """Sends the end of a transaction to all of its partitions, wherever they are led, until each of them has it.
 
-What is led here is written at once. What others lead goes out in requests, one at a time for each broker, that carry what has gathered
-meanwhile. A partition that isn't there any more needs no marker. One that couldn't be reached is tried again, with the leader that it has
-then.
+What is led here is written at once. What others lead goes out in requests, one at a time for each broker, that carry
+what has gathered meanwhile. A partition that isn't there any more needs no marker. One that couldn't be reached is
+tried again, with the leader that it has then.
 
-Guards: an end is sent once, and never again while any of its requests may be under way; a coordinator that another has followed sends
-nothing more.
+Guards: an end is sent once, and never again while any of its requests may be under way; a coordinator that another has
+followed sends nothing more.
 
 Source: KIP-98, Kafka's `TransactionMarkerChannelManager`, `TransactionMarkerRequestCompletionHandler`.
 """
@@ -59,7 +59,9 @@ class Telling(msgspec.Struct):
 class MarkerSender:
     """Sends markers to the leaders of partitions."""
 
-    def __init__(self, broker: BrokerContext, writer: MarkerWriter, peers: PeerClients, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, broker: BrokerContext, writer: MarkerWriter, peers: PeerClients, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self._broker = broker
         self._writer = writer
         self._peers = peers
@@ -138,9 +140,13 @@ class MarkerSender:
             request = WriteTxnMarkersRequest(markers=[_as_marker(telling.end, keys) for telling, keys in batch])
             try:
                 client = self._peers.client_of(node, MARKERS_PURPOSE)
-                answer: WriteTxnMarkersResponse = await client.request(ApiKey.WRITE_TXN_MARKERS, _VERSION, request, TIMEOUT_MS)
+                answer: WriteTxnMarkersResponse = await client.request(
+                    ApiKey.WRITE_TXN_MARKERS, _VERSION, request, TIMEOUT_MS
+                )
             except PeerError as error:
-                self._broker.log.warning("the ends of transactions could not be sent to a broker", broker=broker_id, reason=str(error))
+                self._broker.log.warning(
+                    "the ends of transactions could not be sent to a broker", broker=broker_id, reason=str(error)
+                )
             else:
                 errors = {
                     (marker.producer_id, TopicPartition(topic.name, row.partition_index)): ErrorCode(row.error_code)

@@ -1,7 +1,8 @@
 """Writes the markers of transactions to partitions that this broker leads.
 
-Guards: a marker isn't reported as written before it is committed; what is checked of a marker is checked in the turn in which it is
-appended; the coordinator of groups gets in that turn each marker in its partitions, and none is written there while it reads the log.
+Guards: a marker isn't reported as written before it is committed; what is checked of a marker is checked in the turn in
+which it is appended; the coordinator of groups gets in that turn each marker in its partitions, and none is written
+there while it reads the log.
 
 Source: KIP-98, Kafka's `KafkaApis.handleWriteTxnMarkersRequest`.
 """
@@ -23,7 +24,10 @@ from lowtide.storage.log.markers import Marker, make_marker
 
 
 class TransactionEnd(msgspec.Struct, frozen=True):
-    """How a transaction ended. `epoch_is_bumped`: the epoch is above that of its batches (see `ProducerStateManager.check_marker`)."""
+    """How a transaction ended.
+
+    `epoch_is_bumped`: the epoch is above that of its batches (see `ProducerStateManager.check_marker`).
+    """
 
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
@@ -59,11 +63,13 @@ class MarkerWriter:
         self._clock = clock
         self._marked = marked
 
-    def write(self, end: TransactionEnd, partitions: Iterable[TopicPartition], done: OnWritten, *, timeout_ms: int) -> None:
-        """Append a marker to each; `done` is called for each when it is committed, or why it isn't. That may be within this call.
+    def write(
+        self, end: TransactionEnd, partitions: Iterable[TopicPartition], done: OnWritten, *, timeout_ms: int
+    ) -> None:
+        """Append a marker to each; `done` is called for each when it is committed, or why it isn't.
 
-        Errors: those of `ReplicaManager.find` and `Log.append_as_leader`, NOT_LEADER_OR_FOLLOWER, also where a coordinator isn't ready,
-        NOT_ENOUGH_REPLICAS, REQUEST_TIMED_OUT.
+        That may be within this call. Errors: those of `ReplicaManager.find` and `Log.append_as_leader`,
+        NOT_LEADER_OR_FOLLOWER, also where a coordinator isn't ready, NOT_ENOUGH_REPLICAS, REQUEST_TIMED_OUT.
         """
         now_ms = self._clock.wall_ms()
         marker = make_marker(

@@ -1,12 +1,14 @@
 """The next state of a transactional id: for a producer that starts or continues, and for a requested end.
 
-Functions of values: `take` gives an unused producer id, None where none is at hand. A state that is returned is a new one,
-to be kept.
+Functions of values: `take` gives an unused producer id, None where none is at hand. A state that is returned is a new
+one, to be kept.
 
-Guards: a producer that another has followed gets no epoch and ends nothing; an end that was decided is not decided again; while a change
-is not complete every request is retried, before the requester is checked, because the producer may have its next epoch or id already.
+Guards: a producer that another has followed gets no epoch and ends nothing; an end that was decided is not decided
+again; while a change is not complete every request is retried, before the requester is checked, because the producer
+may have its next epoch or id already.
 
-Source: Kafka's `TransactionCoordinator.prepareInitProducerIdTransit`, `endTransaction`, `TransactionMetadata`; KIP-360, KIP-588, KIP-890.
+Source: Kafka's `TransactionCoordinator.prepareInitProducerIdTransit`, `endTransaction`, `TransactionMetadata`; KIP-360,
+KIP-588, KIP-890.
 """
 
 from __future__ import annotations
@@ -17,7 +19,12 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import msgspec
 
 from lowtide.broker.coordinator.transactions.transaction import EPOCH_BUMPS_SINCE, EPOCH_MAX, Transaction
-from lowtide.broker.coordinator.transactions.transaction_state import ENDING, TransactionEvent, TransactionState, next_state
+from lowtide.broker.coordinator.transactions.transaction_state import (
+    ENDING,
+    TransactionEvent,
+    TransactionState,
+    next_state,
+)
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, ProducerEpoch, ProducerId
 
@@ -41,7 +48,9 @@ def next_producer(  # noqa: PLR0911 - one return for each answer
         producer_id = take()
         if producer_id is None:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        return Transaction(transactional_id=transactional_id, producer_id=producer_id, producer_epoch=0, timeout_ms=timeout_ms)
+        return Transaction(
+            transactional_id=transactional_id, producer_id=producer_id, producer_epoch=0, timeout_ms=timeout_ms
+        )
     if known.state in ENDING:
         return ErrorCode.CONCURRENT_TRANSACTIONS
     if expected is not None and expected[0] != known.producer_id:
@@ -52,7 +61,11 @@ def next_producer(  # noqa: PLR0911 - one return for each answer
         # Unlike in Kafka, one that is fenced itself ends no other producer's transaction.
         is_fenced = expected is not None and expected[1] not in (known.producer_epoch, known.last_producer_epoch)
         return ErrorCode.PRODUCER_FENCED if is_fenced else known
-    fields: dict[str, Any] = {"timeout_ms": timeout_ms, "state": next_state(known.state, TransactionEvent.INIT), "partitions": frozenset()}
+    fields: dict[str, Any] = {
+        "timeout_ms": timeout_ms,
+        "state": next_state(known.state, TransactionEvent.INIT),
+        "partitions": frozenset(),
+    }
     fields |= {"started_ms": NO_TIMESTAMP, "client_version": 0, "next_producer_id": NO_PRODUCER_ID}
     if known.is_exhausted and (expected is None or expected[1] == known.producer_epoch):
         producer_id = take()
@@ -87,7 +100,8 @@ def next_end(  # noqa: PLR0911 - one return for each answer
 ) -> Transaction | ErrorCode:
     """Return the state that an end leads to, or NONE where it has been reached before.
 
-    Errors: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE, COORDINATOR_LOAD_IN_PROGRESS.
+    Errors: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE,
+    COORDINATOR_LOAD_IN_PROGRESS.
     """
     producer_id, producer_epoch, is_commit, client_version = asked
     if known is None:
@@ -120,7 +134,10 @@ def next_end(  # noqa: PLR0911 - one return for each answer
 
 
 def ended(known: Transaction, take: Take, *, is_commit: bool, client_version: int) -> Transaction | ErrorCode:
-    """Return the state of a transaction that ends now. Errors: COORDINATOR_LOAD_IN_PROGRESS where it needs an id and none is at hand."""
+    """Return the state of a transaction that ends now.
+
+    Errors: COORDINATOR_LOAD_IN_PROGRESS where it needs an id and none is at hand.
+    """
     state = msgspec.structs.replace(
         known,
         state=next_state(known.state, TransactionEvent.COMMIT if is_commit else TransactionEvent.ABORT),
@@ -139,7 +156,9 @@ def ended(known: Transaction, take: Take, *, is_commit: bool, client_version: in
 
 def completed(known: Transaction) -> Transaction:
     """Return the state after an end, when each partition has its marker: with the producer's next id, where that was taken for it."""
-    state = msgspec.structs.replace(known, state=next_state(known.state, TransactionEvent.ALL_MARKED), partitions=frozenset())
+    state = msgspec.structs.replace(
+        known, state=next_state(known.state, TransactionEvent.ALL_MARKED), partitions=frozenset()
+    )
     if known.next_producer_id != NO_PRODUCER_ID:
         state.previous_producer_id, state.producer_id = known.producer_id, known.next_producer_id
         state.next_producer_id, state.producer_epoch = NO_PRODUCER_ID, 0

@@ -75,7 +75,9 @@ def small_end(transactions: TransactionCoordinator) -> QuickPath | None:
         shard = transactions.find(transactional_id)
         if isinstance(shard, ErrorCode):
             return None
-        outcome = transactions.at_once.end(shard, transactional_id, (producer_id, producer_epoch), is_commit=is_commit, client_version=0)
+        outcome = transactions.at_once.end(
+            shard, transactional_id, (producer_id, producer_epoch), is_commit=is_commit, client_version=0
+        )
         return answer if outcome is not None and outcome[0] == ErrorCode.NONE else None
 
     return None if compiled is None else QuickPath(compiled.read_end, handle)
@@ -104,7 +106,9 @@ def small_transactional_commit(groups: GroupCoordinator, verifier: TransactionVe
         known = shard.partition.log.producer_state
         if not known.is_in_transaction(producer_id, producer_epoch):
             asked_about = AskedTransaction(name, producer_id, producer_epoch, adds=version >= _ADDS_SINCE)
-            if known.is_fenced(producer_id, producer_epoch) or not _may_begin(verifier, asked_about, shard.partition.topic_partition):
+            if known.is_fenced(producer_id, producer_epoch) or not _may_begin(
+                verifier, asked_about, shard.partition.topic_partition
+            ):
                 return None
         member = TxnOffsetCommitRequest(
             transactional_id=name, group_id=group_id, producer_id=producer_id, producer_epoch=producer_epoch,
@@ -113,7 +117,9 @@ def small_transactional_commit(groups: GroupCoordinator, verifier: TransactionVe
         if state.check_transactional_member(member, groups.broker.clock.monotonic_ms()) != ErrorCode.NONE:
             return None
         wall_ms = groups.broker.clock.wall_ms()
-        records, change = plain_commits(group_id, topic.name, rows, wall_ms=wall_ms, topic_id=topic.topic_id, encode=encode)
+        records, change = plain_commits(
+            group_id, topic.name, rows, wall_ms=wall_ms, topic_id=topic.topic_id, encode=encode
+        )
         offset = groups.keep(shard, records, wall_ms, (producer_id, producer_epoch))
         if offset is not None:
             state.note(InTransaction(producer_id, change), offset)

@@ -2,7 +2,8 @@
 
 A value that is replaced as a whole by records (`take`); what may follow what is here, why it does is in `transactions`.
 
-Guards: the state changes by the table of `transaction_state` alone; the end of a transaction that was decided isn't decided again.
+Guards: the state changes by the table of `transaction_state` alone; the end of a transaction that was decided isn't
+decided again.
 
 Source: KIP-98, KIP-360, KIP-890; Kafka's `TransactionMetadata`.
 """
@@ -22,7 +23,14 @@ from lowtide.protocol.transaction_records import (
     encode_plain_transaction,
     encode_transaction,
 )
-from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, ProducerEpoch, ProducerId, TopicPartition
+from lowtide.protocol.types import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    ProducerEpoch,
+    ProducerId,
+    TopicPartition,
+)
 
 EPOCH_MAX: Final = 2**15 - 1
 """No producer gets it, so that each can be fenced by an epoch above its own."""
@@ -32,7 +40,10 @@ EPOCH_BUMPS_SINCE: Final = 2
 
 
 class Transaction(msgspec.Struct, kw_only=True):
-    """The transaction of one transactional id. Times are wall-clock milliseconds; `started_ms` is -1 where no transaction has begun."""
+    """The transaction of one transactional id.
+
+    Times are wall-clock milliseconds; `started_ms` is -1 where no transaction has begun.
+    """
 
     transactional_id: str
     producer_id: ProducerId
@@ -81,7 +92,10 @@ class Transaction(msgspec.Struct, kw_only=True):
             producer_epoch=self.producer_epoch,
             transaction_timeout_ms=self.timeout_ms,
             transaction_status=int(self.state),
-            transaction_partitions=[PartitionsSchema(topic=topic, partition_ids=numbers) for topic, numbers in topics.items()] or None,
+            transaction_partitions=[
+                PartitionsSchema(topic=topic, partition_ids=numbers) for topic, numbers in topics.items()
+            ]
+            or None,
             transaction_last_update_timestamp_ms=self.updated_ms,
             transaction_start_timestamp_ms=self.started_ms,
             client_transaction_version=self.client_version,

@@ -54,7 +54,12 @@ class TransactionCoordinator:
         self.settings = transaction_settings(config.values)
         given = not is_alone or "transaction.state.log.replication.factor" in config.given
         self.topic = OffsetsTopic(
-            broker, administrator, self.settings, factor_is_given=given, name=TRANSACTION_TOPIC, configs=partial(_configs, self.settings)
+            broker,
+            administrator,
+            self.settings,
+            factor_is_given=given,
+            name=TRANSACTION_TOPIC,
+            configs=partial(_configs, self.settings),
         )
         self.broker = broker
         self.ids = ProducerIds(broker)
@@ -62,7 +67,9 @@ class TransactionCoordinator:
         self.peers, self.loop = peers, loop
         self._sender = MarkerSender(broker, self.writer, peers, loop)
         self._runtime: CoordinatorRuntime[Transactions] = CoordinatorRuntime(
-            CoordinatedTopic(name=TRANSACTION_TOPIC, make_state=lambda: Transactions(self.settings, self), decode=decode_transaction),
+            CoordinatedTopic(
+                name=TRANSACTION_TOPIC, make_state=lambda: Transactions(self.settings, self), decode=decode_transaction
+            ),
             replicas=broker.replicas,
             clock=broker.clock,
             loop=loop,
@@ -89,7 +96,12 @@ class TransactionCoordinator:
             transaction.bumps_epochs,
         )
         self._sender.tell(
-            Telling(end, set(transaction.partitions), partial(self._is_ours, shard), partial(self._on_told, shard, transaction))
+            Telling(
+                end,
+                set(transaction.partitions),
+                partial(self._is_ours, shard),
+                partial(self._on_told, shard, transaction),
+            )
         )
 
     def _is_ours(self, shard: Shard[Transactions]) -> bool:
@@ -98,7 +110,9 @@ class TransactionCoordinator:
     def _on_told(self, shard: Shard[Transactions], transaction: Transaction) -> None:
         if not self._is_ours(shard):
             return
-        state = shard.state.plan_completion(transaction.transactional_id, transaction.producer_id, transaction.producer_epoch)
+        state = shard.state.plan_completion(
+            transaction.transactional_id, transaction.producer_id, transaction.producer_epoch
+        )
         if state is not None and not self.at_once.complete(shard, state):
             effects = self._runtime.effects()
             shard.state.complete(state, effects)

@@ -30,7 +30,10 @@ class TransactionFilter(msgspec.Struct, frozen=True):
         return (
             (not self.states or STATE_NAMES[transaction.state] in self.states)
             and (not self.producer_ids or transaction.producer_id in self.producer_ids)
-            and (self.duration_ms < 0 or (transaction.started_ms >= 0 and wall_ms - transaction.started_ms > self.duration_ms))
+            and (
+                self.duration_ms < 0
+                or (transaction.started_ms >= 0 and wall_ms - transaction.started_ms > self.duration_ms)
+            )
         )
 
     def select(self, transactions: Iterable[Transaction], wall_ms: int) -> Generator[None, None, list[Transaction]]:

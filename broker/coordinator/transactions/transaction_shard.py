@@ -1,11 +1,12 @@
 """The transactions of one partition of `__transaction_state`: one coordinator's whole state, and what is asked of it.
 
-Pure: a request, the time and the state give records and answers. A transaction changes by `note` only, which is called for records, those
-of a log that is loaded and those that were just appended. While a record about it isn't committed, other requests get a retriable error.
+Pure: a request, the time and the state give records and answers. A transaction changes by `note` only, which is called
+for records, those of a log that is loaded and those that were just appended. While a record about it isn't committed,
+other requests get a retriable error.
 
-Guards: markers are sent to partitions (`TransactionPorts.tell`) only when that is committed, and until all have been it stays
-as it ended; a producer that another has followed, or whose transaction took too long, can't end or begin one in its epoch; every open
-transaction ends.
+Guards: markers are sent to partitions (`TransactionPorts.tell`) only when that is committed, and until all have been it
+stays as it ended; a producer that another has followed, or whose transaction took too long, can't end or begin one in
+its epoch; every open transaction ends.
 
 Source: Kafka's `TransactionCoordinator`, `TransactionStateManager`; KIP-98, KIP-360, KIP-588, KIP-664, KIP-890.
 """
@@ -43,14 +44,7 @@ from lowtide.broker.coordinator.transactions.uncommitted import OnError, Transac
 from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.group_records import CoordinatorRecord
 from lowtide.protocol.transaction_records import TransactionRecord, encode_transaction
-from lowtide.protocol.types import (
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    Offset,
-    ProducerEpoch,
-    ProducerId,
-    TopicPartition,
-)
+from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Offset, ProducerEpoch, ProducerId, TopicPartition
 
 RETRY_MS: Final = 1000
 """After so long what could not be kept is tried again: the end of a transaction that took too long, or its completion."""
@@ -95,7 +89,8 @@ class Transactions:
     def apply(self, change: TransactionRecord | InTransaction | TransactionEnded, offset: Offset) -> None:
         """Take over what a record of the log says that is being loaded.
 
-        Errors: ProtocolError for a state that there isn't, and for a record in a transaction, which is never written here.
+        Errors: ProtocolError for a state that there isn't, and for a record in a transaction, which is never written
+        here.
         """
         self._uncommitted.note(offset)
         if isinstance(change, TransactionEnded):
@@ -151,12 +146,17 @@ class Transactions:
 
     # ------------------------------------------------------------------ producers
     def init_producer_id(
-        self, transactional_id: str, timeout_ms: int, expected: tuple[ProducerId, ProducerEpoch] | None, effects: Effects, done: OnIdentity
+        self,
+        transactional_id: str,
+        timeout_ms: int,
+        expected: tuple[ProducerId, ProducerEpoch] | None,
+        effects: Effects,
+        done: OnIdentity,
     ) -> None:
         """Give a producer its id and epoch, which ends what others had; `expected` is what it has itself (KIP-360).
 
-        Errors: INVALID_REQUEST, INVALID_TRANSACTION_TIMEOUT, CONCURRENT_TRANSACTIONS, PRODUCER_FENCED, COORDINATOR_LOAD_IN_PROGRESS where
-        no producer id is at hand, and those of `append_error`.
+        Errors: INVALID_REQUEST, INVALID_TRANSACTION_TIMEOUT, CONCURRENT_TRANSACTIONS, PRODUCER_FENCED,
+        COORDINATOR_LOAD_IN_PROGRESS where no producer id is at hand, and those of `append_error`.
         """
         outcome: Transaction | ErrorCode
         if not transactional_id:
@@ -173,22 +173,33 @@ class Transactions:
             return
         state = outcome
         if state.state is TransactionState.ONGOING:
-            self._fence(state, effects, lambda error, later: done(error or ErrorCode.CONCURRENT_TRANSACTIONS, -1, -1, later))
+            self._fence(
+                state, effects, lambda error, later: done(error or ErrorCode.CONCURRENT_TRANSACTIONS, -1, -1, later)
+            )
             return
 
         def kept(error: ErrorCode, later: Effects) -> None:
-            given = (state.producer_id, state.producer_epoch) if error == ErrorCode.NONE else (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+            given = (
+                (state.producer_id, state.producer_epoch)
+                if error == ErrorCode.NONE
+                else (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+            )
             done(error, *given, later)
 
         self._keep(state, effects, kept)
 
     # ------------------------------------------------------------------ partitions
     def _is_changing(self, transactional_id: str) -> bool:
-        """Whether a change of a transactional id isn't complete. Source: Kafka's `TransactionMetadata.pendingTransitionInProgress`."""
+        """Whether a change of a transactional id isn't complete.
+
+        Source: Kafka's `TransactionMetadata.pendingTransitionInProgress`.
+        """
         known = self.transactions.get(transactional_id)
         return self._uncommitted.includes(transactional_id) or (known is not None and known.state in ENDING)
 
-    def _check(self, transactional_id: str, producer_id: ProducerId, producer_epoch: ProducerEpoch) -> Transaction | ErrorCode:
+    def _check(
+        self, transactional_id: str, producer_id: ProducerId, producer_epoch: ProducerEpoch
+    ) -> Transaction | ErrorCode:
         if not transactional_id:
             return ErrorCode.INVALID_REQUEST
         transaction = self.transactions.get(transactional_id)
@@ -196,10 +207,13 @@ class Transactions:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         return transaction if transaction.producer_epoch == producer_epoch else ErrorCode.PRODUCER_FENCED
 
-    def verify(self, transactional_id: str, producer_id: ProducerId, producer_epoch: ProducerEpoch, partition: TopicPartition) -> ErrorCode:
+    def verify(
+        self, transactional_id: str, producer_id: ProducerId, producer_epoch: ProducerEpoch, partition: TopicPartition
+    ) -> ErrorCode:
         """Whether a partition belongs to the open transaction (KIP-890).
 
-        Errors: INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, TRANSACTION_ABORTABLE.
+        Errors: INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS,
+        TRANSACTION_ABORTABLE.
         """
         found = self._check(transactional_id, producer_id, producer_epoch)
         if isinstance(found, ErrorCode):
@@ -220,7 +234,8 @@ class Transactions:
     ) -> None:
         """Add partitions to the open transaction, or begin one.
 
-        Errors: INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, and those of `append_error`.
+        Errors: INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, and those of
+        `append_error`.
         """
         state = self.plan_partitions(transactional_id, identity, frozenset(partitions), client_version, effects.wall_ms)
         if isinstance(state, ErrorCode):
@@ -229,7 +244,9 @@ class Transactions:
         begins = self.transactions[transactional_id].state is not TransactionState.ONGOING
 
         def kept(error: ErrorCode, later: Effects) -> None:
-            if begins and self.transactions.get(transactional_id) is state:  # What took too long to commit is in the log all the same.
+            if (
+                begins and self.transactions.get(transactional_id) is state
+            ):  # What took too long to commit is in the log all the same.
                 self.watch(state, later.now_ms, later.wall_ms)
             done(error, later)
 
@@ -243,7 +260,10 @@ class Transactions:
         client_version: int,
         wall_ms: int,
     ) -> Transaction | ErrorCode:
-        """Return the state that adding partitions leads to, or NONE where they are there. Errors: the first four of `add_partitions`."""
+        """Return the state that adding partitions leads to, or NONE where they are there.
+
+        Errors: the first four of `add_partitions`.
+        """
         # An end that isn't complete comes first: the producer may have its next epoch or id already.
         if self._is_changing(transactional_id):
             return ErrorCode.CONCURRENT_TRANSACTIONS
@@ -274,8 +294,8 @@ class Transactions:
     ) -> None:
         """End a transaction as its producer wants it; answered when that is committed, before the partitions know.
 
-        Errors: INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE,
-        COORDINATOR_LOAD_IN_PROGRESS where no producer id is at hand, and those of `append_error`.
+        Errors: INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS,
+        INVALID_TXN_STATE, COORDINATOR_LOAD_IN_PROGRESS where no producer id is at hand, and those of `append_error`.
         """
         state = self.plan_end(transactional_id, identity, is_commit=is_commit, client_version=client_version)
         if isinstance(state, ErrorCode):
@@ -340,10 +360,16 @@ class Transactions:
             self._being_told.add(name)
             self._ports.tell(transaction)
 
-    def plan_completion(self, transactional_id: str, producer_id: ProducerId, producer_epoch: ProducerEpoch) -> Transaction | None:
+    def plan_completion(
+        self, transactional_id: str, producer_id: ProducerId, producer_epoch: ProducerEpoch
+    ) -> Transaction | None:
         """Return the state after all markers of the end in this epoch; None where it isn't ending so, or a record of it is on its way."""
         known = self.transactions.get(transactional_id)
-        if known is None or known.state not in ENDING or (known.producer_id, known.producer_epoch) != (producer_id, producer_epoch):
+        if (
+            known is None
+            or known.state not in ENDING
+            or (known.producer_id, known.producer_epoch) != (producer_id, producer_epoch)
+        ):
             return None
         self._being_told.discard(transactional_id)
         return None if self._uncommitted.has_record_of(transactional_id) else completed(known)

@@ -10,7 +10,8 @@
     PREPARE_ABORT                                   ── ALL_MARKED ──> COMPLETE_ABORT
     EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT          ── EXPIRE ──>     DEAD
 
-An id begins in EMPTY, with its first producer. Every other pair is a mistake in this program, and raises before a record is appended.
+An id begins in EMPTY, with its first producer. Every other pair is a mistake in this program, and raises before a
+record is appended.
 
 Source: Kafka's `TransactionState`; KIP-98, KIP-360, KIP-890.
 """

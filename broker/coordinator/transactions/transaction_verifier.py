@@ -57,7 +57,9 @@ class Asking(msgspec.Struct):
 class TransactionVerifier:
     """Asks coordinators whether a write belongs to an open transaction."""
 
-    def __init__(self, transactions: TransactionCoordinator, peers: PeerClients, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, transactions: TransactionCoordinator, peers: PeerClients, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self._transactions = transactions
         self._peers = peers
         self._loop = loop
@@ -73,7 +75,11 @@ class TransactionVerifier:
         """The answer, if it can be given at once: this broker is the coordinator, and nothing has to be kept."""
         asked = question.transaction
         coordinator = self._transactions.topic.coordinator_of(asked.transactional_id)
-        if asked.adds or isinstance(coordinator, ErrorCode) or coordinator.broker_id != self._transactions.broker.metadata.broker_id:
+        if (
+            asked.adds
+            or isinstance(coordinator, ErrorCode)
+            or coordinator.broker_id != self._transactions.broker.metadata.broker_id
+        ):
             return None
         shard = self._transactions.find(asked.transactional_id)
         if isinstance(shard, ErrorCode):
@@ -83,7 +89,8 @@ class TransactionVerifier:
     def ask(self, question: Question, renew: Callable[[], None], answered: Answered) -> None:
         """Have the answer, later. `renew` is called before every further attempt.
 
-        Errors: those of `Transactions.verify` or `Transactions.add_partitions`, COORDINATOR_NOT_AVAILABLE, NETWORK_EXCEPTION.
+        Errors: those of `Transactions.verify` or `Transactions.add_partitions`, COORDINATOR_NOT_AVAILABLE,
+        NETWORK_EXCEPTION.
         """
         until_ms = self._now_ms + self._transactions.settings.add_retry_max_ms if question.transaction.adds else 0
         self._gather(Asking(question, renew, answered, until_ms))
@@ -116,7 +123,9 @@ class TransactionVerifier:
             on_answers(dict.fromkeys(partitions, coordinator))
         elif coordinator.broker_id != self._transactions.broker.metadata.broker_id:
             name = f"ask broker {coordinator.broker_id} about a transaction"
-            self._transactions.broker.tasks.spawn(self._ask(coordinator, transaction, partitions, on_answers), name=name)
+            self._transactions.broker.tasks.spawn(
+                self._ask(coordinator, transaction, partitions, on_answers), name=name
+            )
         else:
             self._ask_here(transaction, partitions, on_answers)
 
@@ -134,7 +143,9 @@ class TransactionVerifier:
         self._gather(asking)
 
     # ------------------------------------------------------------------ the coordinator
-    def _ask_here(self, transaction: AskedTransaction, partitions: list[TopicPartition], on_answers: Callable[[_Answers], None]) -> None:
+    def _ask_here(
+        self, transaction: AskedTransaction, partitions: list[TopicPartition], on_answers: Callable[[_Answers], None]
+    ) -> None:
         shard = self._transactions.find(transaction.transactional_id)
         if isinstance(shard, ErrorCode):
             on_answers(dict.fromkeys(partitions, shard))
@@ -175,7 +186,9 @@ class TransactionVerifier:
         client = self._peers.client_of(coordinator, VERIFICATION_PURPOSE)
         try:
             request = AddPartitionsToTxnRequest(transactions=[asked])
-            answer: AddPartitionsToTxnResponse = await client.request(ApiKey.ADD_PARTITIONS_TO_TXN, _VERSION, request, TIMEOUT_MS)
+            answer: AddPartitionsToTxnResponse = await client.request(
+                ApiKey.ADD_PARTITIONS_TO_TXN, _VERSION, request, TIMEOUT_MS
+            )
         except PeerError as error:
             self._transactions.broker.log.warning("a transaction's coordinator could not be asked", reason=str(error))
             on_answers({})

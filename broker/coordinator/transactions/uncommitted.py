@@ -1,7 +1,7 @@
 """Transactional ids about which a record isn't committed yet, and what goes on when it is.
 
-Guards: nothing is decided on what may be lost: until a record is committed, its id counts as changing; after a load all ids do, until what
-was loaded is committed, because another coordinator may come that doesn't have all of it.
+Guards: nothing is decided on what may be lost: until a record is committed, its id counts as changing; after a load all
+ids do, until what was loaded is committed, because another coordinator may come that doesn't have all of it.
 
 Source: Kafka's `TransactionMetadata.pendingState`.
 """
@@ -60,7 +60,9 @@ class UncommittedTransactions:
         """Whether a record about a transactional id was appended since the load, and isn't committed yet."""
         return transactional_id in self._names
 
-    def append(self, name: str, state: Transaction | None, record: CoordinatorRecord, effects: Effects, then: OnError) -> None:
+    def append(
+        self, name: str, state: Transaction | None, record: CoordinatorRecord, effects: Effects, then: OnError
+    ) -> None:
         """Ask for the record of a transactional id, without a state for that which takes it back; `then` gets whether it is committed."""
         effects.records.append(record)
         effects.changes.append(TransactionChange(name, state))

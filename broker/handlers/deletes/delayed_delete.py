@@ -1,10 +1,11 @@
 """A DeleteRecords request that waits, first for its own disk, then for its followers.
 
-A request waits twice, one after the other, for the time of each is counted differently: Kafka's time-out begins when the leader's disk is
-done. The first wait ends when every row's own log start is durable, and is all that a leader-only delete waits for. In the second each
-partition waits until its low watermark has reached the offset (rules DR3 and DR4). A row is a success only under the leader epoch and the
-topic id under which it was accepted (rule DR6), and only if the condition holds, at the deadline too. It has the offsets of that moment;
-the others have those of the moment of the answer.
+A request waits twice, one after the other, for the time of each is counted differently: Kafka's time-out begins when
+the leader's disk is done. The first wait ends when every row's own log start is durable, and is all that a leader-only
+delete waits for. In the second each partition waits until its low watermark has reached the offset (rules DR3 and DR4).
+A row is a success only under the leader epoch and the topic id under which it was accepted (rule DR6), and only if the
+condition holds, at the deadline too. It has the offsets of that moment; the others have those of the moment of the
+answer.
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ from typing import TYPE_CHECKING
 
 from lowtide.broker.pending import DelayedRequest, Pending, commit_deadline_ms
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.delete_records import DeleteRecordsPartitionResult, DeleteRecordsResponse, DeleteRecordsTopicResult
+from lowtide.protocol.messages.delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -105,7 +110,10 @@ class DelayedDeleteRecords(DelayedRequest):
         self._note(ErrorCode.NETWORK_EXCEPTION)
 
     def _settle_rows(self) -> bool:
-        """Settle the rows that can be settled; go over to the second wait when the others are durable. Returns whether all are settled."""
+        """Settle the rows that can be settled; go over to the second wait when the others are durable.
+
+        Returns whether all are settled.
+        """
         waiting, durable, now_ms = False, True, self._clock.monotonic_ms()
         for row in self._rows:
             if not row.done:
@@ -160,7 +168,10 @@ class DelayedDeleteRecords(DelayedRequest):
     def _result(self, row: DeleteRow) -> DeleteRecordsPartitionResult:
         low_watermark, log_start_offset = row.low_watermark, row.log_start_offset
         if not row.done and row.partition is not None:
-            low_watermark, log_start_offset = self._replicas.low_watermark(row.partition), row.partition.log.log_start_offset
+            low_watermark, log_start_offset = (
+                self._replicas.low_watermark(row.partition),
+                row.partition.log.log_start_offset,
+            )
         return DeleteRecordsPartitionResult(
             partition_index=row.key.partition,
             low_watermark=low_watermark,

@@ -1,9 +1,9 @@
 """The quick path of DeleteRecords: one partition, to an offset above its log start.
 
-The compiled module reads the request and writes the answer of the usual end, in which the offset is the new log start everywhere. What is
-decided is decided in the order of the handler (`broker/handlers/delete_records.py`), which is the definition; whatever isn't usual is
-left to it before anything is changed. The journal is asked first and the rest follows while the disk works. What waits is the plain
-request, and any end but the usual one is its end.
+The compiled module reads the request and writes the answer of the usual end, in which the offset is the new log start
+everywhere. What is decided is decided in the order of the handler (`broker/handlers/delete_records.py`), which is the
+definition; whatever isn't usual is left to it before anything is changed. The journal is asked first and the rest
+follows while the disk works. What waits is the plain request, and any end but the usual one is its end.
 """
 
 from __future__ import annotations
@@ -96,7 +96,9 @@ class DelayedSmallDelete(DelayedDeleteRecords):
 
     def _response(self) -> Any:
         row = self._rows[0]
-        is_usual = row.done and row.error_code == ErrorCode.NONE and row.low_watermark == row.log_start_offset == row.offset
+        is_usual = (
+            row.done and row.error_code == ErrorCode.NONE and row.low_watermark == row.log_start_offset == row.offset
+        )
         return self._answer if is_usual else super()._response()
 
 

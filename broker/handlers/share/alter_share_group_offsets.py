@@ -1,10 +1,12 @@
 """AlterShareGroupOffsets: v0-v0.
 
-Behaviour: sets where a share group without members continues. Its states begin again in a later epoch, which fences leaders that know the
-earlier one. A group that isn't there is created, without members. Of a partition that is named twice the last row counts.
+Behaviour: sets where a share group without members continues. Its states begin again in a later epoch, which fences
+leaders that know the earlier one. A group that isn't there is created, without members. Of a partition that is named
+twice the last row counts.
 
 Errors: GROUP_ID_NOT_FOUND (a group of another kind), GROUP_MAX_SIZE_REACHED, NON_EMPTY_GROUP, NOT_COORDINATOR,
-COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE; of partitions UNKNOWN_TOPIC_OR_PARTITION and those of InitializeShareGroupState.
+COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE; of partitions UNKNOWN_TOPIC_OR_PARTITION and those of
+InitializeShareGroupState.
 
 KIPs: 932.
 """
@@ -30,14 +32,18 @@ from lowtide.protocol.types import ZERO_TOPIC_ID, Offset, TopicId
 def handler(broker: BrokerContext, offsets: ShareOffsets) -> HandlerSpec:
     """The handler over the share groups of a broker."""
 
-    async def handle(request: AlterShareGroupOffsetsRequest, _context: RequestContext) -> AlterShareGroupOffsetsResponse:
+    async def handle(
+        request: AlterShareGroupOffsetsRequest, _context: RequestContext
+    ) -> AlterShareGroupOffsetsResponse:
         image, wanted = broker.metadata.image, dict[TopicId, tuple[str, dict[int, Offset]]]()
         for row in request.topics:
             topic = image.topics.get(row.topic_name)
             if topic is not None:
                 starts = wanted.setdefault(topic.topic_id, (row.topic_name, {}))[1]
                 known = range(len(topic.partitions))
-                starts |= {each.partition_index: each.start_offset for each in row.partitions if each.partition_index in known}
+                starts |= {
+                    each.partition_index: each.start_offset for each in row.partitions if each.partition_index in known
+                }
         outcome = await offsets.alter(request.group_id, wanted)
         if isinstance(outcome, ErrorCode):
             return AlterShareGroupOffsetsResponse(error_code=outcome, error_message=why_not(outcome, request.group_id))
@@ -47,11 +53,15 @@ def handler(broker: BrokerContext, offsets: ShareOffsets) -> HandlerSpec:
             topic_id = ZERO_TOPIC_ID if topic is None else topic.topic_id
             numbers = dict.fromkeys(each.partition_index for each in row.partitions)
             codes = {
-                number: outcome.get(SharePlace(request.group_id, topic_id, number), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                number: outcome.get(
+                    SharePlace(request.group_id, topic_id, number), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                )
                 for number in numbers
             }
             partitions = [_altered(row.topic_name, number, code) for number, code in codes.items()]
-            responses.append(AlteredShareOffsetsTopic(topic_name=row.topic_name, topic_id=topic_id, partitions=partitions))
+            responses.append(
+                AlteredShareOffsetsTopic(topic_name=row.topic_name, topic_id=topic_id, partitions=partitions)
+            )
         return AlterShareGroupOffsetsResponse(responses=responses)
 
     return HandlerSpec(key=ApiKey.ALTER_SHARE_GROUP_OFFSETS, handle_later=handle)

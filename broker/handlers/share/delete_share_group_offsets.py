@@ -1,10 +1,10 @@
 """DeleteShareGroupOffsets: v0-v0.
 
-Behaviour: has a share group without members forget topics: the states of their partitions end. Topics that are named twice are answered
-once.
+Behaviour: has a share group without members forget topics: the states of their partitions end. Topics that are named
+twice are answered once.
 
-Errors: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS; of topics UNKNOWN_TOPIC_OR_PARTITION, also where
-the group has no state of it, COORDINATOR_NOT_AVAILABLE.
+Errors: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS; of topics
+UNKNOWN_TOPIC_OR_PARTITION, also where the group has no state of it, COORDINATOR_NOT_AVAILABLE.
 
 KIPs: 932.
 """
@@ -32,7 +32,9 @@ _UNKNOWN: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 def handler(broker: BrokerContext, offsets: ShareOffsets) -> HandlerSpec:
     """The handler over the share groups of a broker."""
 
-    async def handle(request: DeleteShareGroupOffsetsRequest, _context: RequestContext) -> DeleteShareGroupOffsetsResponse:
+    async def handle(
+        request: DeleteShareGroupOffsetsRequest, _context: RequestContext
+    ) -> DeleteShareGroupOffsetsResponse:
         topics = broker.metadata.image.topics
         names = list(dict.fromkeys(row.topic_name for row in request.topics))
         ids = {name: topics[name].topic_id if name in topics else ZERO_TOPIC_ID for name in names}
@@ -41,10 +43,14 @@ def handler(broker: BrokerContext, offsets: ShareOffsets) -> HandlerSpec:
             return DeleteShareGroupOffsetsResponse(error_code=outcome, error_message=why_not(outcome, request.group_id))
         codes = {name: outcome.get(topic_id, _UNKNOWN) for name, topic_id in ids.items()}
         unknown = {
-            name: f"Share group {request.group_id} has no offsets of topic {name}." for name, code in codes.items() if code == _UNKNOWN
+            name: f"Share group {request.group_id} has no offsets of topic {name}."
+            for name, code in codes.items()
+            if code == _UNKNOWN
         }
         rows = [
-            DeletedShareOffsetsTopic(topic_name=name, topic_id=ids[name], error_code=code, error_message=unknown.get(name))
+            DeletedShareOffsetsTopic(
+                topic_name=name, topic_id=ids[name], error_code=code, error_message=unknown.get(name)
+            )
             for name, code in codes.items()
         ]
         return DeleteShareGroupOffsetsResponse(responses=rows)

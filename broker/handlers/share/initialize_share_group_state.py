@@ -1,10 +1,10 @@
 """InitializeShareGroupState: v0-v0.
 
-Behaviour: begins the state of share partitions for a group coordinator, or begins it again in a later epoch. What is asked for
-in the epoch that there is has been done before, and stays.
+Behaviour: begins the state of share partitions for a group coordinator, or begins it again in a later epoch. What is
+asked for in the epoch that there is has been done before, and stays.
 
-Errors: CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST, FENCED_STATE_EPOCH, UNKNOWN_TOPIC_OR_PARTITION, POLICY_VIOLATION where there are too
-many states, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
+Errors: CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST, FENCED_STATE_EPOCH, UNKNOWN_TOPIC_OR_PARTITION, POLICY_VIOLATION
+where there are too many states, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
 
 KIPs: 932.
 """

@@ -1,10 +1,10 @@
 """ReadShareGroupState: v0-v0.
 
-Behaviour: the leader of a partition reads the state of its share partitions. A leader of a later epoch than the last one fences
-those before.
+Behaviour: the leader of a partition reads the state of its share partitions. A leader of a later epoch than the last
+one fences those before.
 
-Errors: CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST, also where the state hasn't begun, FENCED_LEADER_EPOCH, UNKNOWN_TOPIC_OR_PARTITION,
-NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
+Errors: CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST, also where the state hasn't begun, FENCED_LEADER_EPOCH,
+UNKNOWN_TOPIC_OR_PARTITION, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
 
 KIPs: 932.
 """

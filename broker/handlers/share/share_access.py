@@ -16,7 +16,11 @@ from lowtide.broker.partitions.share.share_values import AcknowledgedRange, Ackn
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.share_acknowledge import ShareAcknowledgementBatch, ShareLeaderIdAndEpoch, ShareNodeEndpoint
+from lowtide.protocol.messages.share_acknowledge import (
+    ShareAcknowledgementBatch,
+    ShareLeaderIdAndEpoch,
+    ShareNodeEndpoint,
+)
 from lowtide.protocol.share_state_records import SharePlace
 from lowtide.protocol.types import TopicId
 
@@ -29,17 +33,21 @@ Batches = Sequence[ShareAcknowledgementBatch]
 
 
 def session_key(group_id: str | None, member_id: str | None) -> SessionKey | ErrorCode:
-    """Whose session is meant. Errors: INVALID_REQUEST for a group or a member that can't be. Source: Kafka's `KafkaApis`."""
+    """Whose session is meant.
+
+    Errors: INVALID_REQUEST for a group or a member that can't be. Source: Kafka's `KafkaApis`.
+    """
     if not group_id or not member_id or len(member_id) > MEMBER_ID_MAX:
         return ErrorCode.INVALID_REQUEST
     return SessionKey(group_id, member_id)
 
 
 def checked_ranges(batches: Batches, *, renews: bool) -> list[AcknowledgedRange] | ErrorCode:
-    """The acknowledgements of one partition. `renews`: the request asks for more time, and for nothing but that unless it says so.
+    """The acknowledgements of one partition.
 
-    Errors: INVALID_REQUEST for batches that overlap, aren't in order, or whose types are unknown or not as many as offsets.
-    Source: Kafka's `KafkaApis.validateAcknowledgementBatches`.
+    `renews`: the request asks for more time, and for nothing but that unless it says so.
+    Errors: INVALID_REQUEST for batches that overlap, aren't in order, or whose types are unknown or not as many as
+    offsets. Source: Kafka's `KafkaApis.validateAcknowledgementBatches`.
     """
     ranges, last_offset = [], -1
     largest = AcknowledgeType.RENEW if renews else AcknowledgeType.REJECT
@@ -107,7 +115,9 @@ class ShareAccess:
             return []
         image = self._broker.metadata.image
         return [
-            ShareNodeEndpoint(node_id=broker_id, host=endpoint.host, port=endpoint.port, rack=image.brokers[broker_id].rack)
+            ShareNodeEndpoint(
+                node_id=broker_id, host=endpoint.host, port=endpoint.port, rack=image.brokers[broker_id].rack
+            )
             for broker_id, endpoint in endpoints_for(image, context.connection.listener_name).items()
             if broker_id in wanted
         ]

@@ -1,14 +1,14 @@
 """ShareAcknowledge: v1-v2.
 
-Behaviour: a member tells, within its share session, what became of records that it has acquired from partitions that are led here. A row is
-answered when the share coordinator has stored that. The final epoch closes the session: what the member still has is available again, and
-its delivery counts. Of a partition that is named twice the last row counts.
+Behaviour: a member tells, within its share session, what became of records that it has acquired from partitions that
+are led here. A row is answered when the share coordinator has stored that. The final epoch closes the session: what the
+member still has is available again, and its delivery counts. Of a partition that is named twice the last row counts.
 
 Version notes: v2 may ask for more time (IsRenewAck), and tells how much there is (KIP-1222).
 
-Errors: GROUP_AUTHORIZATION_FAILED, INVALID_REQUEST, SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH; of partitions INVALID_REQUEST,
-INVALID_RECORD_STATE, TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER,
-COORDINATOR_NOT_AVAILABLE.
+Errors: GROUP_AUTHORIZATION_FAILED, INVALID_REQUEST, SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH; of partitions
+INVALID_REQUEST, INVALID_RECORD_STATE, TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION,
+NOT_LEADER_OR_FOLLOWER, COORDINATOR_NOT_AVAILABLE.
 
 KIPs: 932, 951, 1222.
 """

@@ -1,17 +1,19 @@
 """ShareFetch: v1-v2.
 
-Behaviour: a member acquires records of the partitions of its share session that are led here, and may acknowledge earlier ones with it.
-A session begins with epoch 0, in place of an earlier one; each further request has the next epoch, adds the partitions that it
-names and forgets others. The final epoch closes it: what the member still has is available again, and its delivery counts. Waits up to
-MaxWaitMs for MinBytes. Acknowledged partitions, errors and records are answered; other partitions aren't listed. Records come in whole
-batches: those that AcquiredRecords don't name are no business of the member's. Records that failed often come apart from others and
-fewer at a time, and for the last time alone. Each fetch begins with another partition.
+Behaviour: a member acquires records of the partitions of its share session that are led here, and may acknowledge
+earlier ones with it. A session begins with epoch 0, in place of an earlier one; each further request has the next
+epoch, adds the partitions that it names and forgets others. The final epoch closes it: what the member still has is
+available again, and its delivery counts. Waits up to MaxWaitMs for MinBytes. Acknowledged partitions, errors and
+records are answered; other partitions aren't listed. Records come in whole batches: those that AcquiredRecords don't
+name are no business of the member's. Records that failed often come apart from others and fewer at a time, and for the
+last time alone. Each fetch begins with another partition.
 
-Version notes: v2 may keep to MaxRecords (ShareAcquireMode 1, KIP-1206), or ask for more time and no records (IsRenewAck, KIP-1222).
+Version notes: v2 may keep to MaxRecords (ShareAcquireMode 1, KIP-1206), or ask for more time and no records
+(IsRenewAck, KIP-1222).
 
-Errors: GROUP_AUTHORIZATION_FAILED, INVALID_REQUEST, SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH, SHARE_SESSION_LIMIT_REACHED; of
-partitions TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR; of their
-acknowledgements those of ShareAcknowledge.
+Errors: GROUP_AUTHORIZATION_FAILED, INVALID_REQUEST, SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH,
+SHARE_SESSION_LIMIT_REACHED; of partitions TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION,
+NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR; of their acknowledgements those of ShareAcknowledge.
 
 KIPs: 932, 951, 1206, 1222.
 """
@@ -53,8 +55,14 @@ def handler(broker: BrokerContext, access: ShareAccess) -> HandlerSpec:
         if isinstance(key, ErrorCode):
             return failed(key)
         rules = shares.rules_of(key.group_id)
-        rows = {SharePlace(key.group_id, row.topic_id, each.partition_index): each for row in request.topics for each in row.partitions}
-        acknowledged = {place: each.acknowledgement_batches for place, each in rows.items() if each.acknowledgement_batches}
+        rows = {
+            SharePlace(key.group_id, row.topic_id, each.partition_index): each
+            for row in request.topics
+            for each in row.partitions
+        }
+        acknowledged = {
+            place: each.acknowledgement_batches for place, each in rows.items() if each.acknowledgement_batches
+        }
         if not is_sound(request, acknowledged):
             return failed(ErrorCode.INVALID_REQUEST)
         session = follow(request, key, list(rows), context)
@@ -69,8 +77,14 @@ def handler(broker: BrokerContext, access: ShareAccess) -> HandlerSpec:
             fetch(session, request, context, answer)
         return answer.joined.answer()
 
-    def follow(request: ShareFetchRequest, key: SessionKey, places: list[SharePlace], context: RequestContext) -> ShareSession | ErrorCode:
-        forgotten = [SharePlace(key.group_id, row.topic_id, number) for row in request.forgotten_topics_data for number in row.partitions]
+    def follow(
+        request: ShareFetchRequest, key: SessionKey, places: list[SharePlace], context: RequestContext
+    ) -> ShareSession | ErrorCode:
+        forgotten = [
+            SharePlace(key.group_id, row.topic_id, number)
+            for row in request.forgotten_topics_data
+            for number in row.partitions
+        ]
         return shares.follow_session(key, request.share_session_epoch, context.connection, places, forgotten)
 
     def fetch(session: ShareSession, request: ShareFetchRequest, context: RequestContext, answer: _Answer) -> None:
@@ -151,7 +165,9 @@ class _Answer:
             if isinstance(read, ShareRead):
                 row.records = read.records if read.records is not None else b""
                 row.acquired_records = [
-                    ShareAcquiredRecords(first_offset=each.first_offset, last_offset=each.last_offset, delivery_count=each.delivery_count)
+                    ShareAcquiredRecords(
+                        first_offset=each.first_offset, last_offset=each.last_offset, delivery_count=each.delivery_count
+                    )
                     for each in read.acquired
                 ]
             else:

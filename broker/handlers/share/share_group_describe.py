@@ -1,10 +1,10 @@
 """ShareGroupDescribe: v1-v1.
 
-Behaviour: state, epochs and members of share groups, with what each has. Groups that are named twice are described once. Topics that were
-deleted are left out. Only what can't be lost any more is described.
+Behaviour: state, epochs and members of share groups, with what each has. Groups that are named twice are described
+once. Topics that were deleted are left out. Only what can't be lost any more is described.
 
-Errors: INVALID_GROUP_ID, GROUP_ID_NOT_FOUND (also for a group of another type), NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
-COORDINATOR_NOT_AVAILABLE.
+Errors: INVALID_GROUP_ID, GROUP_ID_NOT_FOUND (also for a group of another type), NOT_COORDINATOR,
+COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
 
 KIPs: 430, 932.
 """
@@ -88,7 +88,9 @@ def _member(member: ConsumerMember, image: MetadataImage) -> DescribedShareMembe
 def _assignment(assignment: Assignment, image: MetadataImage) -> DescribedShareAssignment:
     return DescribedShareAssignment(
         topic_partitions=[
-            DescribedShareTopicPartitions(topic_id=topic_id, topic_name=image.topic_names[topic_id], partitions=sorted(numbers))
+            DescribedShareTopicPartitions(
+                topic_id=topic_id, topic_name=image.topic_names[topic_id], partitions=sorted(numbers)
+            )
             for topic_id, numbers in assignment.items()
             if topic_id in image.topic_names
         ]

@@ -1,11 +1,11 @@
 """ShareGroupHeartbeat: v1-v1.
 
-Behaviour: a member of a share group joins (epoch 0), continues, and leaves (-1). Each answer has its epoch, and its partitions when these
-are new, or when it said all of itself. A partition may have several members. Partitions whose state hasn't begun at the share coordinator
-are assigned when it has.
+Behaviour: a member of a share group joins (epoch 0), continues, and leaves (-1). Each answer has its epoch, and its
+partitions when these are new, or when it said all of itself. A partition may have several members. Partitions whose
+state hasn't begun at the share coordinator are assigned when it has.
 
-Errors: INVALID_REQUEST, GROUP_ID_NOT_FOUND (also for a group of another type), GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID,
-FENCED_MEMBER_EPOCH, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
+Errors: INVALID_REQUEST, GROUP_ID_NOT_FOUND (also for a group of another type), GROUP_MAX_SIZE_REACHED,
+UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
 
 KIPs: 932.
 """
@@ -22,7 +22,11 @@ from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.share_group_heartbeat import JOIN_EPOCH, ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
+from lowtide.protocol.messages.share_group_heartbeat import (
+    JOIN_EPOCH,
+    ShareGroupHeartbeatRequest,
+    ShareGroupHeartbeatResponse,
+)
 
 Answer = ShareGroupHeartbeatResponse | Pending[ShareGroupHeartbeatResponse]
 

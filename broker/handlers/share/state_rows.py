@@ -63,7 +63,9 @@ class _Answer:
         self._refuse, self._respond = refuse, respond
 
     def note(self, index: int, row: Any) -> None:
-        self._rows[index] = row if row is not None else self._refuse(self._places[index][1], ErrorCode.UNKNOWN_SERVER_ERROR, None)
+        self._rows[index] = (
+            row if row is not None else self._refuse(self._places[index][1], ErrorCode.UNKNOWN_SERVER_ERROR, None)
+        )
         self._left -= 1
         if not self._left:
             topics: dict[TopicId, list[Any]] = {}
@@ -72,12 +74,21 @@ class _Answer:
             self.pending.complete(self._respond(topics))
 
 
-def refuse_all(request: StateRequest, refuse: Refuse, respond: Respond, error: ErrorCode, message: str | None = None) -> Any:
+def refuse_all(
+    request: StateRequest, refuse: Refuse, respond: Respond, error: ErrorCode, message: str | None = None
+) -> Any:
     """The answer to a request none of whose rows is looked at."""
-    return respond({topic.topic_id: [refuse(row.partition, error, message) for row in topic.partitions] for topic in request.topics})
+    return respond(
+        {
+            topic.topic_id: [refuse(row.partition, error, message) for row in topic.partitions]
+            for topic in request.topics
+        }
+    )
 
 
-def answer_rows(coordinator: ShareCoordinator, request: StateRequest, decide: Decide, refuse: Refuse, respond: Respond) -> Any:
+def answer_rows(
+    coordinator: ShareCoordinator, request: StateRequest, decide: Decide, refuse: Refuse, respond: Respond
+) -> Any:
     """The answer to a request, or the promise of it: each row is decided by itself, in slices where there are many."""
     if not request.group_id:
         return refuse_all(request, refuse, respond, ErrorCode.INVALID_REQUEST, GROUP_IS_EMPTY)

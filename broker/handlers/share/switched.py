@@ -13,7 +13,10 @@ from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.describe_share_group_offsets import DescribedShareOffsetsGroup, DescribeShareGroupOffsetsResponse
+from lowtide.protocol.messages.describe_share_group_offsets import (
+    DescribedShareOffsetsGroup,
+    DescribeShareGroupOffsetsResponse,
+)
 from lowtide.protocol.messages.share_group_describe import DescribedShareGroup, ShareGroupDescribeResponse
 
 _OFF: Final = ErrorCode.UNSUPPORTED_VERSION
@@ -22,7 +25,9 @@ _OFF: Final = ErrorCode.UNSUPPORTED_VERSION
 def refused(key: ApiKey, request: Any, version: int) -> Any:
     """The answer while there are no share groups: for each group that is to be described, else for the whole."""
     if key == ApiKey.SHARE_GROUP_DESCRIBE:
-        return ShareGroupDescribeResponse(groups=[DescribedShareGroup(error_code=_OFF, group_id=name) for name in request.group_ids])
+        return ShareGroupDescribeResponse(
+            groups=[DescribedShareGroup(error_code=_OFF, group_id=name) for name in request.group_ids]
+        )
     if key == ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS:
         rows = [DescribedShareOffsetsGroup(group_id=each.group_id, error_code=_OFF) for each in request.groups]
         return DescribeShareGroupOffsetsResponse(groups=rows)

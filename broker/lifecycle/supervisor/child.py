@@ -76,8 +76,9 @@ class SupervisedBroker:
         page: Callable[[str], Awaitable[bytes]],
         give: Callable[[LeaderMove], None],
     ) -> None:
-        """Do as the supervisor orders. One that has died is no reason to wait for clients: its successor waits for this process to end.
+        """Do as the supervisor orders.
 
+        One that has died is no reason to wait for clients: its successor waits for this process to end.
         `page` writes the broker's own page of metrics in a format, `give` has another broker lead a partition.
         """
         while (message := await self._line.receive()) is not None:

@@ -1,7 +1,8 @@
 """What a supervisor and one of its brokers say to each other, over a socket pair that the broker inherits.
 
-The supervisor sends the configuration first, then orders; the broker answers that it serves. Either learns of the other's death by the end
-of the connection: a supervisor that is killed needs no signal handler to have its brokers stop.
+The supervisor sends the configuration first, then orders; the broker answers that it serves. Either learns of the
+other's death by the end of the connection: a supervisor that is killed needs no signal handler to have its brokers
+stop.
 
 Frames are those of `metadata/served_frames`.
 """
@@ -24,7 +25,10 @@ MAX_FRAME_BYTES: Final = 256 << 20
 
 
 class Configuration(msgspec.Struct, frozen=True, tag=True):
-    """What the broker runs on. `metadata` names the store that the supervisor serves in messages; empty where it is in `etcd`."""
+    """What the broker runs on.
+
+    `metadata` names the store that the supervisor serves in messages; empty where it is in `etcd`.
+    """
 
     given: dict[str, Given]
     host_name: str
@@ -95,7 +99,9 @@ class Give(msgspec.Struct, frozen=True, tag=True):
     move: LeaderMove
 
 
-Message: TypeAlias = Configuration | Stop | Hurry | Serves | Away | PagesAsked | PagesGiven | PageAsked | PageGiven | LoadReported | Give
+Message: TypeAlias = (
+    Configuration | Stop | Hurry | Serves | Away | PagesAsked | PagesGiven | PageAsked | PageGiven | LoadReported | Give
+)
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final[msgspec.msgpack.Decoder[Message]] = msgspec.msgpack.Decoder(Message)

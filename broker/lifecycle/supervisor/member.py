@@ -65,7 +65,10 @@ class Member:
         log: Any,
         listener: MemberListener,
     ) -> None:
-        """`command` starts the process; the numbers of its sockets are appended. `store` is what it is served, if anything is."""
+        """`command` starts the process; the numbers of its sockets are appended.
+
+        `store` is what it is served, if anything is.
+        """
         self._listener = listener
         self._pages: dict[int, asyncio.Future[bytes]] = {}
         self._questions = 0
@@ -87,8 +90,9 @@ class Member:
         return None if self._process is None else self._process.pid
 
     async def live(self) -> int:
-        """Run it until its process ends. Returns the exit code, minus the number of a signal. Errors: OSError where none can be started.
+        """Run it until its process ends.
 
+        Returns the exit code, minus the number of a signal. Errors: OSError where none can be started.
         What it holds in the store that is served ends with it, at once.
         """
         served: list[ServedConnection] = []

@@ -1,4 +1,7 @@
-"""When a process that ended is started again: at once after a steady life, later and later where it doesn't stay up. Values only."""
+"""When a process that ended is started again: at once after a steady life, later and later where it doesn't stay up.
+
+Values only.
+"""
 
 from __future__ import annotations
 

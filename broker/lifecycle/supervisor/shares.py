@@ -1,7 +1,8 @@
 """What each of several brokers of one machine has of one configuration: its id, its ports, its folders.
 
-The first broker has the log directories as they are configured, so a directory of one broker is that of the first of several, and the
-other way round. The others have a folder in each, `lowtide-processes/<id>`. Ports are those of the first broker, and the next ones.
+The first broker has the log directories as they are configured, so a directory of one broker is that of the first of
+several, and the other way round. The others have a folder in each, `lowtide-processes/<id>`. Ports are those of the
+first broker, and the next ones.
 
 Pure, apart from `check_others`, which lists directories.
 """
@@ -43,8 +44,9 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shares(config: BrokerConfig, count: int, *, host_name: str, is_alone: bool) -> list[Share]:
-    """What `count` brokers have of `config`, the first of them its HTTP listeners. `is_alone`: no other machine has part in the cluster.
+    """What `count` brokers have of `config`, the first of them its HTTP listeners.
 
+    `is_alone`: no other machine has part in the cluster.
     Without `broker.rack` the rack is `host_name`: the machine fails as one. Errors: ConfigError, one sentence.
     """
     _check_ports(config, count)
@@ -60,11 +62,7 @@ def shares(config: BrokerConfig, count: int, *, host_name: str, is_alone: bool) 
 def _share(config: BrokerConfig, common: Mapping[str, Given], index: int, host_name: str) -> Share:
     node_id = config.node_id + index
     directories = log_directories(config, index)
-    own = {
-        "node.id": str(node_id),
-        "log.dirs": ",".join(directories),
-        "listeners": _moved(config.listeners, index),
-    }
+    own = {"node.id": str(node_id), "log.dirs": ",".join(directories), "listeners": _moved(config.listeners, index)}
     if "advertised.listeners" in config.given:
         own["advertised.listeners"] = _moved(config.advertised_listeners, index)
     if index:
@@ -97,7 +95,9 @@ def _check_ports(config: BrokerConfig, count: int) -> None:
                 continue
             name = f"the listener {listener.name} of broker {config.node_id + index}"
             if port > _PORT_MAX:
-                raise ConfigError(f"{SOURCE} {count} is not possible: {name} would have port {port}, the last one is {_PORT_MAX}.")
+                raise ConfigError(
+                    f"{SOURCE} {count} is not possible: {name} would have port {port}, the last one is {_PORT_MAX}."
+                )
             if port in taken:
                 raise ConfigError(
                     f"{SOURCE} {count} is not possible: {name} would have port {port}, as {taken[port]}; "
@@ -114,14 +114,20 @@ def check_others(filesystem: FileSystem, config: BrokerConfig, count: int) -> No
     for directory in config.log_dirs:
         for name in _names(filesystem, f"{directory}/{PROCESSES_FOLDER}"):
             if name.isdecimal() and not first < int(name) <= last:
-                partitions = [each for each in _names(filesystem, f"{directory}/{PROCESSES_FOLDER}/{name}") if parse_folder_name(each)]
+                partitions = [
+                    each
+                    for each in _names(filesystem, f"{directory}/{PROCESSES_FOLDER}/{name}")
+                    if parse_folder_name(each)
+                ]
                 if partitions:
                     held.setdefault(int(name), []).extend(partitions)
     if held:
         broker, partitions = max(held.items())
         named = ", ".join(partitions[:_NAMED_MAX]) + (", …" if len(partitions) > _NAMED_MAX else "")
         started = f"brokers {first} to {last} are" if count > 1 else f"only broker {last} is"
-        others = "" if len(held) == 1 else f", as brokers {', '.join(str(each) for each in sorted(held)[:-1])} have others"
+        others = (
+            "" if len(held) == 1 else f", as brokers {', '.join(str(each) for each in sorted(held)[:-1])} have others"
+        )
         raise RefusedDirectoryError(
             f"{config.log_dirs[0]}/{PROCESSES_FOLDER}",
             f"broker {broker} has {len(partitions)} partition(s) here ({named}){others}, and {started} to be started; start with "

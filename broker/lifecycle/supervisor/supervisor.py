@@ -125,7 +125,11 @@ class Supervisor:
     async def _give_pages(self, member: Member, asked: PagesAsked) -> None:
         others = [each for each in self._members if each is not member]
         pages = await asyncio.gather(*(each.page(asked.form) for each in others))
-        member.send(PagesGiven(asked.number, tuple((each.node_id, page) for each, page in zip(others, pages, strict=True) if page)))
+        member.send(
+            PagesGiven(
+                asked.number, tuple((each.node_id, page) for each, page in zip(others, pages, strict=True) if page)
+            )
+        )
 
     def on_load(self, load: BrokerLoad) -> None:
         """A broker says how busy it is: it may be the one that makes clear what should move."""
@@ -196,7 +200,9 @@ class Supervisor:
     def _say_how_it_ended(self, member: Member, code: int, delay_ms: int) -> None:
         ended = f"signal {-code}" if code < 0 else f"exit code {code}"
         if member.restarts.in_a_row <= TOLD_MAX:
-            self._log.error("a broker ended and is started again", broker=member.node_id, ended=ended, delay_ms=delay_ms)
+            self._log.error(
+                "a broker ended and is started again", broker=member.node_id, ended=ended, delay_ms=delay_ms
+            )
         elif member.restarts.in_a_row == TOLD_MAX + 1:
             self._log.critical(
                 "a broker does not stay up; the others continue, and it is started again and again without further lines like this",
@@ -219,11 +225,19 @@ class Supervisor:
             self._stopping.set()
 
     def _on_task_failed(self, name: str, error: BaseException) -> None:
-        self._fail("a task of the supervisor failed, all brokers are stopped", 1, task=name, error=f"{type(error).__name__}: {error}")
+        self._fail(
+            "a task of the supervisor failed, all brokers are stopped",
+            1,
+            task=name,
+            error=f"{type(error).__name__}: {error}",
+        )
 
 
 async def supervise(plan: Plan, log: Any, version: str) -> int:
-    """Run the brokers of a plan until SIGTERM or SIGINT. Returns the exit code. Errors: StorageError, MetadataStoreError, OSError."""
+    """Run the brokers of a plan until SIGTERM or SIGINT.
+
+    Returns the exit code. Errors: StorageError, MetadataStoreError, OSError.
+    """
     clock, filesystem = SystemClock(), OsFileSystem()
     directory = plan.config.log_dirs[0]
     if plan.etcd is None:
@@ -250,7 +264,11 @@ async def supervise(plan: Plan, log: Any, version: str) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, supervisor.on_signal)
         log.info(
-            "starting", version=version, processes=len(members), brokers=[member.node_id for member in members], metadata=place or "etcd"
+            "starting",
+            version=version,
+            processes=len(members),
+            brokers=[member.node_id for member in members],
+            metadata=place or "etcd",
         )
         return await supervisor.run(first_alone=store is not None and await store.revision() == 0)
     finally:
@@ -266,20 +284,30 @@ def _check_not_in_use(filesystem: FileSystem, directory: str) -> None:
     except AlreadyLockedError as error:
         raise StorageError(directory, "another broker uses this log directory") from error
     except OSError as error:
-        raise StorageError(directory, f"the log directory cannot be created or written: {error.strerror or error}") from error
+        raise StorageError(
+            directory, f"the log directory cannot be created or written: {error.strerror or error}"
+        ) from error
 
 
 async def _until_earlier_ended(directories: Sequence[str], filesystem: FileSystem, clock: Clock, log: Any) -> None:
-    """Return when no broker uses the directories: those of a supervisor that was killed stop by themselves. Errors: StorageError."""
+    """Return when no broker uses the directories: those of a supervisor that was killed stop by themselves.
+
+    Errors: StorageError.
+    """
     give_up_ms = clock.monotonic_ms() + EARLIER_LIMIT_MS
     said = False
     for directory in directories:
         while _is_in_use(filesystem, directory):
             if not said:
                 said = True
-                log.warning("a broker that was started earlier still uses a log directory, and is waited for", directory=directory)
+                log.warning(
+                    "a broker that was started earlier still uses a log directory, and is waited for",
+                    directory=directory,
+                )
             if clock.monotonic_ms() >= give_up_ms:
-                raise StorageError(directory, f"another broker uses this log directory, and has not ended within {EARLIER_LIMIT_MS} ms")
+                raise StorageError(
+                    directory, f"another broker uses this log directory, and has not ended within {EARLIER_LIMIT_MS} ms"
+                )
             await asyncio.sleep(_LOOK_MS / 1000)
 
 

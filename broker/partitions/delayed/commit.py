@@ -44,7 +44,12 @@ class CommitWait(DelayedRequest):
     __slots__ = ("_callback", "_deadline_ms", "_led_since", "_offset", "_partition", "_queue", "_replicas")
 
     def __init__(
-        self, replicas: CommittingReplicas, partition: Partition, offset: Offset, callback: Callable[[ErrorCode], None], deadline_ms: int
+        self,
+        replicas: CommittingReplicas,
+        partition: Partition,
+        offset: Offset,
+        callback: Callable[[ErrorCode], None],
+        deadline_ms: int,
     ) -> None:
         """`offset` is an exclusive end."""
         super().__init__()

@@ -41,12 +41,23 @@ class PlannedFetches:
         self._replicas = replicas
 
     def of_consumer(
-        self, reader: FetchReader, plan: FetchPlan, targets: list[FetchTarget], rules: FetchRules, now_ms: int, answer: Respond = respond
+        self,
+        reader: FetchReader,
+        plan: FetchPlan,
+        targets: list[FetchTarget],
+        rules: FetchRules,
+        now_ms: int,
+        answer: Respond = respond,
     ) -> Any:
-        """Read `targets`, which are those of the plan that have to be visited. Returns the answer, or the promise of one."""
+        """Read `targets`, which are those of the plan that have to be visited.
+
+        Returns the answer, or the promise of one.
+        """
         replicas = self._replicas
         if len(targets) > PARTITIONS_AT_ONCE:
-            return DelayedFetch(reader, replicas, plan, targets, rules, now_ms + rules.maximum_wait_ms).start_in_slices()
+            return DelayedFetch(
+                reader, replicas, plan, targets, rules, now_ms + rules.maximum_wait_ms
+            ).start_in_slices()
         outcome = reader.read(targets, rules)
         if not may_wait(plan, outcome, rules):
             return answer(plan, outcome, rules, reader)
@@ -54,7 +65,13 @@ class PlannedFetches:
         return delayed.pending if delayed.park() else answer(plan, outcome, rules, reader)
 
     def of_follower(
-        self, reader: FetchReader, plan: FetchPlan, targets: list[FetchTarget], rules: FetchRules, now_ms: int, answer: Respond = respond
+        self,
+        reader: FetchReader,
+        plan: FetchPlan,
+        targets: list[FetchTarget],
+        rules: FetchRules,
+        now_ms: int,
+        answer: Respond = respond,
     ) -> Any:
         """The same for a follower, whose positions are noted."""
         replicas, session = self._replicas, plan.session
@@ -69,31 +86,41 @@ class PlannedFetches:
             session.times.last_ms = now_ms
         if not may_wait(plan, outcome, rules):
             return answer(plan, outcome, rules, reader)
-        lacks_some = replicas.led.lacks_some(rules.replica_id, lambda: outcome.noted if session is None else session.followed_count, now_ms)
+        lacks_some = replicas.led.lacks_some(
+            rules.replica_id, lambda: outcome.noted if session is None else session.followed_count, now_ms
+        )
         wait_ms = min(rules.maximum_wait_ms, SHORT_WAIT_MS) if lacks_some else rules.maximum_wait_ms
         delayed = DelayedFetch(reader, replicas, plan, targets, rules, now_ms + wait_ms, answer)
         return delayed.pending if delayed.park() else answer(plan, outcome, rules, reader)
 
 
-def _settle_follower(replicas: ReplicaManager, plan: FetchPlan, rules: FetchRules, now_ms: int, outcome: FetchOutcome) -> int:
-    """Note a follower's fetch of many partitions, also for those that its next doesn't name. Returns until when it may wait."""
+def _settle_follower(
+    replicas: ReplicaManager, plan: FetchPlan, rules: FetchRules, now_ms: int, outcome: FetchOutcome
+) -> int:
+    """Note a follower's fetch of many partitions, also for those that its next doesn't name.
+
+    Returns until when it may wait.
+    """
     if plan.session is not None and replicas.may_be_registered(rules.replica_id, rules.broker_epoch):
         plan.session.times.last_ms = max(now_ms, plan.session.times.last_ms)
     session = plan.session
-    lacks_some = replicas.led.lacks_some(rules.replica_id, lambda: outcome.noted if session is None else session.followed_count, now_ms)
+    lacks_some = replicas.led.lacks_some(
+        rules.replica_id, lambda: outcome.noted if session is None else session.followed_count, now_ms
+    )
     return now_ms + (min(rules.maximum_wait_ms, SHORT_WAIT_MS) if lacks_some else rules.maximum_wait_ms)
 
 
 class DelayedFetch(DelayedRequest):
     """A fetch that waits for `minimum_bytes` or its deadline.
 
-    Cases, after Kafka's: A, B leadership or replica gone; C partition unknown; D directory offline; E leader epoch fenced (the key is
-    released, and the read finds the error); F the offset lies in an older segment than the end, and G enough bytes: the key is advanced,
-    and the bytes are counted. A log start that rises ends the wait of a follower (rule DR5), not of a consumer.
+    Cases, after Kafka's: A, B leadership or replica gone; C partition unknown; D directory offline; E leader epoch
+    fenced (the key is released, and the read finds the error); F the offset lies in an older segment than the end, and
+    G enough bytes: the key is advanced, and the bytes are counted. A log start that rises ends the wait of a follower
+    (rule DR5), not of a consumer.
 
-    A fetch of a session waits for changes that the session sees; any other one watches each of its partitions. One of very many partitions
-    is read in slices, and sees changes from its beginning on: without a session it is a `RowsPlan`, and a consumer's has a session of its
-    own, which ends with the fetch.
+    A fetch of a session waits for changes that the session sees; any other one watches each of its partitions. One of
+    very many partitions is read in slices, and sees changes from its beginning on: without a session it is a
+    `RowsPlan`, and a consumer's has a session of its own, which ends with the fetch.
     """
 
     __slots__ = (
@@ -156,10 +183,13 @@ class DelayedFetch(DelayedRequest):
             self._replicas.led.parked.add(self._rules.replica_id, self)
         return True
 
-    def start_in_slices(self, settle: Callable[[FetchOutcome], int] | None = None, *, notes: bool = False) -> Pending[Any]:
+    def start_in_slices(
+        self, settle: Callable[[FetchOutcome], int] | None = None, *, notes: bool = False
+    ) -> Pending[Any]:
         """Read in slices, then answer, or wait. Where too much is held already: answer what there is.
 
-        What it waits for is reported through a session, which a consumer gets for this; a follower without one waits for nothing.
+        What it waits for is reported through a session, which a consumer gets for this; a follower without one waits
+        for nothing.
         `settle` gets what was read, once, and gives the deadline; `notes` as for `FetchReader.read`.
         """
         rows, rules = self._rows, self._rules
@@ -204,7 +234,10 @@ class DelayedFetch(DelayedRequest):
         return None
 
     def _wait_on(self, again_ms: int) -> bool:
-        """Wait, after all was looked at in slices, and look again for what came meanwhile, if anything did. False where that can't be."""
+        """Wait, after all was looked at in slices, and look again for what came meanwhile, if anything did.
+
+        False where that can't be.
+        """
         has_news, self._has_news = self._has_news, False
         if not self._queue.watch(self):
             return False
@@ -278,7 +311,9 @@ class DelayedFetch(DelayedRequest):
     def on_complete(self) -> None:
         """Read and answer with what there is."""
         targets = self._to_visit() if self._session is self._plan.session else self._targets
-        if self._rows is not None or (len(targets) > PARTITIONS_AT_ONCE and (self._held or self._replicas.slices.take(len(targets)))):
+        if self._rows is not None or (
+            len(targets) > PARTITIONS_AT_ONCE and (self._held or self._replicas.slices.take(len(targets)))
+        ):
             self._held = self._held or len(targets)
             self._run(self._answer_steps(targets))
             return

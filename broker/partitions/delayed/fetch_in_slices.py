@@ -14,7 +14,12 @@ from lowtide.protocol.messages.fetch import FetchResponse
 
 
 def read_steps(
-    reader: FetchReader, targets: Sequence[FetchTarget], rules: FetchRules, outcome: FetchOutcome, *, notes: bool = False
+    reader: FetchReader,
+    targets: Sequence[FetchTarget],
+    rules: FetchRules,
+    outcome: FetchOutcome,
+    *,
+    notes: bool = False,
 ) -> Iterator[None]:
     """As `FetchReader.read`, into `outcome`."""
     for start in range(0, len(targets), PARTITIONS_OF_A_STEP):
@@ -22,7 +27,9 @@ def read_steps(
         yield
 
 
-def enough_in_steps(reader: FetchReader, targets: Sequence[FetchTarget], rules: FetchRules) -> Generator[None, None, bool]:
+def enough_in_steps(
+    reader: FetchReader, targets: Sequence[FetchTarget], rules: FetchRules
+) -> Generator[None, None, bool]:
     """Whether there is enough to answer, or an error."""
     total = 0
     for start in range(0, len(targets), PARTITIONS_OF_A_STEP):

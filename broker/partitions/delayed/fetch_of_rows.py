@@ -1,7 +1,8 @@
-"""A Fetch of very many partitions without a session. The request stays bytes: it is decoded some rows at a time, whenever it is worked on.
+"""A Fetch of very many partitions without a session.
 
-Objects are kept only of partitions that are here, for as long as one of them may end its wait. The answer is bytes as soon as a row is
-read. Of a partition named twice the last row counts, as in Kafka; one that isn't here is answered as often as it is named.
+The request stays bytes: it is decoded some rows at a time, whenever it is worked on. Objects are kept only of
+partitions that are here, for as long as one of them may end its wait. The answer is bytes as soon as a row is read. Of
+a partition named twice the last row counts, as in Kafka; one that isn't here is answered as often as it is named.
 """
 
 from __future__ import annotations
@@ -80,7 +81,9 @@ def targets_in_steps(rows: CutRequest) -> Generator[dict[TargetKey, FetchTarget]
     yield targets
 
 
-def failed_rows_in_steps(rows: CutRequest, error: ErrorCode, errors: Counter[tuple[str, int]]) -> Generator[None, None, JoinedAnswer]:
+def failed_rows_in_steps(
+    rows: CutRequest, error: ErrorCode, errors: Counter[tuple[str, int]]
+) -> Generator[None, None, JoinedAnswer]:
     """The answer with the same error in each partition, counted in `errors`."""
     joined = rows.joined()
     yield from joined.add(FetchResponse(responses=[]))

@@ -1,12 +1,13 @@
 """Reading partitions for a Fetch: of a consumer at the leader or at a follower, and of a follower at the leader.
 
-A follower that is throttled is answered as ever, but for records (KIP-73): it asks for no bytes, or we have none to spend on it.
+A follower that is throttled is answered as ever, but for records (KIP-73): it asks for no bytes, or we have none to
+spend on it.
 
 Within one answer the offsets of a partition are from one moment (KAFKA-7104): nothing can come between.
 
-A follower's fetch is noted before it is read, when leader epoch, registration and range are known to be right and its log doesn't diverge:
-so it learns the high watermark that follows from it. A consumer is answered by a follower only by rule DR7; below that follower's log
-start the answer says where that is, so that it need not ask another broker.
+A follower's fetch is noted before it is read, when leader epoch, registration and range are known to be right and its
+log doesn't diverge: so it learns the high watermark that follows from it. A consumer is answered by a follower only by
+rule DR7; below that follower's log start the answer says where that is, so that it need not ask another broker.
 """
 
 from __future__ import annotations
@@ -86,7 +87,12 @@ class FetchReader:
         self._monotonic_ms = monotonic_ms
 
     def read(
-        self, targets: Iterable[FetchTarget], rules: FetchRules, *, notes: bool = False, begun: FetchOutcome | None = None
+        self,
+        targets: Iterable[FetchTarget],
+        rules: FetchRules,
+        *,
+        notes: bool = False,
+        begun: FetchOutcome | None = None,
     ) -> FetchOutcome:
         """Read in the order of `targets` until `maximum_bytes` are found; the first batch is whole, whatever the limits.
 
@@ -115,7 +121,11 @@ class FetchReader:
                 self._replicas.on_read_failed(partition, error)
                 traffic.failed_fetch_requests += 1
                 answer = _failed(target.partition, ErrorCode.KAFKA_STORAGE_ERROR, aborted=None)
-            if answer.error_code != ErrorCode.NONE or answer.diverging_epoch is not None or answer.preferred_read_replica >= 0:
+            if (
+                answer.error_code != ErrorCode.NONE
+                or answer.diverging_epoch is not None
+                or answer.preferred_read_replica >= 0
+            ):
                 outcome.ends_wait = True
                 if answer.error_code != ErrorCode.NONE:
                     self._replicas.traffic.errors["Fetch", answer.error_code] += 1
@@ -131,7 +141,11 @@ class FetchReader:
         topic = target.topic
         if rules.api_version >= TOPIC_IDS_SINCE:
             image = self._replicas.image
-            name = image.topic_names.get(target.topic_id) if image is not None and target.topic_id != ZERO_TOPIC_ID else None
+            name = (
+                image.topic_names.get(target.topic_id)
+                if image is not None and target.topic_id != ZERO_TOPIC_ID
+                else None
+            )
             if name is None:
                 return ErrorCode.UNKNOWN_TOPIC_ID
             topic = target.topic = name
@@ -146,10 +160,21 @@ class FetchReader:
         if error != ErrorCode.NOT_LEADER_OR_FOLLOWER or rules.is_follower or rules.api_version < _FOLLOWER_READS_SINCE:
             return error
         limit_ms = int(partition.lag_time_max_ms * TRUST_PART)
-        return ErrorCode.NONE if partition.may_serve_as_follower(self._own_epoch(), self._monotonic_ms(), limit_ms) else error
+        return (
+            ErrorCode.NONE
+            if partition.may_serve_as_follower(self._own_epoch(), self._monotonic_ms(), limit_ms)
+            else error
+        )
 
     def _read_partition(
-        self, partition: Partition, target: FetchTarget, rules: FetchRules, left: int, outcome: FetchOutcome, *, notes: bool
+        self,
+        partition: Partition,
+        target: FetchTarget,
+        rules: FetchRules,
+        left: int,
+        outcome: FetchOutcome,
+        *,
+        notes: bool,
     ) -> PartitionData:
         target.at_end = False
         error = self._check(partition, target, rules)
@@ -219,16 +244,20 @@ class FetchReader:
             if replica != NO_REPLICA:
                 answer.preferred_read_replica = replica
                 return answer
-        end_offset = log.log_end_offset if rules.is_follower else last_stable if rules.read_committed else high_watermark
+        end_offset = (
+            log.log_end_offset if rules.is_follower else last_stable if rules.read_committed else high_watermark
+        )
         target.at_end = offset >= end_offset
         if rules.is_follower and not self._may_send(partition, target, rules):
             return answer
-        # Clients of librdkafka take several answers in a row without a record for batches that are too large, and give up. A follower
-        # needs the empty ones too.
+        # Clients of librdkafka take several answers in a row without a record for batches that are too large, and give
+        # up. A follower needs the empty ones too.
         maximum_bytes = min(target.maximum_bytes, left)
         seeks = not rules.is_follower
         try:
-            read = log.read(offset, maximum_bytes, end_offset=end_offset, minimum_one_batch=minimum_one_batch, seeks_records=seeks)
+            read = log.read(
+                offset, maximum_bytes, end_offset=end_offset, minimum_one_batch=minimum_one_batch, seeks_records=seeks
+            )
         except StorageError as error:
             if minimum_one_batch or error.kind is not FailureKind.NO_RESOURCE:
                 raise
@@ -241,7 +270,8 @@ class FetchReader:
             if rules.read_committed and not rules.is_follower:
                 aborted = log.aborted_transactions(read.slice, offset, end_offset)
                 answer.aborted_transactions = [
-                    AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset) for entry in aborted
+                    AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
+                    for entry in aborted
                 ]
         return answer
 
@@ -272,7 +302,9 @@ class FetchReader:
             None if target.session is None else target.session.times,
         )
 
-    def _tell_leader(self, answer: PartitionData, target: FetchTarget, rules: FetchRules, partition: Partition | None = None) -> None:
+    def _tell_leader(
+        self, answer: PartitionData, target: FetchTarget, rules: FetchRules, partition: Partition | None = None
+    ) -> None:
         """Say who leads, to who asked the wrong broker or with an old leader epoch (KIP-951)."""
         if rules.api_version < _NODE_ENDPOINTS_SINCE:
             return
@@ -303,9 +335,17 @@ class FetchReader:
                 return None
             if rules.is_follower and _has_log_start_to_tell(target, partition):
                 return None
-            end_offset = log.log_end_offset if rules.is_follower else log.last_stable_offset if rules.read_committed else log.high_watermark
+            end_offset = (
+                log.log_end_offset
+                if rules.is_follower
+                else log.last_stable_offset
+                if rules.read_committed
+                else log.high_watermark
+            )
             if target.fetch_offset < end_offset and (not rules.is_follower or self._may_send(partition, target, rules)):
-                total += log.bytes_between(max(target.fetch_offset, log.log_start_offset), end_offset, target.maximum_bytes)
+                total += log.bytes_between(
+                    max(target.fetch_offset, log.log_start_offset), end_offset, target.maximum_bytes
+                )
                 if total >= rules.minimum_bytes:
                     return total
         return total if found <= 0 else None
@@ -315,7 +355,10 @@ class FetchReader:
         partition = self.find(target, rules)
         if isinstance(partition, ErrorCode):
             return None
-        return partition.topic_partition, partition.log.log_end_offset if rules.is_follower else partition.log.high_watermark
+        return (
+            partition.topic_partition,
+            partition.log.log_end_offset if rules.is_follower else partition.log.high_watermark,
+        )
 
     def endpoints(self) -> list[NodeEndpoint]:
         """Where the brokers listen."""
@@ -376,14 +419,20 @@ def response_of(sent: Answers, plan: FetchPlan, rules: FetchRules, reader: Fetch
         topic.partitions.append(answer)
     endpoints = [endpoint for endpoint in reader.endpoints() if endpoint.node_id in leaders] if leaders else []
     return FetchResponse(
-        throttle_time_ms=0, error_code=ErrorCode.NONE, session_id=plan.session_id, responses=responses, node_endpoints=endpoints
+        throttle_time_ms=0,
+        error_code=ErrorCode.NONE,
+        session_id=plan.session_id,
+        responses=responses,
+        node_endpoints=endpoints,
     )
 
 
 def _has_log_start_to_tell(target: FetchTarget, partition: Partition) -> bool:
     """Whether our log start is above what this follower was sent last, and has not reported by itself (rule DR5)."""
     follower = target.follower
-    return follower is not None and partition.log.log_start_offset > max(follower.told_log_start, follower.log_start_offset)
+    return follower is not None and partition.log.log_start_offset > max(
+        follower.told_log_start, follower.log_start_offset
+    )
 
 
 def _failed(partition: int, error: int, *, aborted: list[Any] | None) -> PartitionData:

@@ -7,14 +7,22 @@ from collections.abc import Iterable
 from typing import Final
 
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.fetch import FetchableTopicResponse, FetchPartition, FetchRequest, FetchResponse, PartitionData
+from lowtide.protocol.messages.fetch import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
 
 SESSIONS_SINCE: Final = 7
 """The version with sessions, and with an error of the whole request."""
 
 
 def _failed(rows: Iterable[FetchPartition], error: ErrorCode) -> list[PartitionData]:
-    return [PartitionData(partition_index=row.partition, error_code=error, high_watermark=-1, records=b"") for row in rows]
+    return [
+        PartitionData(partition_index=row.partition, error_code=error, high_watermark=-1, records=b"") for row in rows
+    ]
 
 
 def refuse(request: FetchRequest, version: int, error: ErrorCode, errors: Counter[tuple[str, int]]) -> FetchResponse:

@@ -1,8 +1,8 @@
 """Produce that waits: for the disk, where `flush.messages` says so, and with acks=all for the in-sync replicas.
 
-A flush that was due with the append (Kafka syncs in the append itself) is waited for here, without holding the loop; a failed one takes
-the directory offline, which answers KAFKA_STORAGE_ERROR. What must be committed waits for the high watermark, within the leadership that
-appended it: another one may have taken it back. The two waits follow one another.
+A flush that was due with the append (Kafka syncs in the append itself) is waited for here, without holding the loop; a
+failed one takes the directory offline, which answers KAFKA_STORAGE_ERROR. What must be committed waits for the high
+watermark, within the leadership that appended it: another one may have taken it back. The two waits follow one another.
 """
 
 from __future__ import annotations
@@ -37,7 +37,12 @@ class DelayedProduce(DelayedRequest):
     __slots__ = ("_deadline_ms", "_flushing", "_replicas", "_response", "_waits", "on_misdirected", "pending")
 
     def __init__(
-        self, replicas: ReplicaManager, clock: Clock, response: ProduceResponse, waits: list[ProduceWait], timeout_ms: int
+        self,
+        replicas: ReplicaManager,
+        clock: Clock,
+        response: ProduceResponse,
+        waits: list[ProduceWait],
+        timeout_ms: int,
     ) -> None:
         """`timeout_ms` is the request's, which begins now."""
         super().__init__()
@@ -45,7 +50,9 @@ class DelayedProduce(DelayedRequest):
         self._response = response
         self._waits = waits
         self._flushing = any(wait.flushes for wait in waits)
-        self._deadline_ms = commit_deadline_ms(clock, timeout_ms) if self._flushing else clock.monotonic_ms() + max(timeout_ms, 0)
+        self._deadline_ms = (
+            commit_deadline_ms(clock, timeout_ms) if self._flushing else clock.monotonic_ms() + max(timeout_ms, 0)
+        )
         self.on_misdirected: Callable[[ProduceResponse], None] | None = None
         """Completes an answer of which a row says NOT_LEADER_OR_FOLLOWER."""
         self.pending: Pending[ProduceResponse] = Pending()
@@ -94,7 +101,11 @@ class DelayedProduce(DelayedRequest):
 
     def thresholds(self) -> Iterable[tuple[TopicPartition, int]]:
         """The recovery points, or high watermarks, to reach."""
-        return [(wait.partition.topic_partition, wait.end_offset) for wait in self._waits if wait.flushes or not self._flushing]
+        return [
+            (wait.partition.topic_partition, wait.end_offset)
+            for wait in self._waits
+            if wait.flushes or not self._flushing
+        ]
 
     @property
     def _queue(self) -> DelayedQueue:
@@ -121,7 +132,9 @@ class DelayedProduce(DelayedRequest):
             wait.flushes = False
             if not wait.commits and (self._replicas.is_fenced is None or not self._replicas.is_fenced()):
                 return True
-        if found is not partition or (wait.commits and not (partition.is_leader and partition.led_since == wait.led_since)):
+        if found is not partition or (
+            wait.commits and not (partition.is_leader and partition.led_since == wait.led_since)
+        ):
             _fail(wait.answer, found if isinstance(found, ErrorCode) else ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return True
         if wait.commits and partition.log.high_watermark >= wait.end_offset:

@@ -1,11 +1,12 @@
 """The quick path of Fetch: few partitions, which all are led here, at offsets that are there.
 
-That is what a consumer asks for again and again, without a session or in one. The compiled module reads the request and writes the answer;
-what is decided is decided here, in the order of `FetchReader.read`, which is the definition. Whatever isn't usual is left to it before
-anything is changed: an error, another leader epoch, a diverging log, aborted transactions, a session that begins, ends or grows.
+That is what a consumer asks for again and again, without a session or in one. The compiled module reads the request and
+writes the answer; what is decided is decided here, in the order of `FetchReader.read`, which is the definition.
+Whatever isn't usual is left to it before anything is changed: an error, another leader epoch, a diverging log, aborted
+transactions, a session that begins, ends or grows.
 
-A consumer is answered from here if there is enough. One that has to wait, and a follower, are read and parked as ever, and only their
-requests and answers are in the quick form.
+A consumer is answered from here if there is enough. One that has to wait, and a follower, are read and parked as ever,
+and only their requests and answers are in the quick form.
 """
 
 from __future__ import annotations
@@ -96,7 +97,9 @@ class SmallFetches:
         return None if asked[11] and self._parts.selects_replicas else self._consume(asked, session, client)
 
     def _consume(self, asked: Asked, session: FetchSession | None, client: Client) -> Any:
-        version, correlation_id, _, _, _, wait_ms, minimum_bytes, maximum_bytes, committed, session_id, _, _, rows = asked
+        version, correlation_id, _, _, _, wait_ms, minimum_bytes, maximum_bytes, committed, session_id, _, _, rows = (
+            asked
+        )
         parts = self._parts
         limit = min(parts.maximum_bytes, maximum_bytes)
         wanted = wanted_of(session, rows)
@@ -104,7 +107,9 @@ class SmallFetches:
         if found is None:
             return None
         reads, size = found
-        if parts.may_read is not None and not all(parts.may_read(client, read[1].topic_partition.topic) for read in reads):
+        if parts.may_read is not None and not all(
+            parts.may_read(client, read[1].topic_partition.topic) for read in reads
+        ):
             return None
         if size > _ANSWER_BYTES_MAX:
             return None
@@ -145,7 +150,9 @@ class SmallFetches:
         answer = SmallAnswer(self._writer, asked[1])
         if session is None:
             targets = [_target(row) for row in asked[12]]
-            return parts.planned.of_consumer(reader, FetchPlan(targets=targets), targets, _rules(asked, limit), now_ms, answer)
+            return parts.planned.of_consumer(
+                reader, FetchPlan(targets=targets), targets, _rules(asked, limit), now_ms, answer
+            )
         plan = self._advance(session, asked, now_ms)
         return parts.planned.of_consumer(reader, plan, list(session.changed), _rules(asked, limit), now_ms, answer)
 
@@ -188,14 +195,28 @@ class SmallAnswer:
         sent = sent_of(plan, outcome, rules, reader)
         rows: list[Row] = []
         for target, answer in sent:
-            if answer.error_code or answer.diverging_epoch is not None or answer.preferred_read_replica >= 0 or answer.aborted_transactions:
+            if (
+                answer.error_code
+                or answer.diverging_epoch is not None
+                or answer.preferred_read_replica >= 0
+                or answer.aborted_transactions
+            ):
                 return response_of(sent, plan, rules, reader)
             topic = target.topic_id if rules.api_version >= TOPIC_IDS_SINCE else target.topic
             records: Any = answer.records
             size = len(records)
-            row = topic, answer.partition_index, answer.high_watermark, answer.last_stable_offset, answer.log_start_offset, size
+            row = (
+                topic,
+                answer.partition_index,
+                answer.high_watermark,
+                answer.last_stable_offset,
+                answer.log_start_offset,
+                size,
+            )
             rows.append((row, records if size else None))
-        written = self._writer.write(rules.api_version, self._correlation_id, plan.session_id, rows, committed=rules.read_committed)
+        written = self._writer.write(
+            rules.api_version, self._correlation_id, plan.session_id, rows, committed=rules.read_committed
+        )
         return response_of(sent, plan, rules, reader) if written is None else written
 
 

@@ -22,7 +22,16 @@ if TYPE_CHECKING:
 class DelayedSmallProduce(DelayedRequest):
     """A Produce request of one batch that waits for followers."""
 
-    __slots__ = ("_answer", "_deadline_ms", "_end_offset", "_led_since", "_partition", "_plainly", "_replicas", "pending")
+    __slots__ = (
+        "_answer",
+        "_deadline_ms",
+        "_end_offset",
+        "_led_since",
+        "_partition",
+        "_plainly",
+        "_replicas",
+        "pending",
+    )
 
     def __init__(
         self,

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, Typ
 
 from lowtide.broker.pending import Pending
 from lowtide.protocol.types import NO_LEADER_EPOCH, Offset
-from lowtide.storage.log.timestamps import DECOMPRESSED_BYTES_MAX, NO_RECORD, LongSearch, SearchOn, TimestampedOffset, find_in_batch
+from lowtide.storage.log.timestamps import (
+    DECOMPRESSED_BYTES_MAX,
+    NO_RECORD,
+    LongSearch,
+    SearchOn,
+    TimestampedOffset,
+    find_in_batch,
+)
 
 if TYPE_CHECKING:
     from lowtide.broker.partitions.batch_lane import BatchLane
@@ -108,10 +115,14 @@ class TimestampSearches(Generic[RowT]):
         if read.slice is None or step.next_offset <= log.log_start_offset:
             return False
         work = partial(_search, read.slice, step)
-        self._lane.begin(DECOMPRESSED_BYTES_MAX).submit(work, partial(self._guarded, self._on_searched, step, read.slice))
+        self._lane.begin(DECOMPRESSED_BYTES_MAX).submit(
+            work, partial(self._guarded, self._on_searched, step, read.slice)
+        )
         return True
 
-    def _on_searched(self, step: LongSearch, read: FileSlice, outcome: TimestampedOffset | BaseException | None) -> None:
+    def _on_searched(
+        self, step: LongSearch, read: FileSlice, outcome: TimestampedOffset | BaseException | None
+    ) -> None:
         if not read.token.valid:
             self._look_up_again(Progress())
         elif isinstance(outcome, Exception):

@@ -1,7 +1,7 @@
 """One Produce request at work: what it has appended, what it must wait for, and what is left to be done more slowly.
 
-Everything about a request is kept here and nowhere else, so however its work is spread over time, nothing of it can be taken for a part of
-another one. The slow paths continue with the same attempt: `produce_slowly`, `produce_in_slices`.
+Everything about a request is kept here and nowhere else, so however its work is spread over time, nothing of it can be
+taken for a part of another one. The slow paths continue with the same attempt: `produce_slowly`, `produce_in_slices`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ from lowtide.broker.network.endpoints import endpoints_for
 from lowtide.broker.partitions.delayed.produce import DelayedProduce, ProduceWait
 from lowtide.broker.partitions.produce.produce_rows import failed, header_of, not_appended, refused_for_now, rejected
 from lowtide.broker.partitions.produce.slow_batches import LARGE_BYTES, KeptBytes, Rest, SlowBatch, is_compressed
-from lowtide.broker.partitions.produce.transaction_question import AskedTransaction, Question, Verifier, needs_no_question, told_to_producer
+from lowtide.broker.partitions.produce.transaction_question import (
+    AskedTransaction,
+    Question,
+    Verifier,
+    needs_no_question,
+    told_to_producer,
+)
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
 from lowtide.protocol.errors import ErrorCode
@@ -66,7 +72,9 @@ _EXPECTED_ERRORS: Final = frozenset(
 NO_ROOM: Final = "too many requests wait to be checked"
 
 
-def count_refused(replicas: ReplicaManager, partition: Partition, row: PartitionProduceResponse) -> PartitionProduceResponse:
+def count_refused(
+    replicas: ReplicaManager, partition: Partition, row: PartitionProduceResponse
+) -> PartitionProduceResponse:
     """Count the row of a batch that was not written. Source: the errors that `ReplicaManager` of Kafka counts."""
     partition.traffic.failed_produce_requests += row.error_code not in _EXPECTED_ERRORS
     replicas.traffic.errors["Produce", row.error_code] += 1
@@ -90,13 +98,19 @@ class CurrentLeaders:
         for topic in response.responses:
             name = topic.name if topic.topic_id == ZERO_TOPIC_ID else image.topic_names.get(topic.topic_id, "")
             for row in topic.partition_responses:
-                leader = self._replicas.leader_elsewhere(name, row.index) if row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER else None
+                leader = (
+                    self._replicas.leader_elsewhere(name, row.index)
+                    if row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+                    else None
+                )
                 if leader is not None:
                     row.current_leader = LeaderIdAndEpoch(leader_id=leader[0], leader_epoch=leader[1])
                     leaders.add(leader[0])
         if leaders:
             response.node_endpoints = [
-                NodeEndpoint(node_id=broker_id, host=endpoint.host, port=endpoint.port, rack=image.brokers[broker_id].rack)
+                NodeEndpoint(
+                    node_id=broker_id, host=endpoint.host, port=endpoint.port, rack=image.brokers[broker_id].rack
+                )
                 for broker_id, endpoint in endpoints_for(image, listener_name).items()
                 if broker_id in leaders
             ]
@@ -163,11 +177,15 @@ class ProduceAttempt(msgspec.Struct):
         name: str | None = topic.name
         if self.version >= TOPIC_IDS_SINCE:
             image = self.replicas.image
-            name = image.topic_names.get(topic.topic_id) if image is not None and topic.topic_id != ZERO_TOPIC_ID else None
+            name = (
+                image.topic_names.get(topic.topic_id) if image is not None and topic.topic_id != ZERO_TOPIC_ID else None
+            )
         if not -1 <= self.acks <= 1:
             results = [failed(row.index, ErrorCode.INVALID_REQUIRED_ACKS) for row in rows]
         elif name is None:
-            results = [self.refuse_for_now(topic.topic_id, row.index, ErrorCode.UNKNOWN_TOPIC_ID, row.records) for row in rows]
+            results = [
+                self.refuse_for_now(topic.topic_id, row.index, ErrorCode.UNKNOWN_TOPIC_ID, row.records) for row in rows
+            ]
         else:
             results = []
             for position, row in enumerate(rows):
@@ -197,13 +215,21 @@ class ProduceAttempt(msgspec.Struct):
         if partition.topic_partition.topic in INTERNAL_TOPICS:
             return self._count(partition, failed(index, ErrorCode.INVALID_TOPIC_EXCEPTION))
         if partition.leadership is not None and self.acks == _ACKS_ALL and not partition.has_enough_in_sync:
-            return self._count(partition, refused_for_now(index, ErrorCode.NOT_ENOUGH_REPLICAS, partition, records, self.now_ms))
+            return self._count(
+                partition, refused_for_now(index, ErrorCode.NOT_ENOUGH_REPLICAS, partition, records, self.now_ms)
+            )
         rules = partition.rules if self.version >= _ZSTD_SINCE else partition.rules_without_zstd
         batch = checked
         if batch is None and (records is None or not LARGE_BYTES < len(records) <= rules.max_message_bytes):
-            batch = self._validate_one_of_many(records, rules) if self.ends_ms else validate_produce(records, rules, self.now_ms)
+            batch = (
+                self._validate_one_of_many(records, rules)
+                if self.ends_ms
+                else validate_produce(records, rules, self.now_ms)
+            )
         if batch is None:
-            return self._put_off(SlowBatch(topic, partition, records, rules.without_haste(), self.now_ms, failed(index, ErrorCode.NONE)))
+            return self._put_off(
+                SlowBatch(topic, partition, records, rules.without_haste(), self.now_ms, failed(index, ErrorCode.NONE))
+            )
         if isinstance(batch, Rejection):
             return self._count(partition, rejected(index, partition, batch))
         if batch.attributes & TRANSACTIONAL_BIT and (batch.producer_id >= 0 or self.request.transactional_id is None):
@@ -240,7 +266,9 @@ class ProduceAttempt(msgspec.Struct):
             if self.misdirected and tells_leader:
                 self.parts.leaders.tell(listener_name, response)
             return response
-        return answer_later(self.parts, response, self.waits, self.request.timeout_ms, listener_name if tells_leader else None)
+        return answer_later(
+            self.parts, response, self.waits, self.request.timeout_ms, listener_name if tells_leader else None
+        )
 
     def _count(self, partition: Partition, row: PartitionProduceResponse) -> PartitionProduceResponse:
         return count_refused(self.replicas, partition, row)
@@ -273,7 +301,10 @@ class ProduceAttempt(msgspec.Struct):
         """The row of a batch whose transaction's coordinator answered with an error."""
         assert batch.question is not None
         adds = batch.question.transaction.adds
-        return failed(batch.placeholder.index, told_to_producer(error, knows_abortable=self.version >= _ABORTABLE_SINCE, adds=adds))
+        return failed(
+            batch.placeholder.index,
+            told_to_producer(error, knows_abortable=self.version >= _ABORTABLE_SINCE, adds=adds),
+        )
 
     def _close_on_error(self, responses: list[TopicProduceResponse]) -> None:
         for response in responses:
@@ -315,7 +346,8 @@ class ProduceAttempt(msgspec.Struct):
         if state.is_fenced(batch.producer_id, batch.producer_epoch):
             return failed(key.partition, ErrorCode.INVALID_PRODUCER_EPOCH)
         if guard is not None:
-            # A marker that came while the coordinator was asked has taken it away: the transaction that it knew is over.
+            # A marker that came while the coordinator was asked has taken it away: the transaction that it knew is
+            # over.
             holds = state.verifications.find(batch.producer_id) is guard
             return None if holds else failed(key.partition, ErrorCode.INVALID_TXN_STATE)
         guard = state.verifications.begin(

@@ -37,7 +37,11 @@ class SlicedProduce:
         if kept.count > kept.limit:
             for left in self._rest:
                 for row in left.rows:
-                    left.results.append(attempt.refuse_for_now(left.topic, row.index, ErrorCode.NOT_ENOUGH_REPLICAS, row.records, NO_ROOM))
+                    left.results.append(
+                        attempt.refuse_for_now(
+                            left.topic, row.index, ErrorCode.NOT_ENOUGH_REPLICAS, row.records, NO_ROOM
+                        )
+                    )
             self._rest = []
         self._kept_bytes = keep(self._rest)
         kept.count += self._kept_bytes

@@ -74,10 +74,13 @@ def header_of(records: Buffer | None) -> BatchHeader | None:
     return None
 
 
-def not_appended(index: int, error: ErrorCode, partition: Partition, records: Buffer | None, now_ms: int) -> PartitionProduceResponse:
+def not_appended(
+    index: int, error: ErrorCode, partition: Partition, records: Buffer | None, now_ms: int
+) -> PartitionProduceResponse:
     """Return the row for a batch that the log has refused, or could not take.
 
-    A batch is refused for now behind one that was: clients take OUT_OF_ORDER_SEQUENCE_NUMBER for their next batch as the end.
+    A batch is refused for now behind one that was: clients take OUT_OF_ORDER_SEQUENCE_NUMBER for their next batch as
+    the end.
     """
     if error == ErrorCode.KAFKA_STORAGE_ERROR:
         return refused_for_now(index, error, partition, records, now_ms)
@@ -90,10 +93,16 @@ def _is_behind_refused(partition: Partition, records: Buffer | None) -> bool:
     return records is not None and partition.log.producer_state.is_behind_refused(read_batch_header(records, 0))
 
 
-def failed(index: int, error: int, *, log_start_offset: int = UNKNOWN_OFFSET, message: str | None = None) -> PartitionProduceResponse:
+def failed(
+    index: int, error: int, *, log_start_offset: int = UNKNOWN_OFFSET, message: str | None = None
+) -> PartitionProduceResponse:
     """Return the row for a batch that was not written."""
     return PartitionProduceResponse(
-        index=index, error_code=error, base_offset=UNKNOWN_OFFSET, log_start_offset=log_start_offset, error_message=message
+        index=index,
+        error_code=error,
+        base_offset=UNKNOWN_OFFSET,
+        log_start_offset=log_start_offset,
+        error_message=message,
     )
 
 

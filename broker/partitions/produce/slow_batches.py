@@ -67,7 +67,11 @@ class SlowBatch(msgspec.Struct):
         assert self.guard is not None
         asked, guard = self.question.transaction, self.guard
         self.guard = self.partition.log.producer_state.verifications.begin(
-            asked.producer_id, asked.producer_epoch, guard.lowest_sequence, adds_itself=guard.adds_itself, now_ms=guard.began_ms
+            asked.producer_id,
+            asked.producer_epoch,
+            guard.lowest_sequence,
+            adds_itself=guard.adds_itself,
+            now_ms=guard.began_ms,
         )
 
     def keep(self, others: list[SlowBatch]) -> int:
@@ -78,7 +82,10 @@ class SlowBatch(msgspec.Struct):
             self.records = bytes(self.records)
             self.kept_bytes += len(self.records)
             return self.kept_bytes
-        shared = next((other.kept_frame for other in others if other.kept_frame is not None and other.kept_frame.frame is frame), None)
+        shared = next(
+            (other.kept_frame for other in others if other.kept_frame is not None and other.kept_frame.frame is frame),
+            None,
+        )
         self.kept_frame = shared or KeptFrame(frame)
         self.kept_frame.users += 1
         return self.kept_bytes + (len(frame) if shared is None else 0)
@@ -107,7 +114,11 @@ class Rest(msgspec.Struct):
 
 def is_compressed(records: Any) -> bool:
     """Whether what a client sent as a batch is marked as compressed."""
-    return records is not None and len(records) > ATTRIBUTES_POSITION + 1 and records[ATTRIBUTES_POSITION + 1] & COMPRESSION_BITS != 0
+    return (
+        records is not None
+        and len(records) > ATTRIBUTES_POSITION + 1
+        and records[ATTRIBUTES_POSITION + 1] & COMPRESSION_BITS != 0
+    )
 
 
 def kept(records: Any) -> tuple[Any, int]:

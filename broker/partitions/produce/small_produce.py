@@ -1,9 +1,10 @@
 """The quick path of Produce: one small batch for one partition.
 
-Most requests of most producers are that. The compiled module reads the request, checks its batch, and writes the answer; what is decided
-is decided here, in the order of `ProduceAttempt.append`, which is the definition. Whatever isn't usual is left to it before anything is
-changed: a partition that isn't led here or online, acks=all with too few in sync, rules that want more than a look at size and times, a
-flush that may be due, a wrong checksum, a transaction that isn't known at once to have the partition.
+Most requests of most producers are that. The compiled module reads the request, checks its batch, and writes the
+answer; what is decided is decided here, in the order of `ProduceAttempt.append`, which is the definition. Whatever
+isn't usual is left to it before anything is changed: a partition that isn't led here or online, acks=all with too few
+in sync, rules that want more than a look at size and times, a flush that may be due, a wrong checksum, a transaction
+that isn't known at once to have the partition.
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ from crc32c import crc32c
 from lowtide.broker.network.routes import GroupPath, QuickPath, RunPath
 from lowtide.broker.partitions.delayed.produce import DelayedProduce, ProduceWait
 from lowtide.broker.partitions.delayed.small_produce import DelayedSmallProduce
-from lowtide.broker.partitions.produce.produce_attempt import ADDS_SINCE, CURRENT_LEADER_SINCE, ProduceParts, count_refused, delayed_produce
+from lowtide.broker.partitions.produce.produce_attempt import (
+    ADDS_SINCE,
+    CURRENT_LEADER_SINCE,
+    ProduceParts,
+    count_refused,
+    delayed_produce,
+)
 from lowtide.broker.partitions.produce.produce_rows import not_appended
 from lowtide.broker.partitions.produce.transaction_question import AskedTransaction, Question, needs_no_question
 from lowtide.protocol import native
@@ -79,10 +86,14 @@ class SmallProduce:
             row = not_appended(index, appended, partition, buffer[start:stop], now_ms)
             return _response(asked, count_refused(replicas, partition, row))
         start_offset = log.log_start_offset
-        answer = self._write(version, correlation_id, topic, index, appended.base_offset, appended.log_append_time_ms, start_offset)
+        answer = self._write(
+            version, correlation_id, topic, index, appended.base_offset, appended.log_append_time_ms, start_offset
+        )
         if acks == 1 or log.high_watermark > appended.last_offset or answer is None:
             return answer
-        plainly = partial(self._wait, asked, partition, partition.led_since, appended, start_offset, client.listener_name)
+        plainly = partial(
+            self._wait, asked, partition, partition.led_since, appended, start_offset, client.listener_name
+        )
         return self._when_committed(partition, appended, answer, timeout_ms, plainly)
 
     def handle_run(self, asked: Run, buffer: memoryview, client: Client) -> tuple[bytes | list[Any], int, int] | None:
@@ -108,7 +119,12 @@ class SmallProduce:
         return self._promises(asked, partition, base_offsets, answers, clients)
 
     def _promises(
-        self, asked: Run | Group, partition: Partition, base_offsets: tuple[Offset, ...], answers: bytes, clients: list[Client]
+        self,
+        asked: Run | Group,
+        partition: Partition,
+        base_offsets: tuple[Offset, ...],
+        answers: bytes,
+        clients: list[Client],
     ) -> list[Any]:
         """The answers to requests whose batches were appended together, when all replicas in sync have them."""
         promised: list[Any] = []
@@ -124,7 +140,12 @@ class SmallProduce:
         return promised
 
     def _when_committed(
-        self, partition: Partition, appended: AppendedBatch, answer: bytes, timeout_ms: int, plainly: Callable[[], DelayedProduce]
+        self,
+        partition: Partition,
+        appended: AppendedBatch,
+        answer: bytes,
+        timeout_ms: int,
+        plainly: Callable[[], DelayedProduce],
     ) -> ProduceResponse | Pending[Any]:
         replicas, deadline_ms = self._replicas, self._monotonic_ms() + max(timeout_ms, 0)
         delayed = DelayedSmallProduce(replicas, partition, appended.last_offset + 1, answer, deadline_ms, plainly)
@@ -133,7 +154,10 @@ class SmallProduce:
     def _append_together(
         self, asked: Run | Group, buffer: memoryview, *, is_run: bool
     ) -> tuple[bytes, tuple[Offset, ...], Partition] | None:
-        """Append the batches of several requests. Returns the answers behind each other, the base offsets, and the partition."""
+        """Append the batches of several requests.
+
+        Returns the answers behind each other, the base offsets, and the partition.
+        """
         version, correlation_ids, acks, _, topic, index, earliest, latest, largest, size, rows, _ = asked
         replicas, image, now_ms = self._replicas, self._replicas.image, self._wall_ms()
         name = topic if isinstance(topic, str) else "" if image is None else image.topic_names.get(topic, "")
@@ -159,15 +183,17 @@ class SmallProduce:
         if base_offsets is None:
             return None
         partition.traffic.produce_requests += len(batches)
-        answers = self._write_run(version, correlation_ids, topic, index, base_offsets, NO_TIMESTAMP, partition.log.log_start_offset)
+        answers = self._write_run(
+            version, correlation_ids, topic, index, base_offsets, NO_TIMESTAMP, partition.log.log_start_offset
+        )
         assert answers is not None, asked
         return answers, base_offsets, partition
 
     def _may_join(self, transactional_id: str, partition: Partition, asked: Asked, now_ms: int) -> bool:
         """Whether the batch may be appended as far as its transaction goes, as `ProduceAttempt` decides it.
 
-        False where that takes longer, or it may not: the same is decided again then. The verification begins here, as there, for what the
-        log has to say of a producer that it doesn't know.
+        False where that takes longer, or it may not: the same is decided again then. The verification begins here, as
+        there, for what the log has to say of a producer that it doesn't know.
         """
         state, verifier, adds = partition.log.producer_state, self._parts.verifier, asked[0] >= ADDS_SINCE
         producer_id, producer_epoch, base_sequence = asked[9][6:9]
@@ -175,7 +201,9 @@ class SmallProduce:
             return True
         if adds or state.is_fenced(producer_id, producer_epoch):
             return False
-        question = Question(AskedTransaction(transactional_id, producer_id, producer_epoch, adds), partition.topic_partition)
+        question = Question(
+            AskedTransaction(transactional_id, producer_id, producer_epoch, adds), partition.topic_partition
+        )
         if verifier.answer_now(question) != ErrorCode.NONE:
             return False
         state.verifications.begin(producer_id, producer_epoch, base_sequence, adds_itself=adds, now_ms=now_ms)

@@ -1,7 +1,7 @@
 """What is asked about a transaction before a batch of it is appended, and what its producer is answered.
 
-The coordinator answers (`coordinator/transactions/transaction_verifier`): so no record gets into a partition that the end of its
-transaction wouldn't reach. Source: KIP-890; Kafka's `AddPartitionsToTxnManager`.
+The coordinator answers (`coordinator/transactions/transaction_verifier`): so no record gets into a partition that the
+end of its transaction wouldn't reach. Source: KIP-890; Kafka's `AddPartitionsToTxnManager`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ Answered: TypeAlias = Callable[[ErrorCode], None]
 
 
 class AskedTransaction(msgspec.Struct, frozen=True):
-    """What questions have in common that go out together. `adds`: partitions are to be added, where else they must have been."""
+    """What questions have in common that go out together.
+
+    `adds`: partitions are to be added, where else they must have been.
+    """
 
     transactional_id: str
     producer_id: ProducerId
@@ -63,7 +66,9 @@ class Verifier(Protocol):
         ...
 
 
-def needs_no_question(state: ProducerStateManager, verifier: Verifier, producer: tuple[ProducerId, ProducerEpoch], *, adds: bool) -> bool:
+def needs_no_question(
+    state: ProducerStateManager, verifier: Verifier, producer: tuple[ProducerId, ProducerEpoch], *, adds: bool
+) -> bool:
     """Whether a batch may be appended as far as its transaction goes: it is open in that log, or nothing is to be asked."""
     return state.is_in_transaction(*producer) or not (adds or verifier.is_wanted)
 

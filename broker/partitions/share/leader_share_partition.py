@@ -59,7 +59,9 @@ class StateKeeper(Protocol):
         """What is stored."""
         ...
 
-    async def write(self, place: SharePlace, leader_epoch: LeaderEpoch, state_epoch: int, write: StateWrite) -> ErrorCode:
+    async def write(
+        self, place: SharePlace, leader_epoch: LeaderEpoch, state_epoch: int, write: StateWrite
+    ) -> ErrorCode:
         """Store what has changed. It may be tried again."""
         ...
 
@@ -95,7 +97,18 @@ class SharePorts(msgspec.Struct, frozen=True, kw_only=True):
 class LeaderSharePartition:
     """One share partition, from its first fetch under a leadership on."""
 
-    __slots__ = ("_answers", "_ports", "_timer", "_timer_ms", "_waiting", "error", "led_since", "partition", "place", "state")
+    __slots__ = (
+        "_answers",
+        "_ports",
+        "_timer",
+        "_timer_ms",
+        "_waiting",
+        "error",
+        "led_since",
+        "partition",
+        "place",
+        "state",
+    )
 
     def __init__(self, place: SharePlace, partition: Partition, ports: SharePorts) -> None:
         """Begin to load it. This broker leads the partition."""
@@ -137,8 +150,8 @@ class LeaderSharePartition:
     def acknowledge(self, member_id: str, ranges: Sequence[AcknowledgedRange], answer: Answer) -> None:
         """Take note of acknowledgements; `answer` gets the outcome once, at once where it is known.
 
-        Errors: INVALID_RECORD_STATE where the group may not ask for more time; those of `SharePartition.acknowledge`; of a share
-        coordinator that can't store them; NOT_LEADER_OR_FOLLOWER.
+        Errors: INVALID_RECORD_STATE where the group may not ask for more time; those of `SharePartition.acknowledge`;
+        of a share coordinator that can't store them; NOT_LEADER_OR_FOLLOWER.
         """
         state = self._in_force()
         if state is None or (not self.rules.renews and any(AcknowledgeType.RENEW in each.types for each in ranges)):
@@ -249,7 +262,9 @@ class LeaderSharePartition:
         try:
             self.state = SharePartition(stored, offset, rules.limits)
         except ValueError as error:
-            self._ports.log.error("the state of a share partition makes no sense", partition=str(self.place), reason=str(error))
+            self._ports.log.error(
+                "the state of a share partition makes no sense", partition=str(self.place), reason=str(error)
+            )
             self.end(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             return
         self.go_on()

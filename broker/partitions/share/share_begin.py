@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from lowtide.replication.partition import Partition
 
 
-async def begin_offset(partition: Partition, reset: OffsetReset, wall_ms: int, slices: RequestSlices, lane: BatchLane, log: Any) -> Offset:
+async def begin_offset(
+    partition: Partition, reset: OffsetReset, wall_ms: int, slices: RequestSlices, lane: BatchLane, log: Any
+) -> Offset:
     """The start offset of a group that begins now. What can't be searched counts as having no record of that age."""
     if reset.is_earliest:
         return partition.log.log_start_offset

@@ -1,7 +1,7 @@
 """A ShareFetch that reads what its member may have, and waits for it.
 
-It waits until `minimum_bytes` can be read in all its partitions together, one of them ends, or its time is up. Partitions tell when there
-may be something: only those are looked at again. Very many are looked at in portions.
+It waits until `minimum_bytes` can be read in all its partitions together, one of them ends, or its time is up.
+Partitions tell when there may be something: only those are looked at again. Very many are looked at in portions.
 
 Guards: records are acquired only for an answer that is given at once.
 
@@ -52,11 +52,20 @@ Found = tuple[LeaderSharePartition, ShareRead | ErrorCode]
 
 
 class ShareFetch(DelayedRequest):
-    """The fetch of one member from partitions that are led here. `pending` gets what was found, partition by partition."""
+    """The fetch of one member from partitions that are led here.
+
+    `pending` gets what was found, partition by partition.
+    """
 
     __slots__ = ("_changed", "_queue", "_ready", "_replicas", "_targets", "_wanted", "pending")
 
-    def __init__(self, targets: Sequence[LeaderSharePartition], wanted: FetchWanted, replicas: ReplicaManager, queue: DelayedQueue) -> None:
+    def __init__(
+        self,
+        targets: Sequence[LeaderSharePartition],
+        wanted: FetchWanted,
+        replicas: ReplicaManager,
+        queue: DelayedQueue,
+    ) -> None:
         """The first of `targets` has its records first."""
         super().__init__()
         self._targets = targets
@@ -69,7 +78,10 @@ class ShareFetch(DelayedRequest):
         self.pending: Pending[list[Found]] = Pending()
 
     def start(self) -> Pending[list[Found]]:
-        """Answer, or begin to wait. One that doesn't want to wait is answered with what there is, as all are at a stop."""
+        """Answer, or begin to wait.
+
+        One that doesn't want to wait is answered with what there is, as all are at a stop.
+        """
         for share in self._targets:
             share.watch(self)
         self.pending.on_abandoned = self._forget

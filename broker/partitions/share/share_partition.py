@@ -1,18 +1,21 @@
 """A partition as one share group consumes it: which records are delivered to which member, and what became of them.
 
-A record is available, then acquired by one member for a time, then acknowledged, available again, or archived. Acknowledgements take
-effect when the share coordinator has stored them: one write is under way at a time, and what comes meanwhile goes out together with the
-next. What happens without an acknowledgement (a lock that times out, a session that ends) takes effect at once, and goes out with the
-next write too.
+A record is available, then acquired by one member for a time, then acknowledged, available again, or archived.
+Acknowledgements take effect when the share coordinator has stored them: one write is under way at a time, and what
+comes meanwhile goes out together with the next. What happens without an acknowledgement (a lock that times out, a
+session that ends) takes effect at once, and goes out with the next write too.
 
-Every delivery counts, whichever way it ends: released, timed out, or its member gone. A record that has failed half as often as it may is
-delivered with fewer others, and for the last time alone. So one that no member can process is given up alone.
+Every delivery counts, whichever way it ends: released, timed out, or its member gone. A record that has failed half as
+often as it may is delivered with fewer others, and for the last time alone. So one that no member can process is given
+up alone.
 
-Guards: no record is acquired by two members at once, none is delivered more often than the limit allows, and the start offset never falls.
+Guards: no record is acquired by two members at once, none is delivered more often than the limit allows, and the start
+offset never falls.
 
 Pure: time is passed in, and the caller carries the writes.
 
-Sources: KIP-932, KIP-1206, KIP-1222, KIP-1226; Kafka's `SharePartition` (KAFKA-17541 and KAFKA-19972 for what the KIP doesn't say).
+Sources: KIP-932, KIP-1206, KIP-1222, KIP-1226; Kafka's `SharePartition` (KAFKA-17541 and KAFKA-19972 for what the KIP
+doesn't say).
 """
 
 from __future__ import annotations
@@ -159,7 +162,9 @@ class SharePartition:
         A delivery of such records has half of those that failed equally often and lie in a row, or one alone if it is their last.
         """
         runs = [run for run in self._runs.around(offset, self._runs.end_offset) if run.can_be_acquired]
-        apart = next((index for index, run in enumerate(runs) if run.delivery_count >= self.limits.isolation_count), None)
+        apart = next(
+            (index for index, run in enumerate(runs) if run.delivery_count >= self.limits.isolation_count), None
+        )
         if apart is None:
             return None
         begin, count = max(runs[apart].first_offset, offset), runs[apart].delivery_count
@@ -180,7 +185,9 @@ class SharePartition:
             if run.can_be_acquired:
                 run.state = RecordState.ARCHIVED
 
-    def _take(self, member_id: str, first_offset: Offset, last_offset: Offset, most: int, now_ms: int) -> list[AcquiredRange]:
+    def _take(
+        self, member_id: str, first_offset: Offset, last_offset: Offset, most: int, now_ms: int
+    ) -> list[AcquiredRange]:
         taken: list[AcquiredRange] = []
         for run in self._runs.around(first_offset, last_offset):
             if not run.can_be_acquired:
@@ -218,7 +225,9 @@ class SharePartition:
                     return ErrorCode.INVALID_RECORD_STATE
         number, has_changed = self._number + 1, False
         pieces = [piece for given in ranges for piece in _pieces(given) if piece[1] >= self._runs.start_offset]
-        for index, run in self._runs.cut_for([(max(first, self._runs.start_offset), last) for first, last, _ in pieces]):
+        for index, run in self._runs.cut_for(
+            [(max(first, self._runs.start_offset), last) for first, last, _ in pieces]
+        ):
             kind = pieces[index][2]
             if kind is AcknowledgeType.RENEW:
                 run.lock_deadline_ms = now_ms + self.limits.lock_duration_ms
@@ -240,7 +249,10 @@ class SharePartition:
         return self._unlock_all(lambda run: run.member_id == member_id)
 
     def expire(self, now_ms: int) -> int:
-        """Release what was acquired for too long, or archive it where its deliveries are spent. Returns how many records."""
+        """Release what was acquired for too long, or archive it where its deliveries are spent.
+
+        Returns how many records.
+        """
         return self._unlock_all(lambda run: run.lock_deadline_ms <= now_ms)
 
     def _unlock_all(self, ends: Callable[[Run], bool]) -> int:
@@ -281,7 +293,10 @@ class SharePartition:
         return StateWrite(number=number, start_offset=start_offset, complete_count=complete, batches=tuple(batches))
 
     def complete_write(self, *, is_stored: bool) -> None:
-        """The write under way has ended. Where it is not stored, its acknowledgements don't count, and the rest goes out with the next."""
+        """The write under way has ended.
+
+        Where it is not stored, its acknowledgements don't count, and the rest goes out with the next.
+        """
         assert self._under_way, "a write is completed once"
         self._under_way = False
         self._start_is_unwritten = self._start_is_unwritten or not is_stored
@@ -356,7 +371,11 @@ def _join(acquired: list[AcquiredRange], taken: list[AcquiredRange], batch_size:
     """Add ranges, each as one with the last where it continues that and both together are no larger than `batch_size`."""
     for each in taken:
         last = acquired[-1] if acquired else None
-        continues = last is not None and last.last_offset + 1 == each.first_offset and last.delivery_count == each.delivery_count
+        continues = (
+            last is not None
+            and last.last_offset + 1 == each.first_offset
+            and last.delivery_count == each.delivery_count
+        )
         if last is not None and continues and each.last_offset - last.first_offset < batch_size:
             last.last_offset = each.last_offset
         else:

@@ -86,7 +86,8 @@ class SharePartitions:
     def find(self, place: SharePlace, *, begins: bool) -> LeaderSharePartition | ErrorCode:
         """The share partition of a partition that is led here; with `begins` it is loaded where it isn't.
 
-        Errors: UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, also for one that isn't loaded, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR.
+        Errors: UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, also for one that isn't loaded, NOT_LEADER_OR_FOLLOWER,
+        KAFKA_STORAGE_ERROR.
         """
         image = self.replicas.image
         name = None if image is None else image.topic_names.get(place.topic_id)
@@ -120,7 +121,12 @@ class SharePartitions:
 
     # ------------------------------------------------------------------ sessions
     def follow_session(
-        self, key: SessionKey, epoch: int, connection: Client, places: Iterable[SharePlace], forgotten: Iterable[SharePlace]
+        self,
+        key: SessionKey,
+        epoch: int,
+        connection: Client,
+        places: Iterable[SharePlace],
+        forgotten: Iterable[SharePlace],
     ) -> ShareSession | ErrorCode:
         """The session of a ShareFetch, with what the request says of it. Errors: those of `ShareSessions`."""
         before = self.sessions.get(key)

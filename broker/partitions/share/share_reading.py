@@ -101,12 +101,19 @@ def _is_hidden(header: BatchHeader, aborted: list[CompletedTransaction]) -> bool
         return True
     if not aborted or not header.is_transactional:
         return False
-    return any(each.producer_id == header.producer_id and each.first_offset <= header.base_offset <= each.last_offset for each in aborted)
+    return any(
+        each.producer_id == header.producer_id and each.first_offset <= header.base_offset <= each.last_offset
+        for each in aborted
+    )
 
 
 def _cut(read: FileSlice, places: list[tuple[int, BatchHeader]], acquired: list[AcquiredRange]) -> FileSlice:
     """The part of a slice that holds what was acquired, in whole batches."""
     first_offset, last_offset = acquired[0].first_offset, acquired[-1].last_offset
-    held = [(position, header) for position, header in places if header.last_offset >= first_offset and header.base_offset <= last_offset]
+    held = [
+        (position, header)
+        for position, header in places
+        if header.last_offset >= first_offset and header.base_offset <= last_offset
+    ]
     position, (last_position, last) = held[0][0], held[-1]
     return FileSlice(read.file, position, last_position + last.size_bytes - position, read.token)

@@ -1,7 +1,7 @@
 """What is set for the share partitions of one group: on the group itself, else on the broker.
 
-Guards: no number is out of the broker's bounds: what was set before they were drawn closer counts as the bound. What another version may
-have let through and makes no sense here isn't set. Pure.
+Guards: no number is out of the broker's bounds: what was set before they were drawn closer counts as the bound. What
+another version may have let through and makes no sense here isn't set. Pure.
 
 Source: KIP-932, KIP-1240; Kafka's `GroupConfig`.
 """

@@ -1,7 +1,7 @@
 """The records of a share partition that are in flight, as runs of offsets that are alike.
 
-Guards: the runs follow each other without a hole from `start_offset` to `end_offset` (exclusive); each offset between the two is in one.
-Pure: nothing here decides what becomes of a record.
+Guards: the runs follow each other without a hole from `start_offset` to `end_offset` (exclusive); each offset between
+the two is in one. Pure: nothing here decides what becomes of a record.
 """
 
 from __future__ import annotations
@@ -100,7 +100,10 @@ class Runs:
         return self._runs[-1].last_offset + 1 if self._runs else self.start_offset
 
     def append(self, last_offset: Offset, state: RecordState, delivery_count: int = 0) -> None:
-        """Add what follows `end_offset`, up to `last_offset` (inclusive). Adds nothing where that is in flight already."""
+        """Add what follows `end_offset`, up to `last_offset` (inclusive).
+
+        Adds nothing where that is in flight already.
+        """
         if last_offset >= self.end_offset:
             self._runs.append(Run(self.end_offset, last_offset, state, delivery_count))
 

@@ -1,8 +1,8 @@
 """Share sessions: the partitions that a member of a share group fetches from this broker, from one request to the next.
 
-A session has an epoch that counts its requests, and ends with its connection (KIP-932). The cache is bounded: where all sessions are taken,
-one of the client with the most gives way to a client with fewer, and else the new one is refused. Which partitions all sessions have
-together is counted: what none has any more need not be kept.
+A session has an epoch that counts its requests, and ends with its connection (KIP-932). The cache is bounded: where all
+sessions are taken, one of the client with the most gives way to a client with fewer, and else the new one is refused.
+Which partitions all sessions have together is counted: what none has any more need not be kept.
 
 Pure. Source: Kafka's `ShareSessionCache`, `SharePartitionManager.newContext`.
 """
@@ -92,7 +92,9 @@ class ShareSessions:
             return None
         return next(each for each, client in clients.items() if client == most)
 
-    def begin(self, key: SessionKey, connection: Client, places: Iterable[SharePlace], sessions_max: int) -> ShareSession | ErrorCode:
+    def begin(
+        self, key: SessionKey, connection: Client, places: Iterable[SharePlace], sessions_max: int
+    ) -> ShareSession | ErrorCode:
         """Open a session; one that the member has is replaced. Errors: SHARE_SESSION_LIMIT_REACHED."""
         wanted = dict.fromkeys(places)
         before = self._sessions.get(key)

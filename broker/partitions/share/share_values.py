@@ -42,7 +42,8 @@ class ShareLimits(msgspec.Struct, frozen=True, kw_only=True):
     def isolation_count(self) -> int:
         """Records that were delivered so often in vain are delivered apart from others, and fewer at a time.
 
-        Half of the limit, as in Kafka, and at least 2. Below a limit of 3 Kafka isolates nothing; here the last delivery is always alone.
+        Half of the limit, as in Kafka, and at least 2. Below a limit of 3 Kafka isolates nothing; here the last
+        delivery is always alone.
         """
         return min(max(-(-self.delivery_count_limit // 2), 2), self.delivery_count_limit - 1)
 

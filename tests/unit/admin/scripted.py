@@ -1,7 +1,7 @@
 """A cluster with scripted answers, on the simulated loop: no sockets, no waiting, and a record of all requests.
 
-It keeps only a broker's basic rules: leaders, log starts and ends, and committed offsets of groups. A test may replace any answer by a
-function of its own, which returns another one, none at all, or closes the connection.
+It keeps only a broker's basic rules: leaders, log starts and ends, and committed offsets of groups. A test may replace
+any answer by a function of its own, which returns another one, none at all, or closes the connection.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.framing import frame
 from lowtide.protocol.headers import decode_request_header, response_header
 from lowtide.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
-from lowtide.protocol.messages.delete_records import DeleteRecordsPartitionResult, DeleteRecordsResponse, DeleteRecordsTopicResult
+from lowtide.protocol.messages.delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
 from lowtide.protocol.messages.describe_share_group_offsets import (
     DescribedShareOffset,
     DescribedShareOffsetsGroup,
@@ -28,7 +32,11 @@ from lowtide.protocol.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsResponse,
 )
 from lowtide.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
-from lowtide.protocol.messages.list_offsets import ListOffsetsPartitionResponse, ListOffsetsResponse, ListOffsetsTopicResponse
+from lowtide.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
 from lowtide.protocol.messages.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
@@ -175,7 +183,9 @@ class ScriptedCluster:
             ApiKey.DELETE_RECORDS: lambda broker, request: broker.cluster.delete_records(broker.broker_id, request),
             ApiKey.FIND_COORDINATOR: lambda broker, request: broker.cluster.find_coordinator(request),
             ApiKey.OFFSET_FETCH: lambda broker, request: broker.cluster.offset_fetch(request),
-            ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: lambda broker, request: broker.cluster.describe_share_group_offsets(request),
+            ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: lambda broker, request: broker.cluster.describe_share_group_offsets(
+                request
+            ),
         }
 
     # ------------------------------------------------------------------ for tests
@@ -201,7 +211,11 @@ class ScriptedCluster:
         return [
             (
                 asked.broker_id,
-                {TopicPartition(topic.name, row.partition_index): row.offset for topic in asked.request.topics for row in topic.partitions},
+                {
+                    TopicPartition(topic.name, row.partition_index): row.offset
+                    for topic in asked.request.topics
+                    for row in topic.partitions
+                },
             )
             for asked in self.asked
             if asked.key == ApiKey.DELETE_RECORDS
@@ -209,13 +223,17 @@ class ScriptedCluster:
 
     def client(self, **settings: Any) -> AdminClient:
         """A client that knows broker 1."""
-        given = {"bootstrap.servers": f"broker-1:{PORT}"} | {key.replace("_", "."): value for key, value in settings.items()}
+        given = {"bootstrap.servers": f"broker-1:{PORT}"} | {
+            key.replace("_", "."): value for key, value in settings.items()
+        }
         return AdminClient(ClientSettings.of(given), Ports(self.clock, Random(7)))
 
     # ------------------------------------------------------------------ answers
     def api_versions(self) -> ApiVersionsResponse:
         rows = [
-            ApiVersion(api_key=key, min_version=spec.min_version, max_version=min(spec.max_version, self.versions.get(key, 99)))
+            ApiVersion(
+                api_key=key, min_version=spec.min_version, max_version=min(spec.max_version, self.versions.get(key, 99))
+            )
             for key, spec in API.items()
             if self.versions.get(key, 99) >= 0
         ]
@@ -256,7 +274,11 @@ class ScriptedCluster:
                 rows = []
                 for index in topic.partition_indexes:
                     offset, epoch = committed.get(TopicPartition(topic.name, index), (-1, -1))
-                    rows.append(OffsetFetchResponsePartitions(partition_index=index, committed_offset=offset, committed_leader_epoch=epoch))
+                    rows.append(
+                        OffsetFetchResponsePartitions(
+                            partition_index=index, committed_offset=offset, committed_leader_epoch=epoch
+                        )
+                    )
                 topics.append(OffsetFetchResponseTopics(name=topic.name, partitions=rows))
             groups.append(OffsetFetchResponseGroup(group_id=group.group_id, topics=topics))
         return OffsetFetchResponse(groups=groups)
@@ -265,12 +287,16 @@ class ScriptedCluster:
         groups = []
         for group in request.groups:
             if group.group_id not in self.shared:
-                groups.append(DescribedShareOffsetsGroup(group_id=group.group_id, error_code=ErrorCode.GROUP_ID_NOT_FOUND))
+                groups.append(
+                    DescribedShareOffsetsGroup(group_id=group.group_id, error_code=ErrorCode.GROUP_ID_NOT_FOUND)
+                )
                 continue
             topics = []
             for (name, index), start in self.shared[group.group_id].items():
                 row = DescribedShareOffset(partition_index=index, start_offset=start)
-                topics.append(DescribedShareOffsetsTopic(topic_name=name, topic_id=self.topics[name].topic_id, partitions=[row]))
+                topics.append(
+                    DescribedShareOffsetsTopic(topic_name=name, topic_id=self.topics[name].topic_id, partitions=[row])
+                )
             groups.append(DescribedShareOffsetsGroup(group_id=group.group_id, topics=topics))
         return DescribeShareGroupOffsetsResponse(groups=groups)
 
@@ -287,7 +313,9 @@ class ScriptedCluster:
         if partition.leader != broker_id:
             return ListOffsetsPartitionResponse(partition_index=index, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
         newest = partition.high_watermark - 1
-        found = {-1: (partition.high_watermark, -1), -2: (partition.log_start, -1), -3: (newest, newest * 10)}.get(row.timestamp)
+        found = {-1: (partition.high_watermark, -1), -2: (partition.log_start, -1), -3: (newest, newest * 10)}.get(
+            row.timestamp
+        )
         if found is None:
             offset = max(partition.log_start, -(-row.timestamp // 10))
             found = (offset, offset * 10) if offset <= newest else (-1, -1)
@@ -296,7 +324,9 @@ class ScriptedCluster:
     def delete_records(self, broker_id: int, request: Any) -> DeleteRecordsResponse:
         topics = []
         for topic in request.topics:
-            rows = [self.delete(broker_id, topic.name, row, leader_only=request.leader_only) for row in topic.partitions]
+            rows = [
+                self.delete(broker_id, topic.name, row, leader_only=request.leader_only) for row in topic.partitions
+            ]
             topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=rows))
         return DeleteRecordsResponse(topics=topics)
 
@@ -318,7 +348,10 @@ class ScriptedCluster:
         if partition.low_watermark < row.offset and not leader_only:
             code = ErrorCode.REQUEST_TIMED_OUT
         return DeleteRecordsPartitionResult(
-            partition_index=index, low_watermark=partition.low_watermark, leader_log_start_offset=partition.log_start, error_code=code
+            partition_index=index,
+            low_watermark=partition.low_watermark,
+            leader_log_start_offset=partition.log_start,
+            error_code=code,
         )
 
 

@@ -107,7 +107,10 @@ def test_another_loop_is_refused_at_once():
 
 
 def test_a_long_wait_is_logged_once(caplog: pytest.LogCaptureFixture):
-    """A minute without output looks like a program that hangs: the reason is logged after seconds. Short calls log nothing."""
+    """A minute without output looks like a program that hangs: the reason is logged after seconds.
+
+    Short calls log nothing.
+    """
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 1)
@@ -236,7 +239,14 @@ def test_a_lost_connection_is_replaced():
 
 
 @pytest.mark.parametrize(
-    "answer", [b"\x7f\xff\xff\xff", b"\0\0\0\4\0\0\0\0", b"\0\0\0\2\0\0", b"\0\0\0\5\0\0\0\1\x99", b"HTTP/1.1 400 Bad Request\r\n\r\n"]
+    "answer",
+    [
+        b"\x7f\xff\xff\xff",
+        b"\0\0\0\4\0\0\0\0",
+        b"\0\0\0\2\0\0",
+        b"\0\0\0\5\0\0\0\1\x99",
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    ],
 )
 def test_a_protocol_violation_ends_the_connection(answer: bytes):
     """A frame of two gigabytes, the answer to another request, a truncated answer, garbage: the client uses none of them."""
@@ -319,10 +329,17 @@ def test_closing_ends_what_is_under_way():
 
 def test_authentication_that_fails_is_not_tried_again():
     async def test(cluster: ScriptedCluster) -> None:
-        cluster.scripts[None, ApiKey.SASL_HANDSHAKE] = lambda *_: SaslHandshakeResponse(error_code=0, mechanisms=["PLAIN"])
+        cluster.scripts[None, ApiKey.SASL_HANDSHAKE] = lambda *_: SaslHandshakeResponse(
+            error_code=0, mechanisms=["PLAIN"]
+        )
         refused = SaslAuthenticateResponse(error_code=58, error_message="no", auth_bytes=b"")
         cluster.scripts[None, ApiKey.SASL_AUTHENTICATE] = lambda *_: refused
-        login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_username": "u", "sasl_password": "p"}
+        login = {
+            "security_protocol": "SASL_PLAINTEXT",
+            "sasl_mechanism": "PLAIN",
+            "sasl_username": "u",
+            "sasl_password": "p",
+        }
         async with cluster.client(**login) as admin:
             with pytest.raises(AuthenticationFailedError, match="u can't log in by PLAIN: no"):
                 await admin.list_offsets(LATEST)
@@ -334,10 +351,17 @@ def test_authentication_that_fails_is_not_tried_again():
 def test_a_connection_is_replaced_before_its_authentication_ends():
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 1)
-        cluster.scripts[None, ApiKey.SASL_HANDSHAKE] = lambda *_: SaslHandshakeResponse(error_code=0, mechanisms=["PLAIN"])
+        cluster.scripts[None, ApiKey.SASL_HANDSHAKE] = lambda *_: SaslHandshakeResponse(
+            error_code=0, mechanisms=["PLAIN"]
+        )
         done = SaslAuthenticateResponse(error_code=0, error_message=None, auth_bytes=b"", session_lifetime_ms=10_000)
         cluster.scripts[None, ApiKey.SASL_AUTHENTICATE] = lambda *_: done
-        login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_username": "u", "sasl_password": "p"}
+        login = {
+            "security_protocol": "SASL_PLAINTEXT",
+            "sasl_mechanism": "PLAIN",
+            "sasl_username": "u",
+            "sasl_password": "p",
+        }
         async with cluster.client(**login) as admin:
             await admin.list_offsets(LATEST)
             await asyncio.sleep(8)

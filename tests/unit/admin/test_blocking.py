@@ -11,7 +11,13 @@ import threading
 
 import pytest
 
-from lowtide.admin import AdminClient, BlockingAdminClient, BrokerAnsweredError, ClientClosedError, DeadlineExceededError
+from lowtide.admin import (
+    AdminClient,
+    BlockingAdminClient,
+    BrokerAnsweredError,
+    ClientClosedError,
+    DeadlineExceededError,
+)
 from lowtide.admin.blocking import _blocking
 from lowtide.runtime import loop_thread
 from lowtide.runtime.loop_thread import LoopThread
@@ -46,7 +52,9 @@ async def test_it_works_inside_a_running_loop(thread: LoopThread):
 
 def test_several_threads_may_wait(thread: LoopThread):
     results: list[int] = []
-    waiting = [threading.Thread(target=lambda number=number: results.append(thread.run(twice(number)))) for number in range(8)]
+    waiting = [
+        threading.Thread(target=lambda number=number: results.append(thread.run(twice(number)))) for number in range(8)
+    ]
     for each in waiting:
         each.start()
     for each in waiting:
@@ -152,7 +160,9 @@ def test_importing_the_client_imports_neither_a_broker_nor_what_it_needs():
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("error", [DeadlineExceededError("late"), ClientClosedError("closed"), BrokerAnsweredError(3, "t", "no")])
+@pytest.mark.parametrize(
+    "error", [DeadlineExceededError("late"), ClientClosedError("closed"), BrokerAnsweredError(3, "t", "no")]
+)
 def test_errors_travel_between_processes(error: Exception):
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))

@@ -18,7 +18,11 @@ from lowtide.admin import (
 )
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.delete_records import DeleteRecordsPartitionResult, DeleteRecordsResponse, DeleteRecordsTopicResult
+from lowtide.protocol.messages.delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
 
 from .scripted import HANG_UP, NO_ANSWER, ScriptedBroker, ScriptedCluster, failure, simulated
 
@@ -34,7 +38,9 @@ def test_one_request_for_each_leader():
         cluster.add_topic("t", *(1 + index % 3 for index in range(10_000)))
         async with cluster.client() as admin:
             results = await admin.delete_records({TopicPartition("t", index): index % 100 for index in range(10_000)})
-        assert results == {TopicPartition("t", index): DeletedRecords(index % 100, index % 100) for index in range(10_000)}
+        assert results == {
+            TopicPartition("t", index): DeletedRecords(index % 100, index % 100) for index in range(10_000)
+        }
         assert sorted(broker for broker, _ in cluster.deletes()) == [1, 2, 3]
 
     simulated(test)
@@ -216,7 +222,11 @@ def test_what_the_leader_refuses_is_reported_with_its_code():
         cluster.add_topic("t", 1)
         async with cluster.client() as admin:
             error = failure((await admin.delete_records({P0: 101}))[P0])
-        assert (error.stage, error.code, error.leader_done) == (DeleteStage.ANSWERED, ErrorCode.OFFSET_OUT_OF_RANGE, False)
+        assert (error.stage, error.code, error.leader_done) == (
+            DeleteStage.ANSWERED,
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            False,
+        )
         assert str(error) == "t-0: can't delete up to 101: answered by the leader: OFFSET_OUT_OF_RANGE"
         again = pickle.loads(pickle.dumps(error))
         assert (str(again), again.stage, again.facts) == (str(error), error.stage, error.facts)
@@ -230,7 +240,9 @@ def test_an_answer_without_the_partition_is_tried_again():
 
         def lacks_one(broker: ScriptedBroker, request: Any) -> Any:
             del cluster.scripts[1, ApiKey.DELETE_RECORDS]
-            row = DeleteRecordsPartitionResult(partition_index=0, low_watermark=4, leader_log_start_offset=4, error_code=0)
+            row = DeleteRecordsPartitionResult(
+                partition_index=0, low_watermark=4, leader_log_start_offset=4, error_code=0
+            )
             return DeleteRecordsResponse(topics=[DeleteRecordsTopicResult(name="t", partitions=[row])])
 
         cluster.scripts[1, ApiKey.DELETE_RECORDS] = lacks_one
@@ -258,7 +270,9 @@ def test_brokers_do_not_wait_for_each_other():
             results = await admin.delete_records({P0: 5, P1: 6}, timeout=20)
         assert results[P1] == DeletedRecords(6, 6)
         failure(results[P0])
-        done = next(asked.at_ms for asked in cluster.asked if asked.broker_id == 3 and asked.key == ApiKey.DELETE_RECORDS)
+        done = next(
+            asked.at_ms for asked in cluster.asked if asked.broker_id == 3 and asked.key == ApiKey.DELETE_RECORDS
+        )
         assert done < 2000
 
     simulated(test)

@@ -9,7 +9,10 @@ import pytest
 from lowtide.admin import Committed, DeletedRecords, DeleteStage, Timestamp, TopicPartition
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.describe_share_group_offsets import DescribedShareOffsetsGroup, DescribeShareGroupOffsetsResponse
+from lowtide.protocol.messages.describe_share_group_offsets import (
+    DescribedShareOffsetsGroup,
+    DescribeShareGroupOffsetsResponse,
+)
 
 from .scripted import HANG_UP, ScriptedBroker, ScriptedCluster, failure, simulated
 
@@ -128,7 +131,10 @@ def test_groups_delete_what_all_of_them_have_consumed():
 
 @pytest.mark.parametrize("knows_share_groups", [True, False])
 def test_share_groups_count_with_where_they_start(knows_share_groups: bool):
-    """What lies before is done with, and never delivered again (KIP-932). Where brokers don't know them there are none."""
+    """What lies before is done with, and never delivered again (KIP-932).
+
+    Where brokers don't know them there are none.
+    """
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 1, 2)
@@ -155,7 +161,9 @@ def test_an_answer_without_starts_takes_no_commit_back():
         cluster.add_topic("t", 1, 2)
         cluster.committed = {"a": {P0: (30, 5)}}
         empty = DescribedShareOffsetsGroup(group_id="a")
-        cluster.scripts[None, ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS] = lambda *_: DescribeShareGroupOffsetsResponse(groups=[empty])
+        cluster.scripts[None, ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS] = lambda *_: DescribeShareGroupOffsetsResponse(
+            groups=[empty]
+        )
         async with cluster.client() as admin:
             results = await admin.delete_records({P0: Committed("a"), P1: Committed("a")})
         assert results[P0] == DeletedRecords(30, 30)
@@ -168,7 +176,9 @@ def test_a_share_group_that_can_not_be_asked_leaves_all_as_it_is():
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 1)
         refused = DescribedShareOffsetsGroup(group_id="s", error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
-        cluster.scripts[None, ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS] = lambda *_: DescribeShareGroupOffsetsResponse(groups=[refused])
+        cluster.scripts[None, ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS] = lambda *_: DescribeShareGroupOffsetsResponse(
+            groups=[refused]
+        )
         async with cluster.client() as admin:
             assert "GROUP_AUTHORIZATION_FAILED" in str(failure((await admin.delete_records({P0: Committed("s")}))[P0]))
         assert cluster.deletes() == []

@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
-from lowtide.admin import DeleteRecordsError, ErasedRecords, EraseUnsupportedError, TopicPartition, UnsupportedVersionError
+from lowtide.admin import (
+    DeleteRecordsError,
+    ErasedRecords,
+    EraseUnsupportedError,
+    TopicPartition,
+    UnsupportedVersionError,
+)
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.erase_records import ErasedPartition, ErasedTopic, EraseRecordsResponse
@@ -31,7 +37,8 @@ def answering(*codes: int, message: str | None = None) -> Any:
             ErasedTopic(
                 name=topic.name,
                 partitions=[
-                    ErasedPartition(partition_index=row.partition_index, error_code=code, error_message=message) for row in topic.partitions
+                    ErasedPartition(partition_index=row.partition_index, error_code=code, error_message=message)
+                    for row in topic.partitions
                 ],
             )
             for topic in request.topics
@@ -105,12 +112,17 @@ def test_a_broker_that_is_not_in_sync_is_named() -> None:
     async def test(cluster: ScriptedCluster) -> None:
         replicated(cluster, isr=(1, 2))
         result = await erase(cluster)
-        assert (result.erased_by, result.not_erased_by) == ((1, 2), {3: "it isn't in sync, and may fetch what it lacks yet"})
+        assert (result.erased_by, result.not_erased_by) == (
+            (1, 2),
+            {3: "it isn't in sync, and may fetch what it lacks yet"},
+        )
 
     simulated(test)
 
 
-@pytest.mark.parametrize("code", [ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_LEADER_OR_FOLLOWER])
+@pytest.mark.parametrize(
+    "code", [ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_LEADER_OR_FOLLOWER]
+)
 def test_what_passes_is_tried_again(code: ErrorCode) -> None:
     async def test(cluster: ScriptedCluster) -> None:
         replicated(cluster)
@@ -124,7 +136,9 @@ def test_what_passes_is_tried_again(code: ErrorCode) -> None:
 def test_what_does_not_pass_is_named_with_the_reason() -> None:
     async def test(cluster: ScriptedCluster) -> None:
         replicated(cluster)
-        cluster.scripts[2, ApiKey.ERASE_RECORDS] = answering(ErrorCode.KAFKA_STORAGE_ERROR, message="the segment is damaged")
+        cluster.scripts[2, ApiKey.ERASE_RECORDS] = answering(
+            ErrorCode.KAFKA_STORAGE_ERROR, message="the segment is damaged"
+        )
         result = await erase(cluster)
         assert result.erased_by == (1, 3)
         assert "the segment is damaged" in result.not_erased_by[2]
@@ -136,7 +150,9 @@ def test_a_broker_that_does_not_answer_is_named_when_the_time_is_over() -> None:
     async def test(cluster: ScriptedCluster) -> None:
         replicated(cluster)
         answers = answering(ErrorCode.NONE)
-        cluster.scripts[2, ApiKey.ERASE_RECORDS] = lambda broker, request: NO_ANSWER if request.topics else answers(broker, request)
+        cluster.scripts[2, ApiKey.ERASE_RECORDS] = lambda broker, request: (
+            NO_ANSWER if request.topics else answers(broker, request)
+        )
         result = await erase(cluster, timeout=5)
         assert result.erased_by == (1, 3)
         assert "not done within 5000 ms" in result.not_erased_by[2]
@@ -205,7 +221,10 @@ def test_a_broker_that_dies_and_stays_away_is_named_with_what_happened() -> None
 
         cluster.scripts[2, ApiKey.ERASE_RECORDS] = dies
         result = await erase(cluster, timeout=10)
-        assert (result.erased_by, result.not_erased_by) == ((1, 3), {2: "not done within 10000 ms: it isn't live any more"})
+        assert (result.erased_by, result.not_erased_by) == (
+            (1, 3),
+            {2: "not done within 10000 ms: it isn't live any more"},
+        )
 
     simulated(test)
 

@@ -65,16 +65,40 @@ def test_an_endpoint(properties: dict[str, str]) -> None:
         ({ENDPOINT: "http://issuer.example/"}, f"{ENDPOINT} is 'http://issuer.example/': it is not encrypted"),
         ({ENDPOINT: URL}, f"{ID} and .client.secret"),
         ({ENDPOINT: URL, ID: "me"}, "must say whom the endpoint gives tokens to"),
-        ({ENDPOINT: FILE, "sasl.login.callback.handler.class": "com.example.Handler"}, "allowed are .*OAuthBearerLoginCallbackHandler"),
-        ({ENDPOINT: FILE, "sasl.oauthbearer.method": "default"}, "sasl.oauthbearer.method is 'default': allowed are oidc"),
-        ({ENDPOINT: FILE, "sasl.oauthbearer.grant.type": "urn:ietf:params:oauth:grant-type:jwt-bearer"}, "allowed are client_credentials"),
-        ({ENDPOINT: FILE, "sasl.oauthbearer.jwt.retriever.class": f"{OAUTH}JwtBearerJwtRetriever"}, "allowed are .*FileJwtRetriever"),
-        ({ENDPOINT: FILE, "sasl.oauthbearer.jwt.retriever.class": f"{OAUTH}ClientCredentialsJwtRetriever"}, "it doesn't fit"),
+        (
+            {ENDPOINT: FILE, "sasl.login.callback.handler.class": "com.example.Handler"},
+            "allowed are .*OAuthBearerLoginCallbackHandler",
+        ),
+        (
+            {ENDPOINT: FILE, "sasl.oauthbearer.method": "default"},
+            "sasl.oauthbearer.method is 'default': allowed are oidc",
+        ),
+        (
+            {ENDPOINT: FILE, "sasl.oauthbearer.grant.type": "urn:ietf:params:oauth:grant-type:jwt-bearer"},
+            "allowed are client_credentials",
+        ),
+        (
+            {ENDPOINT: FILE, "sasl.oauthbearer.jwt.retriever.class": f"{OAUTH}JwtBearerJwtRetriever"},
+            "allowed are .*FileJwtRetriever",
+        ),
+        (
+            {ENDPOINT: FILE, "sasl.oauthbearer.jwt.retriever.class": f"{OAUTH}ClientCredentialsJwtRetriever"},
+            "it doesn't fit",
+        ),
         ({ENDPOINT: URL, "sasl.oauthbearer.jwt.retriever.class": f"{OAUTH}FileJwtRetriever"}, "it doesn't fit"),
-        ({ENDPOINT: FILE, "sasl.jaas.config": f'{MODULE} unsecuredLoginStringClaim_sub="geheim";'}, "has the option unsecuredLogin"),
-        ({ENDPOINT: FILE, "sasl.jaas.config": 'a.PlainLoginModule required password="geheim";'}, "its module is a.PlainLoginModule"),
+        (
+            {ENDPOINT: FILE, "sasl.jaas.config": f'{MODULE} unsecuredLoginStringClaim_sub="geheim";'},
+            "has the option unsecuredLogin",
+        ),
+        (
+            {ENDPOINT: FILE, "sasl.jaas.config": 'a.PlainLoginModule required password="geheim";'},
+            "its module is a.PlainLoginModule",
+        ),
         ({ENDPOINT: FILE, "sasl.jaas.config": "geheim"}, "sasl.jaas.config is not possible"),
-        ({ENDPOINT: FILE, "sasl.jaas.config": f"{MODULE} ssl.truststore.location=/ca.jks;"}, "its trust store is not PEM"),
+        (
+            {ENDPOINT: FILE, "sasl.jaas.config": f"{MODULE} ssl.truststore.location=/ca.jks;"},
+            "its trust store is not PEM",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_without_a_secret(properties: dict[str, Any], sentence: str) -> None:

@@ -13,7 +13,9 @@ SCRAM = 'org.apache.kafka.common.security.scram.ScramLoginModule required userna
 
 
 def settings(**given: object) -> ClientSettings:
-    return ClientSettings.of({"bootstrap.servers": "broker:9092"} | {key.replace("_", "."): value for key, value in given.items()})
+    return ClientSettings.of(
+        {"bootstrap.servers": "broker:9092"} | {key.replace("_", "."): value for key, value in given.items()}
+    )
 
 
 def refusal(**given: object) -> str:
@@ -66,7 +68,9 @@ def test_a_call_has_at_least_the_time_of_one_request(given: dict[str, object], e
 
 
 def test_impossible_times_name_key_and_value():
-    assert refusal(request_timeout_ms=30, default_api_timeout_ms=20).startswith("the settings: default.api.timeout.ms is '20'")
+    assert refusal(request_timeout_ms=30, default_api_timeout_ms=20).startswith(
+        "the settings: default.api.timeout.ms is '20'"
+    )
     for value in ("0", "1.5", "x", "2147483648", "", "٣"):
         assert refusal(request_timeout_ms=value).startswith(f"the settings: request.timeout.ms is {value!r}")
 
@@ -92,23 +96,39 @@ def test_a_login_by_token_is_said_as_to_java(text: str, *, by_token: bool):
     assert (found.sasl.username, found.sasl.by_token) == ("token", by_token)
     plain = line.replace("Scram", "Plain")
     if by_token:
-        assert "tokenauth, which only SCRAM knows" in refusal(security_protocol="SASL_SSL", sasl_mechanism="PLAIN", sasl_jaas_config=plain)
+        assert "tokenauth, which only SCRAM knows" in refusal(
+            security_protocol="SASL_SSL", sasl_mechanism="PLAIN", sasl_jaas_config=plain
+        )
 
 
 def test_secrets_are_not_shown():
     """Neither in a repr nor in a refusal."""
     found = settings(
-        security_protocol="SASL_SSL", sasl_mechanism="PLAIN", sasl_username="u", sasl_password="geheim", ssl_keystore_key="geheim"
+        security_protocol="SASL_SSL",
+        sasl_mechanism="PLAIN",
+        sasl_username="u",
+        sasl_password="geheim",
+        ssl_keystore_key="geheim",
     )
     assert "geheim" not in repr(found)
-    for line in ("geheim", "ScramLoginModule required geheim;", "PlainLoginModule required username=u password='geheim;"):
+    for line in (
+        "geheim",
+        "ScramLoginModule required geheim;",
+        "PlainLoginModule required username=u password='geheim;",
+    ):
         said = refusal(security_protocol="SASL_SSL", sasl_mechanism="PLAIN", sasl_jaas_config=line)
         assert "geheim" not in said
         assert "sasl.jaas.config" in said
 
 
 def test_a_password_is_used_unchanged():
-    found = settings(security_protocol="SASL_SSL", sasl_mechanism="PLAIN", sasl_username=" u ", sasl_password=" p ", ssl_key_password=" k ")
+    found = settings(
+        security_protocol="SASL_SSL",
+        sasl_mechanism="PLAIN",
+        sasl_username=" u ",
+        sasl_password=" p ",
+        ssl_key_password=" k ",
+    )
     assert found.sasl is not None
     assert found.tls is not None
     assert (found.sasl.username, found.sasl.password, found.tls.key_password) == ("u", " p ", " k ")
@@ -116,7 +136,9 @@ def test_a_password_is_used_unchanged():
 
 def test_a_login_that_is_missing_or_for_something_else():
     assert "must say username and password" in refusal(security_protocol="SASL_PLAINTEXT", sasl_mechanism="PLAIN")
-    assert "its module is" in refusal(security_protocol="SASL_PLAINTEXT", sasl_mechanism="PLAIN", sasl_jaas_config=SCRAM)
+    assert "its module is" in refusal(
+        security_protocol="SASL_PLAINTEXT", sasl_mechanism="PLAIN", sasl_jaas_config=SCRAM
+    )
     assert "allowed are PLAINTEXT, SSL" in refusal(security_protocol="TLS")
 
 
@@ -132,12 +154,23 @@ def test_tls_accepts_pem_and_reports_other_formats():
         ssl_cipher_suites="A,B",
     ).tls
     assert tls is not None
-    assert (tls.authorities_file, tls.check_host_name, tls.minimum_version, tls.ciphers) == ("ca.pem", False, "TLSv1.2", "A:B")
+    assert (tls.authorities_file, tls.check_host_name, tls.minimum_version, tls.ciphers) == (
+        "ca.pem",
+        False,
+        "TLSv1.2",
+        "A:B",
+    )
 
 
 def test_settings_can_be_sent_to_other_processes():
     """Executors of a pipeline receive them."""
-    found = settings(security_protocol="SASL_SSL", sasl_mechanism="PLAIN", sasl_username="u", sasl_password="p", ssl_ca_location="ca.pem")
+    found = settings(
+        security_protocol="SASL_SSL",
+        sasl_mechanism="PLAIN",
+        sasl_username="u",
+        sasl_password="p",
+        ssl_ca_location="ca.pem",
+    )
     again = pickle.loads(pickle.dumps(found))
     assert again == found
     assert again.sasl.password == "p"
@@ -148,7 +181,9 @@ def test_a_file_is_read_and_explicit_settings_override_it():
     files.write_bytes("/client.properties", b"bootstrap.servers=a:1\nclient.id=of the file\nretry.backoff.ms=x\n")
     with pytest.raises(SettingsError, match=r"^client\.properties line 3: retry\.backoff\.ms is 'x'"):
         ClientSettings.read("/client.properties", files=files)
-    found = ClientSettings.read("/client.properties", {"bootstrap.servers": "b:2", "retry.backoff.ms": 7}, "--set", files)
+    found = ClientSettings.read(
+        "/client.properties", {"bootstrap.servers": "b:2", "retry.backoff.ms": 7}, "--set", files
+    )
     assert (found.bootstrap_servers, found.client_id, found.retry_backoff_ms) == ((Address("b", 2),), "of the file", 7)
 
 

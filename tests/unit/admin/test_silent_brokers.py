@@ -18,7 +18,10 @@ from lowtide.admin import (
 )
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
-from lowtide.protocol.messages.incremental_alter_configs import AlterConfigsResourceResponse, IncrementalAlterConfigsResponse
+from lowtide.protocol.messages.incremental_alter_configs import (
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsResponse,
+)
 
 from .scripted import HANG_UP, NO_ANSWER, ScriptedCluster, simulated
 
@@ -88,7 +91,9 @@ def test_a_slow_broker_is_still_waited_for():
         async with cluster.client(bootstrap_servers=SERVERS) as admin:
             begun_ms = cluster.clock.monotonic_ms()
             assert set(await admin.describe_topics(["t"])) == {"t"}
-            assert cluster.clock.monotonic_ms() - begun_ms < 11_000  # The connection's first answer, then the answer to the request.
+            assert (
+                cluster.clock.monotonic_ms() - begun_ms < 11_000
+            )  # The connection's first answer, then the answer to the request.
 
     simulated(test)
 
@@ -97,7 +102,9 @@ def test_requests_that_any_broker_forwards_are_not_sent_to_a_silent_controller()
     """Broker 1 is the controller; another forwards the request."""
 
     async def test(cluster: ScriptedCluster) -> None:
-        created = CreateTopicsResponse(topics=[CreatableTopicResult(name="new", error_code=0, num_partitions=1, replication_factor=1)])
+        created = CreateTopicsResponse(
+            topics=[CreatableTopicResult(name="new", error_code=0, num_partitions=1, replication_factor=1)]
+        )
         cluster.scripts[None, ApiKey.CREATE_TOPICS] = lambda _broker, _request: created
         async with cluster.client(bootstrap_servers=SERVERS) as admin:
             await warm(cluster, admin)
@@ -119,7 +126,9 @@ def test_a_request_for_any_broker_is_not_sent_to_a_silent_one(seed: int):
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 2)
         row = AlterConfigsResourceResponse(resource_type=2, resource_name="t", error_code=0, error_message=None)
-        cluster.scripts[None, ApiKey.INCREMENTAL_ALTER_CONFIGS] = lambda _broker, _request: IncrementalAlterConfigsResponse(responses=[row])
+        cluster.scripts[None, ApiKey.INCREMENTAL_ALTER_CONFIGS] = lambda _broker, _request: (
+            IncrementalAlterConfigsResponse(responses=[row])
+        )
         async with cluster.client(bootstrap_servers=SERVERS) as admin:
             await warm(cluster, admin)
             stop(cluster, 2)

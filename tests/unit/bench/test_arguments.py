@@ -27,7 +27,8 @@ def test_a_target_by_address(text: str, name: str, address: tuple[str, int], pro
 
 
 @pytest.mark.parametrize(
-    "text", ["", "kafka", "kafka=", "=127.0.0.1:1", "a/b=h:1", "a=host", "a=h:0", "a=h:65536", "a=h:1:", "a=h:1:x", "a=::1:5"]
+    "text",
+    ["", "kafka", "kafka=", "=127.0.0.1:1", "a/b=h:1", "a=host", "a=h:0", "a=h:65536", "a=h:1:", "a=h:1:x", "a=::1:5"],
 )
 def test_an_invalid_target(text: str):
     with pytest.raises(ValueError, match=r"."):
@@ -42,7 +43,9 @@ def test_a_target_by_command():
     assert [word.format(port=5, dir="/d") for word in spec.command][3:] == ["--port=5", "--set", "dir=/d/x", "{}"]
 
 
-@pytest.mark.parametrize("text", ["k=serve {dir}", "k=serve {port}", "k=serve {port} {dir} {other}", "k=serve {port} {dir} {}", "k='"])
+@pytest.mark.parametrize(
+    "text", ["k=serve {dir}", "k=serve {port}", "k=serve {port} {dir} {other}", "k=serve {port} {dir} {}", "k='"]
+)
 def test_a_command_that_can_not_be_run_twice(text: str):
     """Without its own port and directory, a broker would be measured on those of another."""
     with pytest.raises(ValueError, match=r"."):
@@ -55,7 +58,10 @@ def test_lowtide_is_the_first_target_unless_it_is_given():
     assert [target.name for target in found] == ["lowtide", "other"]
     assert found[0].command == LOWTIDE
     given = parse_arguments(["--target", "other=127.0.0.1:1", "--target", "lowtide=127.0.0.1:2"]).targets
-    assert [(target.name, target.address) for target in given] == [("other", ("127.0.0.1", 1)), ("lowtide", ("127.0.0.1", 2))]
+    assert [(target.name, target.address) for target in given] == [
+        ("other", ("127.0.0.1", 1)),
+        ("lowtide", ("127.0.0.1", 2)),
+    ]
     alone = parse_arguments(["--only-given", "--start", "b=x {port} {dir}", "--target", "a=127.0.0.1:1"]).targets
     assert [target.name for target in alone] == ["b", "a"]
 
@@ -91,7 +97,10 @@ def test_amounts():
 
 def test_workloads_by_name():
     assert parse_workloads("kill, batches,kill") == ["kill", "batches"]
-    assert parse_arguments([]).workloads == ["floor", *(name for name, workload in WORKLOADS.items() if not workload.several)]
+    assert parse_arguments([]).workloads == [
+        "floor",
+        *(name for name, workload in WORKLOADS.items() if not workload.several),
+    ]
 
 
 def test_several_brokers():

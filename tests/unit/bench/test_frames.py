@@ -22,7 +22,11 @@ from bench.frames import (
 from lowtide.protocol.api_keys import API, ApiKey, response_header_is_flexible
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.headers import decode_request_header
-from lowtide.protocol.messages.delete_records import DeleteRecordsPartitionResult, DeleteRecordsResponse, DeleteRecordsTopicResult
+from lowtide.protocol.messages.delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
 from lowtide.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from lowtide.protocol.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from lowtide.protocol.records import check_crc, iterate_records, read_batch_header
@@ -104,9 +108,13 @@ def test_fetch_in_a_session():
         request = bytearray(frame.request)
         struct.pack_into(">i", request, frame.epoch_position, 123_456)
         header, position = decode_request_header(bytes(request), 4, len(request))
-        message = codec_for(API[ApiKey.FETCH].request, header.api_version).decode(bytes(request), position, len(request))
+        message = codec_for(API[ApiKey.FETCH].request, header.api_version).decode(
+            bytes(request), position, len(request)
+        )
         assert (message.session_id, message.session_epoch) == (5, 123_456)
-        assert [row.fetch_offset for topic in message.topics for row in topic.partitions] == ([] if offset is None else [offset])
+        assert [row.fetch_offset for topic in message.topics for row in topic.partitions] == (
+            [] if offset is None else [offset]
+        )
         answer = response_frame(FetchResponse(error_code=71, session_id=5, responses=[]), SESSION_VERSION)
         assert error_at(answer, frame.error_position) == 71
 

@@ -1,4 +1,7 @@
-"""The load generator against a scripted peer: it counts answers, detects errors, and follows offsets. Sockets are pairs, not ports."""
+"""The load generator against a scripted peer: it counts answers, detects errors, and follows offsets.
+
+Sockets are pairs, not ports.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,12 @@ def answering(answer: bytes, *, piece: int = 1 << 16) -> Callable[[socket.socket
 def test_every_request_is_answered_once(peers, lanes: int, depth: int, piece: int):
     """Answers may arrive whole or byte by byte."""
     peers(answering(ANSWER, piece=piece))
-    load = pump([Lane(("", 0), itertools.repeat(REQUEST)) for _ in range(lanes)], count=100, depth=depth, error_position=ERROR_POSITION)
+    load = pump(
+        [Lane(("", 0), itertools.repeat(REQUEST)) for _ in range(lanes)],
+        count=100,
+        depth=depth,
+        error_position=ERROR_POSITION,
+    )
     assert load.count == len(load.latencies_us) == 100
     assert load.received_bytes == 100 * len(ANSWER)
     assert 0 < load.p50_us <= load.p99_us

@@ -14,8 +14,14 @@ def results() -> Results:
     """Two targets, two rounds and one to warm up; the second target's CPU is unknown."""
     found = Results(["one", "two"])
     for number, rate in ((-1, 1.0), (0, 100.0), (1, 300.0)):
-        found.rounds.append(Round(workload="w", target="one", number=number, load_average=0.5, figures={"rate": rate, "cpu": rate / 10}))
-        found.rounds.append(Round(workload="w", target="two", number=number, load_average=0.5, figures={"rate": 2 * rate, "cpu": math.nan}))
+        found.rounds.append(
+            Round(workload="w", target="one", number=number, load_average=0.5, figures={"rate": rate, "cpu": rate / 10})
+        )
+        found.rounds.append(
+            Round(
+                workload="w", target="two", number=number, load_average=0.5, figures={"rate": 2 * rate, "cpu": math.nan}
+            )
+        )
     return found
 
 
@@ -53,7 +59,11 @@ def test_json_has_everything_and_is_json(tmp_path: Path):
     found.faults.append("something failed")
     write_json(path, found, {"commit": "abc"})
     document = json.loads(path.read_text(), parse_constant=lambda name: 1 / 0)
-    assert (document["commit"], document["targets"], document["faults"]) == ("abc", ["one", "two"], ["something failed"])
+    assert (document["commit"], document["targets"], document["faults"]) == (
+        "abc",
+        ["one", "two"],
+        ["something failed"],
+    )
     assert [entry["round"] for entry in document["rounds"]] == [-1, -1, 0, 0, 1, 1]
     assert document["rounds"][3]["figures"] == {"rate": 200.0, "cpu": None}
 
@@ -64,5 +74,12 @@ def test_csv_has_a_line_for_each_figure(tmp_path: Path):
     with path.open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 12
-    assert rows[2] == {"workload": "w", "target": "two", "round": "-1", "load_average": "0.5", "figure": "rate", "value": "2"}
+    assert rows[2] == {
+        "workload": "w",
+        "target": "two",
+        "round": "-1",
+        "load_average": "0.5",
+        "figure": "rate",
+        "value": "2",
+    }
     assert rows[3]["value"] == ""

@@ -73,7 +73,11 @@ def test_an_answer_that_is_passed_on_is_abandoned_with_its_client() -> None:
         tasks = TaskRegistry(raised)
         inner: dict[bool, Pending[str]] = {True: Pending(), False: Pending()}
         outer = {
-            passed_on: promised(lambda given=given, passed_on=passed_on: answer_of(given, for_client=passed_on), tasks.spawn, name="outer")
+            passed_on: promised(
+                lambda given=given, passed_on=passed_on: answer_of(given, for_client=passed_on),
+                tasks.spawn,
+                name="outer",
+            )
             for passed_on, given in inner.items()
         }
         await asyncio.sleep(1)
@@ -90,5 +94,9 @@ def test_an_answer_that_is_passed_on_is_abandoned_with_its_client() -> None:
 
 def test_no_handler_bounds_a_wait_without_its_client() -> None:
     handlers = Path(handlers_package.__file__).parent
-    found = [path.name for path in handlers.rglob("*.py") if re.search(r"asyncio\.(timeout|wait)", path.read_text(encoding="utf-8"))]
+    found = [
+        path.name
+        for path in handlers.rglob("*.py")
+        if re.search(r"asyncio\.(timeout|wait)", path.read_text(encoding="utf-8"))
+    ]
     assert found == [], "use `client_wait`: the wait is to end with the connection"

@@ -21,7 +21,10 @@ def has(places: WaitingPlaces, asker: SimpleNamespace) -> bool:
 
 def test_each_client_has_a_share_of_the_places() -> None:
     places = WaitingPlaces(total=5, share=2)
-    taken = [places.taken_by(client(name, address)) for name, address in (("a", "1"), ("a", "2"), (None, "1"), (None, "2"), (None, "1"))]
+    taken = [
+        places.taken_by(client(name, address))
+        for name, address in (("a", "1"), ("a", "2"), (None, "1"), (None, "2"), (None, "1"))
+    ]
     assert [each.__enter__() for each in taken] == [True] * 5
     for refused in (client("a", "3"), client("", "1"), client("b")):
         with places.taken_by(refused) as has_place:

@@ -12,9 +12,21 @@ import pytest
 
 from lowtide.broker.handlers import describe_producers
 from lowtide.broker.pending import Pending, answer_of
-from lowtide.broker.slices import IDLE_PASS_NS, OWN_SLICE_MS, SlicedWork, answer_in_slices, ask_in_slices, taken, walk_in_slices
+from lowtide.broker.slices import (
+    IDLE_PASS_NS,
+    OWN_SLICE_MS,
+    SlicedWork,
+    answer_in_slices,
+    ask_in_slices,
+    taken,
+    walk_in_slices,
+)
 from lowtide.broker.turns import SLICE_MS, Turns
-from lowtide.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse, DescribeProducersTopicRequest
+from lowtide.protocol.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeProducersTopicRequest,
+)
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.storage.log.producer_entry import ProducerEntry
 
@@ -122,7 +134,9 @@ def test_what_is_asked_in_slices_ends_with_its_client_and_with_a_bug() -> None:
     run_simulation(main, 1)
 
 
-def asking(taken: list[int], count: int, answer: Pending[str], error: Exception | None = None) -> Generator[None, None, bool]:
+def asking(
+    taken: list[int], count: int, answer: Pending[str], error: Exception | None = None
+) -> Generator[None, None, bool]:
     yield from steps(taken, count, error)
     answer.complete("all")
     return True
@@ -148,7 +162,9 @@ def test_very_many_producers_are_described_in_slices() -> None:
         metadata=SimpleNamespace(image=SimpleNamespace(topics={"a": None})),
         replicas=SimpleNamespace(find=lambda _topic, _partition: partition),
     )
-    request = DescribeProducersRequest(topics=[DescribeProducersTopicRequest(name="a", partition_indexes=list(range(3)))])
+    request = DescribeProducersRequest(
+        topics=[DescribeProducersTopicRequest(name="a", partition_indexes=list(range(3)))]
+    )
 
     async def main(loop: SimulatedLoop) -> None:
         broker.turns = turns(loop)
@@ -186,8 +202,12 @@ def test_no_rows_are_taken_from_none() -> None:
     assert list(taken([], 3)) == []
 
 
-@pytest.mark.parametrize(("pass_ns", "begun_ms"), [(IDLE_PASS_NS, [0, 4, 8, 8, 8]), (IDLE_PASS_NS - 1, [0, 0, 0, 0, 0])])
-def test_pieces_that_ask_for_a_rest_leave_a_busy_loop_for_so_long_after_each_slice(pass_ns: int, begun_ms: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("pass_ns", "begun_ms"), [(IDLE_PASS_NS, [0, 4, 8, 8, 8]), (IDLE_PASS_NS - 1, [0, 0, 0, 0, 0])]
+)
+def test_pieces_that_ask_for_a_rest_leave_a_busy_loop_for_so_long_after_each_slice(
+    pass_ns: int, begun_ms: list[int]
+) -> None:
     """A loop with nothing else to do has no rest."""
 
     async def main(loop: SimulatedLoop) -> None:

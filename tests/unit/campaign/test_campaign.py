@@ -56,7 +56,9 @@ def test_the_next_campaign_continues_where_the_last_one_ended(tmp_path: Path):
     assert second.broken == 1
 
 
-def test_the_files_of_a_run_are_removed_and_the_output_of_a_failed_one_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_files_of_a_run_are_removed_and_the_output_of_a_failed_one_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(campaign, "KEPT", 1)
     made(tmp_path, WRITES.replace("seed == 3", "True"), runs=3).go()
     assert not (tmp_path / "tmp").exists()
@@ -64,11 +66,16 @@ def test_the_files_of_a_run_are_removed_and_the_output_of_a_failed_one_is_kept(t
     assert (tmp_path / "failures/quick-2.log").read_text() == "seed 2\n"
 
 
-def test_the_end_says_how_many_runs_found_violations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_the_end_says_how_many_runs_found_violations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     monkeypatch.setattr(machine, "step_back", lambda: None)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     assert campaign.search(made(tmp_path, WRITES.replace("seed == 3", "seed != 1"), runs=3)) == 1
-    assert capsys.readouterr().out.splitlines()[-1] == f"2 of 3 runs found violations: their output is in {tmp_path}/failures"
+    assert (
+        capsys.readouterr().out.splitlines()[-1]
+        == f"2 of 3 runs found violations: their output is in {tmp_path}/failures"
+    )
 
 
 def test_without_disk_space_nothing_is_run(tmp_path: Path):
@@ -77,7 +84,9 @@ def test_without_disk_space_nothing_is_run(tmp_path: Path):
     assert load(one.ledger) == []
 
 
-def test_a_run_that_takes_too_long_is_ended_with_its_processes_and_adds_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_run_that_takes_too_long_is_ended_with_its_processes_and_adds_no_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(campaign, "RUN_LIMIT_S", 0.0)
     one = made(tmp_path, SLEEPS)
     assert one.go() == "quick 0: not done after 0 s"
@@ -95,11 +104,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGTERM, signal.default_int_handler)
 tests.made(pathlib.Path(sys.argv[1]), tests.SLEEPS).go()
 """
-    process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], cwd=campaign.ROOT, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], cwd=campaign.ROOT, stderr=subprocess.DEVNULL
+    )
     try:
         started = tmp_path / "results/simulated.json"
         until(lambda: started.exists() and started.read_text() != "")
-        until(lambda: int(started.read_text()) in machine.marked(tmp_path))  # Its environment is there when it has been executed.
+        until(
+            lambda: int(started.read_text()) in machine.marked(tmp_path)
+        )  # Its environment is there when it has been executed.
     finally:
         process.send_signal(number)
         process.wait(60)
@@ -127,7 +140,9 @@ def test_totals_are_printed_from_the_ledger(tmp_path: Path, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize(("options", "first"), [([], 70), (["--first-seed", "9"], 9)])
-def test_a_new_ledger_begins_where_it_should(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], first: int):
+def test_a_new_ledger_begins_where_it_should(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], first: int
+):
     monkeypatch.setattr(machine, "step_back", lambda: None)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr(campaign, "KINDS", [kind(WRITES)])
@@ -153,7 +168,9 @@ from tests.campaign import machine
 machine.step_back()
 print(json.dumps([os.nice(0), len(os.sched_getaffinity(0))]))
 """
-    ended = subprocess.run([sys.executable, "-c", program], cwd=campaign.ROOT, capture_output=True, text=True, check=True, timeout=60)
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=campaign.ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
     assert json.loads(ended.stdout) == [19, 1]
 
 

@@ -28,7 +28,9 @@ def entry(kind: str, commit: str, first: int, *, changed: bool = False, reason: 
 
 
 def test_runs_are_added_up_by_kind_and_commit():
-    lines = evidence.sums("1", [entry("cluster", "aaa", 0), entry("cluster", "aaa", 20, reason="D1: a"), entry("cluster", "bbb", 5)])
+    lines = evidence.sums(
+        "1", [entry("cluster", "aaa", 0), entry("cluster", "aaa", 20, reason="D1: a"), entry("cluster", "bbb", 5)]
+    )
     assert [(line.commit, line.runs, line.seeds, line.cpu_seconds, line.states, line.last[:10]) for line in lines] == [
         ("aaa", 2, 40, 3600.0, 6, "2026-01-21"),
         ("bbb", 1, 20, 1800.0, 3, "2026-01-06"),
@@ -37,7 +39,10 @@ def test_runs_are_added_up_by_kind_and_commit():
 
 
 def test_the_seeds_of_a_kind_are_those_of_all_ledgers():
-    lines = [*evidence.sums("1", [entry("cluster", "aaa", 0), entry("kill", "aaa", 0)]), *evidence.sums("2", [entry("cluster", "bbb", 20)])]
+    lines = [
+        *evidence.sums("1", [entry("cluster", "aaa", 0), entry("kill", "aaa", 0)]),
+        *evidence.sums("2", [entry("cluster", "bbb", 20)]),
+    ]
     assert evidence.seeds_of(lines) == {"cluster": 40, "kill": 20}
 
 
@@ -46,7 +51,9 @@ def test_a_run_of_a_changed_tree_is_no_evidence():
 
 
 def test_the_page_tells_what_is_current():
-    lines = evidence.sums("1", [entry("cluster", "old", 0), entry("cluster", "new", 20), entry("kill", "old", 0, reason="D1: a")])
+    lines = evidence.sums(
+        "1", [entry("cluster", "old", 0), entry("cluster", "new", 20), entry("kill", "old", 0, reason="D1: a")]
+    )
     text = evidence.page(lines, KINDS, lambda _kind, commit: commit == "new")
     assert "| cluster | 20 | 20 | 40 | 100,000 | 1.00 | 960 | 14 | 6 | 0 | 2026-01-21 |" in text
     assert "| kill | 0 | 5 | 5 | 5,000 | 0.50 | 240 | 7 | 3 | 1 | 2026-01-01 |" in text
@@ -56,7 +63,9 @@ def test_the_page_tells_what_is_current():
     assert "| execution |" not in text, "that is no fault"
 
 
-def test_publishing_again_replaces_the_lines_of_this_ledger_and_keeps_those_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_publishing_again_replaces_the_lines_of_this_ledger_and_keeps_those_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(evidence, "unchanged_since", lambda _kind, _commit: True)
     folders = [tmp_path / "one", tmp_path / "two"]
     for folder in folders:

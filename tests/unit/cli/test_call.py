@@ -27,7 +27,14 @@ def test_files_that_settings_name_are_reported_when_they_are_missing(tls_without
     assert said.count("\n") == 1
     offsets = tmp_path / "offsets.json"
     offsets.write_text('{"partitions": [{"topic": "t", "partition": 0, "offset": 1}]}')
-    words = ["--bootstrap-server", "127.0.0.1:1", "--offset-json-file", str(offsets), "--command-config", tls_without_authorities]
+    words = [
+        "--bootstrap-server",
+        "127.0.0.1:1",
+        "--offset-json-file",
+        str(offsets),
+        "--command-config",
+        tls_without_authorities,
+    ]
     assert delete_records_tool.main(words) == 2
     said = capsys.readouterr().err
     assert "none.pem" in said

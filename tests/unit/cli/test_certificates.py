@@ -15,7 +15,18 @@ from lowtide.cli import main
 def test_a_folder_has_what_brokers_and_clients_need(tmp_path: Path, capsys) -> None:
     """The output has no secret; the broker's file is a configuration; a second call changes nothing."""
     folder = tmp_path / "secure"
-    words = ["certificates", str(folder), "--host", "broker-1", "--etcd-host", "etcd", "--listener", "INSIDE", "-b", "broker-1:9092"]
+    words = [
+        "certificates",
+        str(folder),
+        "--host",
+        "broker-1",
+        "--etcd-host",
+        "etcd",
+        "--listener",
+        "INSIDE",
+        "-b",
+        "broker-1:9092",
+    ]
     assert main.main(words) == 0
     shown = capsys.readouterr().out
     assert f"lowtide users add admin --log-dirs LOG_DIR --password-file {folder}/admin.password" in shown
@@ -37,7 +48,9 @@ def test_a_folder_has_what_brokers_and_clients_need(tmp_path: Path, capsys) -> N
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.parametrize(("words", "part"), [(["{tmp}/file"], "file"), (["{tmp}/new", "--host", "zoë"], "zoë"), ([], "DIR")])
+@pytest.mark.parametrize(
+    ("words", "part"), [(["{tmp}/file"], "file"), (["{tmp}/new", "--host", "zoë"], "zoë"), ([], "DIR")]
+)
 def test_what_cannot_be_is_refused_with_a_message(words: list[str], part: str, tmp_path: Path, capsys) -> None:
     (tmp_path / "file").write_text("")
     assert main.main(["certificates", *(word.format(tmp=tmp_path) for word in words)]) != 0

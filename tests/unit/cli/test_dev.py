@@ -15,7 +15,10 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (["--set", "node.id=7"], "node.id=7 is not possible for several brokers of one process: each has its own (in --set node.id)."),
+        (
+            ["--set", "node.id=7"],
+            "node.id=7 is not possible for several brokers of one process: each has its own (in --set node.id).",
+        ),
         (["--set", "listeners=PLAINTEXT://:9092"], "listeners=PLAINTEXT://:9092 is not possible for several brokers"),
         (["--set", "log.dirs=/tmp"], "log.dirs=/tmp is not possible for several brokers"),
         (["--set", "num.partitions=0"], "num.partitions=0"),
@@ -33,7 +36,8 @@ def test_impossible_arguments_are_refused_with_a_message(arguments, part, capsys
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--brokers", "0"], ["--brokers", "21"], ["--brokers", "three"], ["--port", "-1"], ["--port", "65536"]]
+    "arguments",
+    [["--brokers", "0"], ["--brokers", "21"], ["--brokers", "three"], ["--port", "-1"], ["--port", "65536"]],
 )
 def test_numbers_out_of_range_are_refused(arguments, capsys):
     with pytest.raises(SystemExit) as ended:

@@ -17,7 +17,13 @@ from lowtide.protocol.group_records import OffsetCommitValue, encode_offset_comm
 from lowtide.protocol.transaction_records import TransactionLogValue, encode_transaction
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem import OsFileSystem
-from lowtide.storage.checkpoint import MetaProperties, encode_epochs, encode_meta_properties, encode_offsets, encode_partition_metadata
+from lowtide.storage.checkpoint import (
+    MetaProperties,
+    encode_epochs,
+    encode_meta_properties,
+    encode_offsets,
+    encode_partition_metadata,
+)
 from lowtide.storage.log.index import OffsetIndex, TimeIndex
 from lowtide.storage.log.open_transactions import CompletedTransaction
 from lowtide.storage.log.producer_state import ProducerStateManager
@@ -57,7 +63,9 @@ def rows(capsys, *arguments: object, code: int = 0) -> list[dict]:
 
 def test_batches_and_records_are_printed(partition, capsys):
     """For people as lines, with timestamps as dates; records only on request."""
-    (partition / SEGMENT).write_bytes(batch(100) + batch(103, 1, producer_id=7, producer_epoch=1, base_sequence=4, is_transactional=True))
+    (partition / SEGMENT).write_bytes(
+        batch(100) + batch(103, 1, producer_id=7, producer_epoch=1, base_sequence=4, is_transactional=True)
+    )
     text = dump(capsys, partition / SEGMENT)
     assert text.splitlines() == [
         str(partition / SEGMENT),
@@ -65,7 +73,9 @@ def test_batches_and_records_are_printed(partition, capsys):
         f"  byte {SIZE}, offsets 103 to 103, 1 record, {len(batch(100, 1))} bytes, leader epoch 2, up to 2020-09-13T12:26:40.000Z, "
         "producer 7 epoch 1 from sequence 4, transactional",
     ]
-    assert "    101  2020-09-13T12:26:40.001Z  key 'k1'  value 'v101'\n" in dump(capsys, "--records", partition / SEGMENT)
+    assert "    101  2020-09-13T12:26:40.001Z  key 'k1'  value 'v101'\n" in dump(
+        capsys, "--records", partition / SEGMENT
+    )
 
 
 def test_programs_get_a_line_for_each_object(partition, capsys):
@@ -94,12 +104,22 @@ def test_programs_get_a_line_for_each_object(partition, capsys):
         "crc": told["crc"],
         "fault": None,
     }
-    assert (record["kind"], record["offset"], record["key"], record["value"], record["headers"]) == ("record", 100, "k0", "v100", [])
+    assert (record["kind"], record["offset"], record["key"], record["value"], record["headers"]) == (
+        "record",
+        100,
+        "k0",
+        "v100",
+        [],
+    )
 
 
 def test_markers_show_how_a_transaction_ended(partition, capsys):
     marker = build_end_transaction_marker(
-        ControlRecord(ControlRecordType.ABORT, 0), timestamp_ms=TIME_MS, producer_id=7, producer_epoch=1, base_offset=100
+        ControlRecord(ControlRecordType.ABORT, 0),
+        timestamp_ms=TIME_MS,
+        producer_id=7,
+        producer_epoch=1,
+        base_offset=100,
     )
     (partition / SEGMENT).write_bytes(marker)
     assert rows(capsys, partition)[0]["marker"] == "abort"
@@ -157,7 +177,10 @@ def test_a_cut_file_reports_how_much_is_there(partition, capsys):
 def test_zeros_behind_the_last_batch_are_no_damage(partition, capsys):
     """Files are preallocated."""
     (partition / SEGMENT).write_bytes(batch(100) + bytes(3_000_000))
-    assert [(each["kind"], each["bytes"]) for each in rows(capsys, partition)] == [("batch", SIZE), ("unwritten", 3_000_000)]
+    assert [(each["kind"], each["bytes"]) for each in rows(capsys, partition)] == [
+        ("batch", SIZE),
+        ("unwritten", 3_000_000),
+    ]
 
 
 def test_random_bytes_are_one_damage(partition, capsys):
@@ -168,7 +191,10 @@ def test_random_bytes_are_one_damage(partition, capsys):
 
 def test_offsets_that_go_back_are_reported(partition, capsys):
     (partition / SEGMENT).write_bytes(batch(103) + batch(100))
-    assert rows(capsys, partition, code=1)[1]["fault"] == f"byte {SIZE}: it begins at offset 100, where 106 or a later one follows"
+    assert (
+        rows(capsys, partition, code=1)[1]["fault"]
+        == f"byte {SIZE}: it begins at offset 100, where 106 or a later one follows"
+    )
 
 
 def test_records_that_contradict_themselves_are_reported(partition, capsys):
@@ -216,12 +242,18 @@ def test_records_of_transactions_are_decoded(tmp_path, capsys):
     key, content = encode_transaction("mover", value)
     (folder / SEGMENT).write_bytes(build_batch([(TIME_MS, key, content, ())], base_offset=100))
     said = rows(capsys, "--records", folder)[1]["decoded"]
-    assert (said["type"], said["transactional_id"], said["value"]["transaction_status"]) == ("transaction", "mover", "CompleteCommit")
+    assert (said["type"], said["transactional_id"], said["value"]["transaction_status"]) == (
+        "transaction",
+        "mover",
+        "CompleteCommit",
+    )
 
 
 def test_control_characters_are_escaped(partition, capsys):
     """A value may have a sequence that clears a screen."""
-    (partition / SEGMENT).write_bytes(build_batch([(TIME_MS, None, b"\x1b[2J\xff", ((b"h\x07", None),))], base_offset=100))
+    (partition / SEGMENT).write_bytes(
+        build_batch([(TIME_MS, None, b"\x1b[2J\xff", ((b"h\x07", None),))], base_offset=100)
+    )
     assert "key null  value '\\x1b[2J\\xff'  header h\\x07=null" in dump(capsys, "-r", partition)
     assert "value 1b5b324aff" in dump(capsys, "-r", "--format", "hex", partition)
 
@@ -240,7 +272,9 @@ def test_the_files_beside_a_segment_are_printed(partition, capsys):
     producers.update(header_of(7, 0, 0, 2, max_timestamp=5), base_offset=40, now_ms=5)
     (partition / SEGMENT.replace(".log", ".index")).write_bytes(offsets.encode() + bytes(16))
     (partition / SEGMENT.replace(".log", ".timeindex")).write_bytes(times.encode())
-    (partition / SEGMENT.replace(".log", ".txnindex")).write_bytes(encode_aborted([CompletedTransaction(7, 140, 142, True, 143)]))
+    (partition / SEGMENT.replace(".log", ".txnindex")).write_bytes(
+        encode_aborted([CompletedTransaction(7, 140, 142, True, 143)])
+    )
     (partition / SEGMENT.replace(".log", ".snapshot")).write_bytes(producers.encode_snapshot())
     (partition / "leader-epoch-checkpoint").write_bytes(encode_epochs([(0, 0), (3, 120)]))
     (partition / "partition.metadata").write_bytes(encode_partition_metadata(bytes(range(16))))
@@ -293,7 +327,10 @@ def test_index_entries_that_do_not_rise_are_reported(partition, capsys):
     index = OffsetIndex(100)
     index.append(115, 4160)
     (partition / SEGMENT.replace(".log", ".index")).write_bytes(index.encode() * 2)
-    assert [each["fault"] for each in rows(capsys, partition, code=1)] == [None, "entry 1 doesn't rise above the one before"]
+    assert [each["fault"] for each in rows(capsys, partition, code=1)] == [
+        None,
+        "entry 1 doesn't rise above the one before",
+    ]
 
 
 def test_index_entries_are_compared_with_the_segment(partition, capsys):
@@ -321,7 +358,8 @@ def test_other_files_are_refused(tmp_path, capsys):
     (tmp_path / "letter.txt").write_text("dear")
     assert refused(capsys, tmp_path / "gone") == f"lowtide dump-log: there is no {tmp_path / 'gone'}.\n"
     assert (
-        refused(capsys, tmp_path / "letter.txt") == f"lowtide dump-log: {tmp_path / 'letter.txt'} is no file of a log that is known here.\n"
+        refused(capsys, tmp_path / "letter.txt")
+        == f"lowtide dump-log: {tmp_path / 'letter.txt'} is no file of a log that is known here.\n"
     )
     assert refused(capsys, tmp_path) == f"lowtide dump-log: in {tmp_path} is no file of a log.\n"
 

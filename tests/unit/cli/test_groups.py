@@ -17,7 +17,15 @@ KEY = TopicPartition("t", 0)
 
 @pytest.mark.parametrize(
     ("committed", "start", "end", "behind"),
-    [(3, 0, 10, 7), (3, 5, 10, 5), (10, 0, 10, 0), (12, 0, 10, 0), (3, 10, 10, 0), (3, None, 10, 7), (3, 0, None, None)],
+    [
+        (3, 0, 10, 7),
+        (3, 5, 10, 5),
+        (10, 0, 10, 0),
+        (12, 0, 10, 0),
+        (3, 10, 10, 0),
+        (3, None, 10, 7),
+        (3, 0, None, None),
+    ],
 )
 def test_deleted_records_do_not_count(committed, start, end, behind):
     """They cannot be read any more, so they are not part of the lag."""

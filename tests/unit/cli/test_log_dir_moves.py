@@ -33,13 +33,18 @@ def test_each_broker_that_has_the_directory_moves_its_replica() -> None:
         2: broker(directory("/a", _0=(11, False)), directory("/c")),
         3: AdminError("no answer"),
     }
-    assert plan_moves(answers, [KEY, OTHER], "/b") == {HERE: PlannedMove("/a", 10), Replica(1, OTHER): PlannedMove("/b", 7)}
+    assert plan_moves(answers, [KEY, OTHER], "/b") == {
+        HERE: PlannedMove("/a", 10),
+        Replica(1, OTHER): PlannedMove("/b", 7),
+    }
     assert plan_moves(answers, [KEY], "/a").keys() == {HERE, Replica(2, KEY)}
 
 
 def test_what_cannot_be_planned_is_one_sentence() -> None:
     answers = {1: broker(directory("/a", _0=(10, False)), directory("/b")), 2: AdminError("no answer")}
-    with pytest.raises(CommandError, match=r"--to /c is not possible for t-0: allowed is .* broker 1 has /a, /b\.$") as caught:
+    with pytest.raises(
+        CommandError, match=r"--to /c is not possible for t-0: allowed is .* broker 1 has /a, /b\.$"
+    ) as caught:
         plan_moves(answers, [KEY], "/c")
     assert caught.value.code == ExitCode.MISUSED
     with pytest.raises(CommandError, match=r"of broker 1, broker 2 has a replica of t-1; broker 2: no answer\.$"):
@@ -50,7 +55,9 @@ def test_bytes_to_go_fall_and_a_move_ends_where_the_replica_is() -> None:
     moving = Moving({HERE: PlannedMove("/a", 10), Replica(1, OTHER): PlannedMove("/b", 5)}, "/b")
     assert moving.left == {HERE: 10}
     for size, copied, fewer, left in ((10, 4, 4, 6), (20, 5, 0, 15), (20, 20, 15, 0)):
-        assert moving.observe({1: broker(directory("/a", _0=(size, False)), directory("/b", _0=(copied, True)))}) == fewer
+        assert (
+            moving.observe({1: broker(directory("/a", _0=(size, False)), directory("/b", _0=(copied, True)))}) == fewer
+        )
         assert moving.left == {HERE: left}
     moving.observe({1: broker(directory("/a"), directory("/b", _0=(20, False)))})
     assert (moving.left, moving.failed) == ({}, {})
@@ -77,7 +84,13 @@ def test_a_copy_may_begin_late_and_a_move_that_another_request_ended_is_reported
         (
             broker(
                 directory("/a", _0=(10, False)),
-                LogDir(path="/b", error=BrokerAnsweredError(56, "/b of broker 1"), replicas={}, total_bytes=-1, usable_bytes=-1),
+                LogDir(
+                    path="/b",
+                    error=BrokerAnsweredError(56, "/b of broker 1"),
+                    replicas={},
+                    total_bytes=-1,
+                    usable_bytes=-1,
+                ),
             ),
             "its move has ended: /b of broker 1: KAFKA_STORAGE_ERROR",
         ),

@@ -98,7 +98,12 @@ def test_a_shell_completes_commands_and_options(words, number, expected):
     """In the form that the script of `--install-completion` requests."""
     variables = {**os.environ, "_LOWTIDE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(number)}
     ended = subprocess.run(
-        [sys.executable, "-m", "lowtide.cli.main"], env=variables, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "lowtide.cli.main"],
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert set(ended.stdout.split()) == expected, ended.stderr
 
@@ -136,8 +141,19 @@ def test_sources_are_merged_in_order(tmp_path, monkeypatch):
     """File, then environment, then --set; caps have their own flag."""
     file = tmp_path / "server.properties"
     file.write_text("node.id=1\nnum.partitions=1\nlog.dirs=one\nbroker.rack=r\u00e9\n", encoding="utf-8")
-    monkeypatch.setattr("lowtide.cli.options.environment", lambda: {"LOWTIDE_NUM_PARTITIONS": "2", "LOWTIDE_LOG_DIRS": "two"})
-    words = ["--config", str(file), "--set", "log.dirs=x", "--set", "log.dirs=three", "--max-version", "DeleteRecords=2"]
+    monkeypatch.setattr(
+        "lowtide.cli.options.environment", lambda: {"LOWTIDE_NUM_PARTITIONS": "2", "LOWTIDE_LOG_DIRS": "two"}
+    )
+    words = [
+        "--config",
+        str(file),
+        "--set",
+        "log.dirs=x",
+        "--set",
+        "log.dirs=three",
+        "--max-version",
+        "DeleteRecords=2",
+    ]
     config = load_config(given=given_configuration(_parser().parse_args(words)))
     assert (config.node_id, config.num_partitions, config.log_dirs, config.broker_rack) == (1, 2, ("three",), "r\u00e9")
     assert list(config.max_versions.values()) == [2]
@@ -155,7 +171,9 @@ def test_sources_are_merged_in_order(tmp_path, monkeypatch):
 )
 def test_the_level_of_the_log_is_an_option(words, variable, expected, monkeypatch):
     """As an option, a key, and a variable, in which Lowtide's name stands once."""
-    monkeypatch.setattr("lowtide.cli.options.environment", lambda: {} if variable is None else {"LOWTIDE_LOG_LEVEL": variable})
+    monkeypatch.setattr(
+        "lowtide.cli.options.environment", lambda: {} if variable is None else {"LOWTIDE_LOG_LEVEL": variable}
+    )
     config = load_config(given=given_configuration(_parser().parse_args(words)))
     assert level_of_start(config.values) == LEVELS[expected]
 
@@ -231,13 +249,18 @@ HEAVY = (
 
 
 def test_serve_imports_little():
-    """A start must take a fraction of a second, so it must not load what it does not need. Help loads almost nothing."""
+    """A start must take a fraction of a second, so it must not load what it does not need.
+
+    Help loads almost nothing.
+    """
     program = f"import lowtide.cli.main, {{module}}\n{LOADED}"
     of_serve = run("-c", program.format(module="lowtide.cli.serve")).stdout.split()
     assert "lowtide.broker.config.broker_config" in of_serve
     assert [name for name in HEAVY if name in of_serve] == []
     assert [name for name in of_serve if name.startswith("lowtide.testing")] == []
-    of_serving = run("-c", f"import lowtide.cli.main as m\nm.main(['serve', '--set', 'node.id'])\n{LOADED}").stdout.split()
+    of_serving = run(
+        "-c", f"import lowtide.cli.main as m\nm.main(['serve', '--set', 'node.id'])\n{LOADED}"
+    ).stdout.split()
     assert "lowtide.broker.config.broker_config" in of_serving
     assert [name for name in of_serving if name in HEAVY or name.startswith("lowtide.admin")] == []
     of_help = run("-c", program.format(module="lowtide.cli.main")).stdout.split()
@@ -258,7 +281,9 @@ def test_a_broker_listens_without_the_imports_of_other_commands(tmp_path):
     loaded = ended.stdout.split()
     assert "lowtide.broker.lifecycle.broker" in loaded
     assert [
-        name for name in loaded if name.partition(".")[0] in ("typer", "rich", "pydantic", "joserfc") or name.startswith("lowtide.admin")
+        name
+        for name in loaded
+        if name.partition(".")[0] in ("typer", "rich", "pydantic", "joserfc") or name.startswith("lowtide.admin")
     ] == []
 
 
@@ -276,7 +301,9 @@ def test_the_open_file_limit_is_raised_to_its_maximum():
 
 def test_the_module_is_imported_from_this_tree():
     """An editable install must not hide an older copy."""
-    assert Path(sys.modules["lowtide.cli.main"].__file__ or "").resolve().parents[1] == Path(__file__).resolve().parents[3]
+    assert (
+        Path(sys.modules["lowtide.cli.main"].__file__ or "").resolve().parents[1] == Path(__file__).resolve().parents[3]
+    )
 
 
 def test_a_refused_start_leaves_the_collector_running(capsys):

@@ -19,7 +19,9 @@ from lowtide.runtime.filesystem import OsFileSystem
 
 def brokers(*ids: int, racks: str = "", fenced: tuple[int, ...] = ()) -> list[Broker]:
     return [
-        Broker(broker_id=each, address=Address("h", each), rack=racks[place] if racks else None, is_fenced=each in fenced)
+        Broker(
+            broker_id=each, address=Address("h", each), rack=racks[place] if racks else None, is_fenced=each in fenced
+        )
         for place, each in enumerate(ids)
     ]
 
@@ -72,7 +74,10 @@ def test_a_throttle_holds_for_those_that_are_there_and_those_that_come():
     assert set(throttle_of(plan, 9000)) - {ConfigResource(ResourceType.TOPIC, "t")} == {
         ConfigResource(ResourceType.BROKER, each) for each in "124"
     }
-    assert changes["broker 4"] == [("leader.replication.throttled.rate", "9000"), ("follower.replication.throttled.rate", "9000")]
+    assert changes["broker 4"] == [
+        ("leader.replication.throttled.rate", "9000"),
+        ("follower.replication.throttled.rate", "9000"),
+    ]
 
 
 def test_a_file_is_read_as_it_was_written(tmp_path):
@@ -90,7 +95,10 @@ def test_a_file_is_read_as_it_was_written(tmp_path):
         ({"partitions": [{"topic": "t", "partition": 0, "replicas": []}]}, "allowed are ids of brokers, each once"),
         ({"partitions": [{"topic": "t", "partition": 0, "replicas": [1, 1]}]}, "allowed are ids of brokers, each once"),
         ({"partitions": [{"topic": "t", "partition": 0, "replicas": [1]}] * 2}, "has t-0 twice"),
-        ({"partitions": [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": ["/a"]}]}, "has log_dirs: allowed is any"),
+        (
+            {"partitions": [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": ["/a"]}]},
+            "has log_dirs: allowed is any",
+        ),
         ({"partitions": [], "verison": 1}, "unknown field"),
     ],
 )

@@ -49,7 +49,10 @@ def test_the_output_of_json_libraries_is_read():
         ("not json", "f.json line 1: an object {…} is expected, and here is not."),
         ("[]", "line 1: an object {…} is expected, and here is a list."),
         ("{}", 'line 1: the key "partitions" is missing.'),
-        ('{"partitions": [' + ROW, 'line 1, partition 1 of the list: "," or "]" is expected, and here is nothing, the file ends.'),
+        (
+            '{"partitions": [' + ROW,
+            'line 1, partition 1 of the list: "," or "]" is expected, and here is nothing, the file ends.',
+        ),
         ('{"partitions": [' + ROW + "]", '"," or "}" is expected, and here is nothing, the file ends.'),
         ('{"partitions": [' + ROW + "]} x", "the object has ended, and x follows."),
         ('{"partitions": [' + ROW + ",]}", 'partition 2 of the list: an object {…} is expected, and here is "]".'),
@@ -65,7 +68,10 @@ def test_the_output_of_json_libraries_is_read():
             "line 3, partition 2 of the list: partition 0 of topic t is there for the second time.",
         ),
         ('{"partitions": [{"topic": "t", "partition": 0}]}', 'the key "offset" is missing.'),
-        ('{"partitions": [{"topic": "t", "partition": 0, "offset": 1, "offset": 2}]}', 'the key "offset" is there for the second time.'),
+        (
+            '{"partitions": [{"topic": "t", "partition": 0, "offset": 1, "offset": 2}]}',
+            'the key "offset" is there for the second time.',
+        ),
         ('{"partitions": [{"topic": "t", "partition": 0, "offset": 1, "why": 2}]}', 'the key "why" means nothing here'),
         ('{"partitions": [{"topic": "t", "partition": 0 "offset": 1}]}', '"," or "}" is expected, and here is a text.'),
         ('{"partitions": [{"topic" "t"}]}', '":" is expected behind "topic", and here is a text.'),
@@ -75,7 +81,10 @@ def test_the_output_of_json_libraries_is_read():
         ('{"partitions": [{"topic": 7}]}', '"topic" is 7: allowed is a text.'),
         ('{"partitions": [{"topic": ""}]}', '"topic" is "": allowed are up to 249 letters'),
         ('{"partitions": [{"topic": "a b"}]}', '"topic" is "a b": allowed are'),
-        ('{"partitions": [{"topic": "t", "partition": -1}]}', '"partition" is -1: allowed is a whole number from 0 to 2147483647.'),
+        (
+            '{"partitions": [{"topic": "t", "partition": -1}]}',
+            '"partition" is -1: allowed is a whole number from 0 to 2147483647.',
+        ),
         ('{"partitions": [{"topic": "t", "partition": 2147483648}]}', '"partition" is 2147483648: allowed'),
     ],
 )
@@ -84,7 +93,22 @@ def test_a_file_with_an_error_is_refused(content, sentence):
 
 
 @pytest.mark.parametrize(
-    "offset", ["5.5", "5.0", "1e3", "NaN", "Infinity", "-Infinity", "true", "null", "-2", "9223372036854775808", "05", "+5", "9" * 5000]
+    "offset",
+    [
+        "5.5",
+        "5.0",
+        "1e3",
+        "NaN",
+        "Infinity",
+        "-Infinity",
+        "true",
+        "null",
+        "-2",
+        "9223372036854775808",
+        "05",
+        "+5",
+        "9" * 5000,
+    ],
 )
 def test_an_offset_is_a_whole_number(offset):
     """Numbers that could be rounded or have another meaning are refused."""

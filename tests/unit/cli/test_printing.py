@@ -35,7 +35,12 @@ def test_names_cannot_control_a_terminal():
 
 @pytest.mark.parametrize(
     ("time_ms", "text"),
-    [(0, "1970-01-01T00:00:00.000Z"), (-1, "1969-12-31T23:59:59.999Z"), (2**63 - 1, str(2**63 - 1)), (-(2**63), str(-(2**63)))],
+    [
+        (0, "1970-01-01T00:00:00.000Z"),
+        (-1, "1969-12-31T23:59:59.999Z"),
+        (2**63 - 1, str(2**63 - 1)),
+        (-(2**63), str(-(2**63))),
+    ],
 )
 def test_times(time_ms, text):
     """Any 64 bits: records have the timestamps of their producers."""

@@ -30,7 +30,11 @@ def read(line: bytes, form: LineForm = LineForm.TEXT, **options):
         (b"6b 00", {"form": LineForm.HEX, "separator": " "}, (NOW_MS, b"k", b"\x00", [])),
         (b'{"value": null, "key": "k"}', {"form": LineForm.JSON}, (NOW_MS, b"k", None, [])),
         (b'{"value": [1, "\xc3\xa4"], "timestamp": 7}', {"form": LineForm.JSON}, (7, None, '[1,"ä"]'.encode(), [])),
-        (b'{"value": "", "headers": [{"name": "h", "value": 1}]}', {"form": LineForm.JSON}, (NOW_MS, None, b"", [(b"h", b"1")])),
+        (
+            b'{"value": "", "headers": [{"name": "h", "value": 1}]}',
+            {"form": LineForm.JSON},
+            (NOW_MS, None, b"", [(b"h", b"1")]),
+        ),
     ],
 )
 def test_a_line_is_a_record(line, options, expected):
@@ -59,7 +63,11 @@ def test_what_show_prints_is_what_produce_reads(form):
         (b'{"value": 1, "timestamp": "now"}', {"form": LineForm.JSON}, '"timestamp" is in milliseconds since 1970'),
         (b'{"value": 1, "timestamp": -1}', {"form": LineForm.JSON}, '"timestamp" is in milliseconds since 1970'),
         (b'{"value": 1, "headers": {"a": "b"}}', {"form": LineForm.JSON}, '"headers" is a list of objects'),
-        (b'{"value": 1, "headers": [{"name": 1, "value": "b"}]}', {"form": LineForm.JSON}, '"headers" is a list of objects'),
+        (
+            b'{"value": 1, "headers": [{"name": 1, "value": "b"}]}',
+            {"form": LineForm.JSON},
+            '"headers" is a list of objects',
+        ),
     ],
 )
 def test_a_line_that_is_no_record_is_named(line, options, reason):

@@ -20,7 +20,9 @@ def batch(base_offset: int, count: int, producer_id: int = -1) -> bytes:
     rows = [(1000 + each, b"k", b"%d" % (base_offset + each), ()) for each in range(count)]
     if producer_id < 0:
         return build_batch(rows, base_offset=base_offset)
-    return build_batch(rows, base_offset=base_offset, producer_id=producer_id, producer_epoch=0, base_sequence=0, is_transactional=True)
+    return build_batch(
+        rows, base_offset=base_offset, producer_id=producer_id, producer_epoch=0, base_sequence=0, is_transactional=True
+    )
 
 
 def marker(offset: int, producer_id: int, kind: ControlRecordType) -> bytes:
@@ -30,11 +32,21 @@ def marker(offset: int, producer_id: int, kind: ControlRecordType) -> bytes:
 
 
 def fetched(records: bytes, *aborted: tuple[int, int]) -> FetchedRecords:
-    return FetchedRecords(records=records, log_start_offset=0, high_watermark=100, last_stable_offset=100, aborted=aborted)
+    return FetchedRecords(
+        records=records, log_start_offset=0, high_watermark=100, last_stable_offset=100, aborted=aborted
+    )
 
 
 def wanted(**changed: object) -> Wanted:
-    values: dict = {"partition": KEY, "named": False, "end": 100, "count": 100, "form": Form.TEXT, "control": False, "read_committed": True}
+    values: dict = {
+        "partition": KEY,
+        "named": False,
+        "end": 100,
+        "count": 100,
+        "form": Form.TEXT,
+        "control": False,
+        "read_committed": True,
+    }
     return Wanted(**(values | changed))
 
 

@@ -19,12 +19,19 @@ from lowtide.cli.top import Keys
 from lowtide.cli.top_sample import Sample, Sampler, TopicSample
 from lowtide.cli.top_view import TopicOrder, as_value, high_share, rows_of_each, screen, tables, view_of
 from lowtide.protocol.messages.describe_deletes import AwaitedFollower, DescribeDeletesResponse, WaitingDelete
-from lowtide.protocol.messages.describe_health import DescribeHealthResponse, LagBucket, LagHistogram, LogDirectoryHealth
+from lowtide.protocol.messages.describe_health import (
+    DescribeHealthResponse,
+    LagBucket,
+    LagHistogram,
+    LogDirectoryHealth,
+)
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.clock import SystemClock
 
 CLUSTER = ClusterDescription(
-    cluster_id="c", controller_id=2, brokers=tuple(Broker(broker_id=each, address=Address("h", each)) for each in (1, 2))
+    cluster_id="c",
+    controller_id=2,
+    brokers=tuple(Broker(broker_id=each, address=Address("h", each)) for each in (1, 2)),
 )
 
 
@@ -34,9 +41,17 @@ def histogram(*counts: int, max_ms: float = 70) -> LagHistogram:
 
 
 def health(*counts: int) -> DescribeHealthResponse:
-    disk = LogDirectoryHealth(path="/d", error_code=0, live_bytes=200, deleted_bytes=50, total_bytes=1000, usable_bytes=600)
+    disk = LogDirectoryHealth(
+        path="/d", error_code=0, live_bytes=200, deleted_bytes=50, total_bytes=1000, usable_bytes=600
+    )
     return DescribeHealthResponse(
-        error_code=0, up_ms=5, connections=3, waiting_deletes=1, lag=histogram(*counts), held=histogram(*counts), log_dirs=[disk]
+        error_code=0,
+        up_ms=5,
+        connections=3,
+        waiting_deletes=1,
+        lag=histogram(*counts),
+        held=histogram(*counts),
+        log_dirs=[disk],
     )
 
 
@@ -124,7 +139,11 @@ def test_groups_are_sorted_by_lag() -> None:
         return Lag(partition=TopicPartition("t", 0), committed=5, log_start=10, log_end=end)
 
     view = view_of(sample(1, 1, groups={"x": [lag(20)], "y": [lag(50)], "z": [lag(None)]}), None, TopicOrder.NAME)
-    assert [(row.group, row.behind, row.worst) for row in view.groups] == [("y", 40, "t-0: 40"), ("x", 10, "t-0: 10"), ("z", None, "")]
+    assert [(row.group, row.behind, row.worst) for row in view.groups] == [
+        ("y", 40, "t-0: 40"),
+        ("x", 10, "t-0: 10"),
+        ("z", None, ""),
+    ]
 
 
 def test_tables_share_the_height() -> None:

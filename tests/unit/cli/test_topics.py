@@ -59,7 +59,10 @@ TIME = RetentionRule(reason="time", goes_at_ms=NOW_MS + 3 * HOUR_MS)
             "kept: what the groups have consumed is not known (broker 2: it is away); goes in 3 h by time",
         ),
         (row(RetentionRule(reason="consumed", goes_at_ms=NOW_MS + 90_000), TIME), "goes in 1 min 30 s by consumed"),
-        (row(TIME, RetentionRule(reason="size", bytes_missing=1_500_000)), "1.50 MB before it goes by size; goes in 3 h"),
+        (
+            row(TIME, RetentionRule(reason="size", bytes_missing=1_500_000)),
+            "1.50 MB before it goes by size; goes in 3 h",
+        ),
         (
             row(RetentionRule(reason="size", goes_at_ms=NOW_MS), RetentionRule(reason="time", goes_at_ms=5)),
             "goes at the next check by size",
@@ -70,7 +73,10 @@ TIME = RetentionRule(reason="time", goes_at_ms=NOW_MS + 3 * HOUR_MS)
         (row(TIME, hold="empty", is_active=True), "kept: there is nothing in it"),
         (row(hold="compacted"), "kept: its cleanup.policy has no delete, so only compaction takes from it"),
         (row(hold="no-policy"), "kept: its cleanup.policy is empty, so only a request takes from it"),
-        (row(TIME, hold="not-replicated"), "kept: not all replicas in sync have it yet; goes in 3 h by time once they do"),
+        (
+            row(TIME, hold="not-replicated"),
+            "kept: not all replicas in sync have it yet; goes in 3 h by time once they do",
+        ),
         (row(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER), "not known: NOT_LEADER_OR_FOLLOWER"),
     ],
 )
@@ -80,7 +86,8 @@ def test_a_line_says_what_keeps_it_and_when_it_is_deleted(told: RetainedPartitio
 
 
 @pytest.mark.parametrize(
-    ("waits_for", "words"), [("reader", "an answer is being sent from the file."), ("of a later version", "of a later version.")]
+    ("waits_for", "words"),
+    [("reader", "an answer is being sent from the file."), ("of a later version", "of a later version.")],
 )
 def test_a_line_says_what_is_deleted_and_not_freed(waits_for: str, words: str) -> None:
     told = row(TIME, unfreed_bytes=5000, unfreed_waits_for=waits_for)
@@ -107,7 +114,11 @@ def test_a_value_for_programs_has_null_for_unknown_values() -> None:
 @pytest.mark.parametrize(("rows", "code"), [([row(TIME)], 0), ([row(TIME), row(error_code=6)], 1)])
 @pytest.mark.parametrize("output", ["text", "json"])
 def test_the_exit_code_says_whether_all_is_explained(
-    rows: list[RetainedPartition], code: int, output: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    rows: list[RetainedPartition],
+    code: int,
+    output: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     described = TopicDescription(name="t", topic_id=None, is_internal=False, partitions={})
 
@@ -138,7 +149,9 @@ def test_an_invalid_address_is_refused_with_a_message(address: str, capsys: pyte
     assert told.endswith("allowed is host:port, with a port from 1 to 65535.\n")
 
 
-@pytest.mark.parametrize("words", [["expain", "t"], ["explain"], ["explain", "t", "--timeout", "0"], ["explain", "t", "--output", "xml"]])
+@pytest.mark.parametrize(
+    "words", [["expain", "t"], ["explain"], ["explain", "t", "--timeout", "0"], ["explain", "t", "--output", "xml"]]
+)
 def test_a_wrong_call_ends_with_code_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """And with one message that names the help."""
     assert main(["topics", *words]) == 2

@@ -15,7 +15,9 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     return main.main(["users", *words])
 
 
-def test_a_user_is_added_before_there_is_a_log_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_a_user_is_added_before_there_is_a_log_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
     """As the quick start has it; the password is nowhere in the files."""
     directory = tmp_path / "var" / "lowtide"
     assert run(monkeypatch, "add", "alice", "--log-dirs", str(directory)) == 0
@@ -34,8 +36,15 @@ def test_a_password_comes_from_a_file(tmp_path: Path, monkeypatch: pytest.Monkey
     file = tmp_path / "password"
     for content, code in (("pencil\nmore\n", 0), ("\n", 2), ("x" * 2000, 2)):
         file.write_text(content)
-        assert run(monkeypatch, "add", "alice", "--log-dirs", str(tmp_path / "data"), "--password-file", str(file)) == code
-    assert run(monkeypatch, "add", "alice", "--log-dirs", str(tmp_path / "data"), "--password-file", str(tmp_path / "none")) == 2
+        assert (
+            run(monkeypatch, "add", "alice", "--log-dirs", str(tmp_path / "data"), "--password-file", str(file)) == code
+        )
+    assert (
+        run(
+            monkeypatch, "add", "alice", "--log-dirs", str(tmp_path / "data"), "--password-file", str(tmp_path / "none")
+        )
+        == 2
+    )
     shown = capsys.readouterr()
     assert "pencil" not in shown.out + shown.err
     assert "No such file" in shown.err

@@ -13,14 +13,20 @@ from lowtide.cli.outcome import CommandError, ExitCode
 
 @pytest.mark.parametrize(
     ("text", "meant"),
-    [("t", ("t", None)), ("t:0", ("t", [0])), ("a.b_c-1:3,1-2, 2", ("a.b_c-1", [1, 2, 3])), ("t:2147483647", ("t", [2**31 - 1]))],
+    [
+        ("t", ("t", None)),
+        ("t:0", ("t", [0])),
+        ("a.b_c-1:3,1-2, 2", ("a.b_c-1", [1, 2, 3])),
+        ("t:2147483647", ("t", [2**31 - 1])),
+    ],
 )
 def test_partitions(text, meant):
     assert parse_partitions(text) == meant
 
 
 @pytest.mark.parametrize(
-    "text", ["", ":1", "a b", "t:", "t:-1", "t:2-1", "t:x", "t:1,,2", "t:2147483648", "t:0-1000000", "t:1-2-3", "t\n", "é"]
+    "text",
+    ["", ":1", "a b", "t:", "t:-1", "t:2-1", "t:x", "t:1,,2", "t:2147483648", "t:0-1000000", "t:1-2-3", "t\n", "é"],
 )
 def test_an_invalid_partition_is_refused(text):
     with pytest.raises(ValueError, match="is no (partition|name of a topic): allowed are"):
@@ -60,7 +66,12 @@ def test_a_time_that_is_ambiguous_is_refused(text, reason):
 
 
 def test_offsets():
-    assert (parse_offset("0"), parse_offset("42"), parse_offset("end"), parse_offset(str(2**63 - 1))) == (0, 42, -1, 2**63 - 1)
+    assert (parse_offset("0"), parse_offset("42"), parse_offset("end"), parse_offset(str(2**63 - 1))) == (
+        0,
+        42,
+        -1,
+        2**63 - 1,
+    )
 
 
 @pytest.mark.parametrize("text", ["-1", "1.5", "", "END", "9223372036854775808", "٣", "9" * 100])

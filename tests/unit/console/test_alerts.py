@@ -27,7 +27,9 @@ def found(
     answers: bool = True,
     least: int = 1,
 ) -> Found:
-    topic = TopicDescription(name="t", topic_id=None, is_internal=False, partitions={each.partition: each for each in partitions})
+    topic = TopicDescription(
+        name="t", topic_id=None, is_internal=False, partitions={each.partition: each for each in partitions}
+    )
     broker = Broker(broker_id=1, address=Address("a", 1), is_fenced=fenced)
     directory = LogDir(path="/d", error=None, replicas={}, total_bytes=100 << 20, usable_bytes=usable << 20)
     return Found(
@@ -48,7 +50,10 @@ def test_a_cluster_that_is_well_has_none():
 
 
 def test_each_trouble_has_its_alert_and_the_critical_ones_come_first():
-    assert names(found(partition(0, isr=(1,)), partition(1, leader=None))) == ["Offline partitions", "Under-replicated partitions"]
+    assert names(found(partition(0, isr=(1,)), partition(1, leader=None))) == [
+        "Offline partitions",
+        "Under-replicated partitions",
+    ]
     assert names(found(partition(0, isr=(1,)), least=2)) == ["Under min.insync.replicas", "Under-replicated partitions"]
     assert names(found(partition(0), least=2)) == []
     assert names(found(controller=None)) == ["No controller"]
@@ -66,10 +71,15 @@ def test_the_minimum_is_asked_of_topics_that_lack_replicas_alone():
     asked: list[str] = []
 
     class Client:
-        async def describe_configs(self, resources: list[ConfigResource], *, keys: list[str]) -> dict[ConfigResource, Any]:
+        async def describe_configs(
+            self, resources: list[ConfigResource], *, keys: list[str]
+        ) -> dict[ConfigResource, Any]:
             asked.extend(resource.name for resource in resources)
             entry = ConfigEntry(key=keys[0], value="2", source=5, is_read_only=False, is_sensitive=False)
-            return {resource: {keys[0]: entry} if resource.name == "a" else AdminError("not yours") for resource in resources}
+            return {
+                resource: {keys[0]: entry} if resource.name == "a" else AdminError("not yours")
+                for resource in resources
+            }
 
     topics = {
         name: TopicDescription(name=name, topic_id=None, is_internal=False, partitions={0: partition(0, isr=isr)})

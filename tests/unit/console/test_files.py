@@ -20,7 +20,9 @@ def test_every_file_is_served_and_every_module_is_there():
     for name in NAMES:
         if name.endswith(".js"):
             folder = (STATIC / name).parent
-            for imported in re.findall(r"(?:from |import\()\"(\./[^\"]+|\.\./[^\"]+)\"", (STATIC / name).read_text(encoding="utf-8")):
+            for imported in re.findall(
+                r"(?:from |import\()\"(\./[^\"]+|\.\./[^\"]+)\"", (STATIC / name).read_text(encoding="utf-8")
+            ):
                 assert str((folder / imported).resolve().relative_to(STATIC.resolve())) in NAMES
 
 
@@ -48,7 +50,9 @@ def test_no_markup_is_made_of_texts():
 
 def test_the_vendored_chart_is_the_package_that_is_named():
     """Its file as the package has it, and a line that exports it."""
-    lines = dict(line.split(" ", 1) for line in (STATIC / "vendor/uplot.version").read_text(encoding="utf-8").splitlines())
+    lines = dict(
+        line.split(" ", 1) for line in (STATIC / "vendor/uplot.version").read_text(encoding="utf-8").splitlines()
+    )
     content = (STATIC / "vendor/uplot.js").read_bytes().removesuffix(b"\nexport default uPlot;\n")
     assert hashlib.sha256(content).hexdigest() == lines["uPlot.iife.min.js"]
     assert hashlib.sha256((STATIC / "vendor/uplot.css").read_bytes()).hexdigest() == lines["uPlot.min.css"]

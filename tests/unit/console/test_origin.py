@@ -6,7 +6,12 @@ import pytest
 
 from lowtide.console.origin import foreign
 
-OWN = {"Host": "127.0.0.1:9645", "X-Lowtide-Console": "1", "Content-Type": "application/json", "Origin": "http://127.0.0.1:9645"}
+OWN = {
+    "Host": "127.0.0.1:9645",
+    "X-Lowtide-Console": "1",
+    "Content-Type": "application/json",
+    "Origin": "http://127.0.0.1:9645",
+}
 
 
 def test_a_page_of_the_console_is_answered():

@@ -15,13 +15,25 @@ from lowtide.protocol.messages.describe_segments import DescribedReplica, Descri
 
 def segment(base: int, end: int, *, active: bool = False) -> DescribedSegment:
     return DescribedSegment(
-        base_offset=base, end_offset=end, size_bytes=1000, bytes_below_start=0, first_timestamp=1, largest_timestamp=2, is_active=active
+        base_offset=base,
+        end_offset=end,
+        size_bytes=1000,
+        bytes_below_start=0,
+        first_timestamp=1,
+        largest_timestamp=2,
+        is_active=active,
     )
 
 
 def replica(broker_id: int, *, live: bool = True) -> DescribedReplica:
     return DescribedReplica(
-        broker_id=broker_id, is_leader=broker_id == 1, is_in_sync=live, is_live=live, log_start_offset=0, log_end_offset=30, silent_ms=0
+        broker_id=broker_id,
+        is_leader=broker_id == 1,
+        is_in_sync=live,
+        is_live=live,
+        log_start_offset=0,
+        log_end_offset=30,
+        silent_ms=0,
     )
 
 
@@ -45,7 +57,11 @@ PARTITION = PartitionSegments(
         (0, 0, "Nothing is below that offset."),
         (5, 0, "A segment with records that stay, offsets 0 to 9, keeps 1.00 kB until all of it goes."),
         (10, 1000, "1 file goes at once."),
-        (15, 1000, "1 file goes at once; a segment with records that stay, offsets 10 to 19, keeps 1.00 kB until all of it goes."),
+        (
+            15,
+            1000,
+            "1 file goes at once; a segment with records that stay, offsets 10 to 19, keeps 1.00 kB until all of it goes.",
+        ),
         (30, 2000, "2 files go at once; the active segment, offsets 20 to 29, keeps 1.00 kB until all of it goes."),
     ],
 )

@@ -58,7 +58,9 @@ class World:
         self.clock = FakeClock()
         self.clients: list[FakeClient] = []
         self.tasks = TaskRegistry(lambda name, error: None)
-        settings = ConsoleSettings(client=ClientSettings.of({"bootstrap.servers": "a:1"}), login=login, token=token, make_client=self.make)
+        settings = ConsoleSettings(
+            client=ClientSettings.of({"bootstrap.servers": "a:1"}), login=login, token=token, make_client=self.make
+        )
         self.sessions = Sessions(settings, Ports(self.clock, Random(7), self.tasks))
 
     def make(self, settings) -> FakeClient:

@@ -43,7 +43,13 @@ def test_a_backup_is_read_back() -> None:
     assert (found.copy.cluster_id, found.copy.history_id, found.copy.revision) == ("C", "H", 9)
     assert found.copy.rows == rows()
     counts = counted(found)
-    assert (counts["topics"], counts["brokers"], counts["scram_credentials"], counts["acls"], counts["tokens"]) == (1, 2, 1, 1, 0)
+    assert (counts["topics"], counts["brokers"], counts["scram_credentials"], counts["acls"], counts["tokens"]) == (
+        1,
+        2,
+        1,
+        1,
+        0,
+    )
 
 
 def test_a_file_that_is_cut_off_anywhere_is_refused() -> None:
@@ -84,7 +90,8 @@ def test_a_file_of_a_later_lowtide_is_refused_with_what_it_is() -> None:
     record = encode(BrokerRecord("i", (), metadata_level=NEWEST_LEVEL + 1))
     later = encode_backup(made(**{"known_brokers/3": record}))
     with pytest.raises(
-        BackupError, match=f"has metadata level {NEWEST_LEVEL + 1}, of Lowtide 1.2; this Lowtide knows up to {NEWEST_LEVEL}"
+        BackupError,
+        match=f"has metadata level {NEWEST_LEVEL + 1}, of Lowtide 1.2; this Lowtide knows up to {NEWEST_LEVEL}",
     ):
         decode_backup(later)
 

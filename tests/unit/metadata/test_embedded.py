@@ -18,13 +18,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.metadata.embedded import (
-    LOCK_SUFFIX,
-    METADATA_FILE,
-    PROBE_SUFFIX,
-    EmbeddedStore,
-    MetadataFileError,
-)
+from lowtide.metadata.embedded import LOCK_SUFFIX, METADATA_FILE, PROBE_SUFFIX, EmbeddedStore, MetadataFileError
 from lowtide.metadata.reserve import RESERVE_BYTES, RESERVE_SUFFIX
 from lowtide.metadata.store import AmbiguousError, Delete, Put, UnavailableError
 from lowtide.runtime.clock import SystemClock
@@ -91,7 +85,10 @@ def play(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def write_until_killed(path: Path, answers: int) -> tuple[int, int]:
-    """Let a process write, and kill it after so many answers. Returns the number and the revision of its last answer."""
+    """Let a process write, and kill it after so many answers.
+
+    Returns the number and the revision of its last answer.
+    """
     writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE)
     with writer:
         assert writer.stdout is not None
@@ -114,12 +111,16 @@ def test_nothing_that_was_answered_is_lost_when_the_process_is_killed(path: Path
                 a, b = await store.get(b"a"), await store.get(b"b")
                 assert a is not None
                 assert b is not None
-                assert int(a.value) in {number, number + 1}, "only the transaction that was under way may be there or not"
+                assert int(a.value) in {number, number + 1}, (
+                    "only the transaction that was under way may be there or not"
+                )
                 assert b.value == a.value * 50, "a transaction is there whole"
                 assert a.modify_revision == revision + int(a.value) - number
                 assert await store.get(b"leased") is None
                 _, now = await store.range(b"")
-                assert now == a.modify_revision + 1, "the leased keys of the killed process were deleted in one revision"
+                assert now == a.modify_revision + 1, (
+                    "the leased keys of the killed process were deleted in one revision"
+                )
 
         play(check)
 
@@ -159,7 +160,10 @@ def test_every_commit_is_synced(path: Path) -> None:
             database = store._journal._database  # type: ignore[attr-defined]
             seen: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
             store._journal._worker.submit(  # type: ignore[attr-defined]
-                lambda: [database._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")],
+                lambda: [
+                    database._connection.execute(f"PRAGMA {name}").fetchone()[0]
+                    for name in ("journal_mode", "synchronous")
+                ],
                 seen.set_result,
             )
             assert await seen == ["wal", 2]
@@ -177,7 +181,9 @@ def test_a_newer_format_is_refused_and_left_alone(path: Path) -> None:
             connection.execute("PRAGMA user_version = 2")
         connection.close()
         before = path.read_bytes()
-        with pytest.raises(MetadataFileError, match=r"lowtide-metadata.sqlite has format 2; this Lowtide reads up to 1"):
+        with pytest.raises(
+            MetadataFileError, match=r"lowtide-metadata.sqlite has format 2; this Lowtide reads up to 1"
+        ):
             await EmbeddedStore.open(str(path), filesystem=OsFileSystem(), clock=SystemClock())
         assert path.read_bytes() == before
 
@@ -197,7 +203,9 @@ def test_a_foreign_database_is_refused(path: Path) -> None:
     play(scenario)
 
 
-@pytest.mark.parametrize("content", [b"not a database, but long enough to have a header" * 50, b"SQLite format 3\0" + b"\xff" * 5000])
+@pytest.mark.parametrize(
+    "content", [b"not a database, but long enough to have a header" * 50, b"SQLite format 3\0" + b"\xff" * 5000]
+)
 def test_a_damaged_file_is_named(path: Path, content: bytes) -> None:
     """The broker names the file, and releases the lock so that it can be repaired and started again."""
     path.write_bytes(content)
@@ -240,7 +248,9 @@ def test_a_full_disk_does_not_keep_the_store_from_opening(tmp_path: Path) -> Non
     """A start writes to the store, and only a started broker can free the disk by deletes and retention: space is reserved for that."""
     with small_disk(tmp_path / "disk", 2 << 20) as folder:
         path = folder / METADATA_FILE
-        ran = subprocess.run([sys.executable, "-c", WRITER_OF_ONE, str(path)], capture_output=True, text=True, check=False)
+        ran = subprocess.run(
+            [sys.executable, "-c", WRITER_OF_ONE, str(path)], capture_output=True, text=True, check=False
+        )
         assert (ran.returncode, ran.stdout) == (-signal.SIGKILL, "written\n"), ran.stderr
         Ballast(folder).fill_up()
 
@@ -259,7 +269,10 @@ def test_a_full_disk_does_not_keep_the_store_from_opening(tmp_path: Path) -> Non
 
 @pytest.mark.skipif(missing_mounts() is not None, reason=str(missing_mounts()))
 def test_on_a_full_disk_what_deletes_is_written(tmp_path: Path) -> None:
-    """A topic is deleted though there is no room for a page: what it had makes room. Other writes wait, and a start has its reserve."""
+    """A topic is deleted though there is no room for a page: what it had makes room.
+
+    Other writes wait, and a start has its reserve.
+    """
     with small_disk(tmp_path / "disk", 2 << 20) as folder:
         path = folder / METADATA_FILE
         reserve = path.with_name(path.name + RESERVE_SUFFIX)
@@ -289,7 +302,9 @@ def test_crashes_on_a_full_disk_do_not_keep_the_store_from_opening(tmp_path: Pat
     with small_disk(tmp_path / "disk", 4 << 20) as folder:
         path = folder / METADATA_FILE
         for _ in range(5):
-            ran = subprocess.run([sys.executable, "-c", WRITER_OF_ONE, str(path)], capture_output=True, text=True, check=False)
+            ran = subprocess.run(
+                [sys.executable, "-c", WRITER_OF_ONE, str(path)], capture_output=True, text=True, check=False
+            )
             assert (ran.returncode, ran.stdout) == (-signal.SIGKILL, "written\n"), ran.stderr
             Ballast(folder).fill_up()
 

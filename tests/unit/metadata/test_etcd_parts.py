@@ -96,7 +96,9 @@ def test_the_generated_code_agrees_with_its_source() -> None:
         body = re.sub(r"^  enum \w+ \{.*?^  \}", "", body, flags=re.MULTILINE | re.DOTALL)
         written[name] = {field: int(number) for field, number in re.findall(r"(\w+) = (\d+);", body)}
     described = rpc.DESCRIPTOR.message_types_by_name
-    assert {name: {field.name: field.number for field in message.fields} for name, message in described.items()} == written
+    assert {
+        name: {field.name: field.number for field in message.fields} for name, message in described.items()
+    } == written
     stub = (FOLDER / "etcd_rpc_pb2.pyi").read_text(encoding="utf-8")
     assert set(re.findall(r"^class (\w+)\(", stub, re.MULTILINE)) == set(written)
 
@@ -104,7 +106,9 @@ def test_the_generated_code_agrees_with_its_source() -> None:
 def test_a_broker_without_etcd_imports_nothing_of_it() -> None:
     """The import takes longer than the rest of the start."""
     code = "import sys, lowtide.cli.serve, lowtide.broker.lifecycle.broker; print(*sys.modules)"
-    modules = set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+    modules = set(
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    )
     assert "lowtide.broker.lifecycle.broker" in modules
     assert not modules & {"grpc", "google.protobuf", "lowtide.metadata.etcd", "lowtide.metadata.etcd_rpc_pb2"}
 
@@ -122,7 +126,9 @@ async def test_packages_that_are_missing_are_named(monkeypatch: pytest.MonkeyPat
     ports.worker.close()
 
 
-@pytest.mark.parametrize("address", ["etcd://ann:secret@a:1", "http://ann:secret@a:1", "etcd://a:1,ann:secret@b:1/x", "ann:secret@a"])
+@pytest.mark.parametrize(
+    "address", ["etcd://ann:secret@a:1", "http://ann:secret@a:1", "etcd://a:1,ann:secret@b:1/x", "ann:secret@a"]
+)
 def test_a_password_in_an_address_is_refused_and_not_shown(address: str) -> None:
     with pytest.raises(ValueError, match="LOWTIDE_METADATA_PASSWORD") as caught:
         parse_address(address)

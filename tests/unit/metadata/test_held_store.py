@@ -43,6 +43,10 @@ def test_a_store_that_is_blocked_with_its_broker_ends_no_lease(held_ms: int) -> 
             await asyncio.sleep(held_ms / 1000)
             node.resume()
             await asyncio.sleep(1.0)
-            assert (session.broker_epoch, session.image.controller_revision, session.is_fenced) == (epoch, controller, False)
+            assert (session.broker_epoch, session.image.controller_revision, session.is_fenced) == (
+                epoch,
+                controller,
+                False,
+            )
 
     run_simulation(scenario, seed=1, time_limit_s=600)

@@ -48,7 +48,9 @@ class Cluster:
     def change(self, *operations: Put | Delete) -> ImageDelta:
         """One transaction; keys are without the prefix."""
         staged = self.engine.stage()
-        prefixed = [Put(PREFIX + o.key, o.value, o.lease) if isinstance(o, Put) else Delete(PREFIX + o.key) for o in operations]
+        prefixed = [
+            Put(PREFIX + o.key, o.value, o.lease) if isinstance(o, Put) else Delete(PREFIX + o.key) for o in operations
+        ]
         self.engine.evaluate(staged, (), prefixed, ())
         self.engine.commit(staged)
         for batch in staged.batches:
@@ -63,7 +65,9 @@ class Cluster:
 
 
 def partition(number: int, topic_id: bytes = ID_A, *, leader_epoch: int = 0) -> Put:
-    record = PartitionRecord(replicas=(1,), isr=(1,), isr_epochs=(5,), leader=1, leader_epoch=leader_epoch, partition_epoch=leader_epoch)
+    record = PartitionRecord(
+        replicas=(1,), isr=(1,), isr_epochs=(5,), leader=1, leader_epoch=leader_epoch, partition_epoch=leader_epoch
+    )
     return Put(keys.partition(topic_id, number), encode(record))
 
 
@@ -84,7 +88,9 @@ def test_a_topic_appears_with_all_its_partitions() -> None:
     cluster = Cluster()
     assert cluster.change(partition(0), partition(2)).is_empty
     assert cluster.image.topics == {}
-    delta = cluster.change(topic("a", 4), partition(3), partition(1), Put(keys.topic_config("a"), encode({"retention.ms": "1"})))
+    delta = cluster.change(
+        topic("a", 4), partition(3), partition(1), Put(keys.topic_config("a"), encode({"retention.ms": "1"}))
+    )
     (created,) = delta.topics_created
     assert created is cluster.image.topics["a"]
     assert [each.modify_revision for each in created.partitions] == [1, 2, 1, 2]
@@ -107,7 +113,10 @@ def test_a_deleted_topic_is_gone_before_all_its_keys_are() -> None:
 
 
 def test_a_re_created_topic_is_deleted_and_created() -> None:
-    """The same name under another id is another topic: brokers must remove the old log. This also holds if one batch does both."""
+    """The same name under another id is another topic: brokers must remove the old log.
+
+    This also holds if one batch does both.
+    """
     cluster = Cluster()
     cluster.change(topic("a", 1), partition(0))
     delta = cluster.change(topic("a", 1, ID_B), partition(0, ID_B))
@@ -191,7 +200,9 @@ def test_unknown_keys_are_ignored() -> None:
     assert cluster.change(Put(b"features/x", b"\xff"), Put(keys.NEXT_PRODUCER_ID, b"1000")).is_empty
     assert cluster.change(Put(keys.CLUSTER_ID, b"the-cluster")).is_empty
     assert cluster.image.cluster_id == "the-cluster"
-    cluster.change(Put(keys.topic("a"), encode(TopicRecord(topic_id_text(ID_A), 1)).replace(b"}", b',"future":[1]}')), partition(0))
+    cluster.change(
+        Put(keys.topic("a"), encode(TopicRecord(topic_id_text(ID_A), 1)).replace(b"}", b',"future":[1]}')), partition(0)
+    )
     assert list(cluster.image.topics) == ["a"]
 
 
@@ -246,7 +257,9 @@ def test_a_topic_that_lacked_a_partition_leaves_nothing_behind_when_it_is_delete
     assert not cluster.image.loose_partitions
 
 
-_topic_changes = st.sampled_from(["create", "delete", "sweep", "recreate", "elect", "configure", "unconfigure", "grow", "give up"])
+_topic_changes = st.sampled_from(
+    ["create", "delete", "sweep", "recreate", "elect", "configure", "unconfigure", "grow", "give up"]
+)
 
 
 class _Driver:
@@ -274,7 +287,9 @@ class _Driver:
         cluster, count = self.cluster, len(current.partitions)
         if change == "delete":
             cluster.change(
-                Delete(keys.topic(current.name)), Delete(keys.topic_config(current.name)), Delete(keys.partition(current.topic_id, 0))
+                Delete(keys.topic(current.name)),
+                Delete(keys.topic_config(current.name)),
+                Delete(keys.partition(current.topic_id, 0)),
             )
         elif change == "elect":
             cluster.change(partition(0, current.topic_id, leader_epoch=current.partitions[0].leader_epoch + 1))
@@ -325,7 +340,9 @@ def test_a_thousand_partitions_in_chunks_cause_little_copying() -> None:
 def test_what_is_set_on_brokers_is_shown_by_their_names() -> None:
     """The empty name stands for all brokers; the delta has the names that changed, and a deletion leaves nothing."""
     cluster = Cluster()
-    delta = cluster.change(Put(keys.broker_config(""), encode({"a": "1"})), Put(keys.broker_config("3"), encode({"b": "2"})))
+    delta = cluster.change(
+        Put(keys.broker_config(""), encode({"a": "1"})), Put(keys.broker_config("3"), encode({"b": "2"}))
+    )
     assert delta == ImageDelta(broker_configs_changed=("", "3"))
     assert not delta.is_empty
     assert {name: (each.configs, each.revision) for name, each in cluster.image.broker_configs.items()} == {
@@ -389,7 +406,8 @@ def test_a_change_of_many_rules_is_in_force_at_once_and_through_step_by_step() -
     values = [encode(rule) for rule in rules]
     cluster.change(*(Put(keys.acl(value), value) for value in values[:2]))
     record = AclChangeRecord(
-        added=tuple(msgspec.structs.astuple(rule) for rule in rules[1:]), removed=(keys.acl(values[0]).removeprefix(keys.ACLS).decode(),)
+        added=tuple(msgspec.structs.astuple(rule) for rule in rules[1:]),
+        removed=(keys.acl(values[0]).removeprefix(keys.ACLS).decode(),),
     )
     steps = [
         [Put(keys.ACL_CHANGE, encode(record))],
@@ -409,7 +427,9 @@ def test_tokens_come_change_and_go_under_their_keys() -> None:
     cluster = Cluster()
     key = keys.token(b"hmac")
     assert b"hmac" not in key
-    token = TokenRecord("id", "User:a", "User:b", ("User:c",), 1, 2, 3, {"SCRAM-SHA-256": ScramRecord(b"s", b"k", b"l", 4096)})
+    token = TokenRecord(
+        "id", "User:a", "User:b", ("User:c",), 1, 2, 3, {"SCRAM-SHA-256": ScramRecord(b"s", b"k", b"l", 4096)}
+    )
     assert cluster.change(Put(key, encode(token))).is_empty
     before = cluster.image
     assert before.tokens == {key: TokenImage(token, 1)}

@@ -23,7 +23,9 @@ LEASE = 7
 class Life:
     """A broker's loop, its keeper and the lease in the store, millisecond by millisecond."""
 
-    def __init__(self, session_ms: int = SESSION_MS, heartbeat_ms: int = HEARTBEAT_MS, *, phase_ms: int = 0, reaches: bool = True) -> None:
+    def __init__(
+        self, session_ms: int = SESSION_MS, heartbeat_ms: int = HEARTBEAT_MS, *, phase_ms: int = 0, reaches: bool = True
+    ) -> None:
         """`phase_ms`: when the keeper first checks. `reaches`: whether the loop's own renewals get through."""
         self.session_ms, self.heartbeat_ms, self.phase_ms, self.reaches = session_ms, heartbeat_ms, phase_ms, reaches
         self.times = keeper_times(session_ms, heartbeat_ms)
@@ -35,7 +37,9 @@ class Life:
         self.watch.on_tick(0)
         self.watch.on_renewed(LEASE)
 
-    def run(self, from_ms: int, until_ms: int, *, held: bool = False, answered: Callable[[int], bool] = lambda _ms: True) -> None:
+    def run(
+        self, from_ms: int, until_ms: int, *, held: bool = False, answered: Callable[[int], bool] = lambda _ms: True
+    ) -> None:
         """`answered`: whether a renewal by the keeper at this moment is answered."""
         for now_ms in range(from_ms, until_ms):
             if now_ms >= self.ends_ms and self.ended_ms is None:
@@ -72,7 +76,12 @@ def test_a_renewal_that_fails_is_tried_again_while_the_loop_is_blocked() -> None
     for begins_ms in range(2000, 2500, 37):
         life = Life()
         life.run(0, begins_ms)
-        life.run(begins_ms, begins_ms + SESSION_MS, held=True, answered=lambda now_ms, begins_ms=begins_ms: now_ms > begins_ms + 500)
+        life.run(
+            begins_ms,
+            begins_ms + SESSION_MS,
+            held=True,
+            answered=lambda now_ms, begins_ms=begins_ms: now_ms > begins_ms + 500,
+        )
         assert life.ended_ms is None, begins_ms
 
 
@@ -98,7 +107,10 @@ def test_one_block_after_another_loses_no_lease() -> None:
 
 
 def test_a_broker_that_is_cut_off_loses_its_lease_though_its_keeper_is_not() -> None:
-    """The broker considers itself fenced, so another must be able to lead. This also holds for a loop that is blocked repeatedly."""
+    """The broker considers itself fenced, so another must be able to lead.
+
+    This also holds for a loop that is blocked repeatedly.
+    """
     for hold_ms in (0, 400, 900):
         life = Life()
         life.run(0, 2000)

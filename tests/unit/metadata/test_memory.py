@@ -10,7 +10,15 @@ import pytest
 
 from lowtide.metadata.local import STALL_MS
 from lowtide.metadata.memory import MemoryClient, MemoryDisk, MemoryStore
-from lowtide.metadata.store import AmbiguousError, Compare, Delete, LeaseGoneError, Put, TransactionResult, UnavailableError
+from lowtide.metadata.store import (
+    AmbiguousError,
+    Compare,
+    Delete,
+    LeaseGoneError,
+    Put,
+    TransactionResult,
+    UnavailableError,
+)
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 
@@ -49,7 +57,9 @@ def test_the_same_seed_gives_the_same_run() -> None:
     async def writer(store: MemoryStore, number: int) -> None:
         for round_number in range(10):
             lease = await store.lease_grant(5 + number)
-            await store.transact([], [Put(b"%d" % number, b"%d" % round_number), Put(b"leased-%d" % number, b"", lease)])
+            await store.transact(
+                [], [Put(b"%d" % number, b"%d" % round_number), Put(b"leased-%d" % number, b"", lease)]
+            )
             await asyncio.sleep(number / 300)
 
     async def scenario(loop: SimulatedLoop, disk: MemoryDisk) -> MemoryDisk:
@@ -82,7 +92,8 @@ def test_a_transaction_sees_those_before_it_in_its_group() -> None:
         store = open_store(loop, disk)
         absent = Compare(b"k", "create", "==", 0)
         first, *others = await asyncio.gather(
-            store.transact([], [Put(b"busy", b"")]), *(store.transact([absent], [Put(b"k", b"%d" % number)]) for number in range(5))
+            store.transact([], [Put(b"busy", b"")]),
+            *(store.transact([absent], [Put(b"k", b"%d" % number)]) for number in range(5)),
         )
         assert first.succeeded
         assert [result.succeeded for result in others] == [True, False, False, False, False]
@@ -156,7 +167,10 @@ def test_after_a_failed_write_nothing_is_answered_any_more() -> None:
 
 
 def test_a_process_that_was_suspended_does_not_lose_its_leases() -> None:
-    """Suspended for longer than every lease: no renewal was possible, so that time does not count. A lease without renewals still ends."""
+    """Suspended for longer than every lease: no renewal was possible, so that time does not count.
+
+    A lease without renewals still ends.
+    """
 
     class StoppableClock(SimulatedClock):
         stood_still_ms = 0

@@ -20,11 +20,7 @@ from lowtide.metadata.store import Batch, Event, KeyValue
 
 PREFIX = b"/lowtide/"
 ROWS = [(b"topics/t%d" % number, b'{"n":%d}' % number, number + 1, number + 1) for number in range(250)]
-LATER = [
-    Change(251, ((b"topics/t0", b"\xff\x00", 1, 251),)),
-    Change(252, (), (b"topics/t1",)),
-    Change(253),
-]
+LATER = [Change(251, ((b"topics/t0", b"\xff\x00", 1, 251),)), Change(252, (), (b"topics/t1",)), Change(253)]
 
 
 def file_of(copy: MetadataCopy) -> bytes:
@@ -128,7 +124,10 @@ def test_a_topic_that_is_missing_without_a_tombstone_proves_it_unless_a_tombston
     assert "nothing says that the topic was deleted" in reason
     deleted = (keys.deleted_topic(topic_id), b"t", 8, 8)
     assert contradiction(copy, {deleted[0]: deleted}, 9) is None
-    many = {key: (key, b"", 8, 8) for key in (keys.deleted_topic(b"%016d" % number) for number in range(keys.TOMBSTONES_MAX))}
+    many = {
+        key: (key, b"", 8, 8)
+        for key in (keys.deleted_topic(b"%016d" % number) for number in range(keys.TOMBSTONES_MAX))
+    }
     assert contradiction(copy, many, 9) is None
     copy.apply(Change(4, (deleted,)))
     assert contradiction(copy, {}, 9) is not None, "a tombstone lasts"

@@ -36,9 +36,25 @@ def test_a_change_of_one_field_leaves_all_others(changed: str) -> None:
 def test_no_other_place_lists_the_fields_of_a_record() -> None:
     """It would forget the one that is added next, as the recovery forgot eligible leaders."""
     found = set()
-    for folder in ("admin", "broker", "cli", "console", "metadata", "replication", "runtime", "simulation", "storage", "testing"):
+    for folder in (
+        "admin",
+        "broker",
+        "cli",
+        "console",
+        "metadata",
+        "replication",
+        "runtime",
+        "simulation",
+        "storage",
+        "testing",
+    ):
         for path in (ROOT / folder).rglob("*.py"):
-            calls = (node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call))
-            if any(isinstance(call.func, ast.Name) and call.func.id in {"PartitionRecord", "PartitionImage"} for call in calls):
+            calls = (
+                node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)
+            )
+            if any(
+                isinstance(call.func, ast.Name) and call.func.id in {"PartitionRecord", "PartitionImage"}
+                for call in calls
+            ):
                 found.add(str(path.relative_to(ROOT)))
     assert found == MAKERS

@@ -34,7 +34,9 @@ class OnlyOwnKeys(MemoryClient):
 
     prefix = b""
 
-    async def transact(self, compares: list[Compare], operations: list[Operation], otherwise: list[Operation] = ()) -> TransactionResult:  # type: ignore[override]
+    async def transact(
+        self, compares: list[Compare], operations: list[Operation], otherwise: list[Operation] = ()
+    ) -> TransactionResult:  # type: ignore[override]
         if not all(each.key.startswith(self.prefix) for each in (*compares, *operations, *otherwise)):
             raise AccessDeniedError("permission denied")
         return await super().transact(compares, operations, otherwise)
@@ -53,7 +55,9 @@ class World:
             tasks=TaskRegistry(lambda _name, error: self.failures.append(error)),
             random=self.loop.random,
         )
-        return MetadataSession(ports, broker_id=broker_id, settings=SessionSettings(prefix=prefix, registration_timeout_ms=20_000))
+        return MetadataSession(
+            ports, broker_id=broker_id, settings=SessionSettings(prefix=prefix, registration_timeout_ms=20_000)
+        )
 
     async def tried(self, session: MetadataSession, *, after_s: float = 0.0) -> str:
         """Start a broker. Returns why it is refused, nothing for one that runs."""

@@ -26,10 +26,13 @@ def below_the_minimum(**further: bytes) -> list[Row]:
     return rows(40, isr=(3,), elr=(2,), **further)
 
 
-def given(ends: dict[int, int], *, lost_power: tuple[int, ...] = (), found: list[Row] | None = None, **fields: int) -> list[BrokerFacts]:
+def given(
+    ends: dict[int, int], *, lost_power: tuple[int, ...] = (), found: list[Row] | None = None, **fields: int
+) -> list[BrokerFacts]:
     found = found or below_the_minimum()
     return [
-        facts(broker_id, 40, end=end, found=found, may_lack_records=broker_id in lost_power, **fields) for broker_id, end in ends.items()
+        facts(broker_id, 40, end=end, found=found, may_lack_records=broker_id in lost_power, **fields)
+        for broker_id, end in ends.items()
     ]
 
 
@@ -48,7 +51,9 @@ def elected(image: MetadataImage) -> int:
 
 
 @pytest.mark.parametrize("registered", [False, True], ids=["not started since", "registered since"])
-def test_an_eligible_leader_wins_where_the_machine_of_the_last_in_sync_replica_lost_its_power(*, registered: bool) -> None:
+def test_an_eligible_leader_wins_where_the_machine_of_the_last_in_sync_replica_lost_its_power(
+    *, registered: bool
+) -> None:
     """Records that were acknowledged are in the eligible replica's log only."""
     found = below_the_minimum(**(POWER_LOST_BY_3 if registered else {}))
     plan = planned(*given({1: 55, 2: 60, 3: 45}, lost_power=() if registered else (3,), found=found))
@@ -93,7 +98,9 @@ def test_that_only_a_log_is_left_that_may_lack_records_has_to_be_accepted(*, reg
     plan = planned(*given({1: 55, 3: 45}, lost_power=() if registered else (3,), found=found), without=(2,))
     assert partition(plan).isr == (3,)
     (loss,) = plan.losses
-    assert loss.startswith("t-0: broker 2 had all that was committed, and no sound log of it is given; broker 3 may lack records")
+    assert loss.startswith(
+        "t-0: broker 2 had all that was committed, and no sound log of it is given; broker 3 may lack records"
+    )
     assert "Its log ends at offset 45" in loss
 
 
@@ -126,7 +133,14 @@ def test_without_any_sound_log_everything_stays_as_it_was_and_who_may_lack_recor
 
 def test_a_file_of_an_earlier_version_is_read() -> None:
     """It says neither what was committed nor whether a machine stopped, and its metadata have no eligible leaders."""
-    state = {"replicas": [1, 2, 3], "isr": [3], "isr_epochs": [20], "leader": 3, "leader_epoch": 4, "partition_epoch": 7}
+    state = {
+        "replicas": [1, 2, 3],
+        "isr": [3],
+        "isr_epochs": [20],
+        "leader": 3,
+        "leader_epoch": 4,
+        "partition_epoch": 7,
+    }
     key = keys.partition(TOPIC_ID, 0)
     found = [row if row[0] != key else (key, msgspec.json.encode(state), *row[2:]) for row in rows(40)]
     older = []
@@ -152,7 +166,13 @@ def test_every_field_of_a_partition_is_carried_through_a_recovery() -> None:
         state = msgspec.structs.replace(base, **{field: value})
         key = keys.partition(TOPIC_ID, 0)
         found = [row if row[0] != key else (key, encode(state), *row[2:]) for row in rows(40)]
-        plan = plan_recovery([facts(broker_id, 40, found=found) for broker_id in (1, 2, 3)], {}, without=(), history_id="N", raft_surplus=0)
+        plan = plan_recovery(
+            [facts(broker_id, 40, found=found) for broker_id in (1, 2, 3)],
+            {},
+            without=(),
+            history_id="N",
+            raft_surplus=0,
+        )
         assert getattr(partition(plan), field) == value, field
 
 

@@ -52,7 +52,9 @@ def rows(
     replicas: tuple[int, ...] = (1, 2, 3),
     **further: bytes,
 ) -> list[Row]:
-    state = PartitionRecord(replicas, isr, (20,) * len(isr), isr[0], leader_epoch, 7, elr=elr, elr_epochs=(20,) * len(elr))
+    state = PartitionRecord(
+        replicas, isr, (20,) * len(isr), isr[0], leader_epoch, 7, elr=elr, elr_epochs=(20,) * len(elr)
+    )
     values = {
         keys.CLUSTER_ID: b"C",
         keys.HISTORY: encode(HistoryRecord(history)),
@@ -104,7 +106,9 @@ def partition(plan) -> PartitionRecord:  # type: ignore[no-untyped-def]  # noqa:
 def test_rules_of_access_control_are_kept() -> None:
     """A cluster that was closed is not open after a recovery."""
     key, value = b"acls/1", encode(AclRecord(2, "t", 3, "User:a", "*", 3, 2))
-    plan = plan_recovery([facts(1, 50, found=rows(50, **{key.decode(): value}))], {}, without=(2, 3), history_id="N", raft_surplus=0)
+    plan = plan_recovery(
+        [facts(1, 50, found=rows(50, **{key.decode(): value}))], {}, without=(2, 3), history_id="N", raft_surplus=0
+    )
     assert plan.values[key] == value
 
 
@@ -189,7 +193,9 @@ def test_what_cannot_be_decided_is_refused() -> None:
         planned(facts(1, 40))
     with pytest.raises(RecoveryError, match="a broker is given twice"):
         planned(facts(1, 40), facts(1, 41))
-    with pytest.raises(RecoveryError, match=r"of different histories.*H of broker 1, 3, up to revision 41, with 1 topics") as refused:
+    with pytest.raises(
+        RecoveryError, match=r"of different histories.*H of broker 1, 3, up to revision 41, with 1 topics"
+    ) as refused:
         planned(facts(1, 40), facts(2, 40, found=rows(40, history="X")), facts(3, 41))
     assert "That is X (broker 2)" in str(refused.value)
     with pytest.raises(RecoveryError, match="no copy of the metadata"):
@@ -200,7 +206,9 @@ def test_what_cannot_be_decided_is_refused() -> None:
 
 def test_of_two_histories_the_later_one_counts() -> None:
     """The recovery could not reach a broker that ran only on the earlier history."""
-    later = [row if row[0] != keys.HISTORY else (row[0], encode(HistoryRecord("N", 0, "H", 90)), 1, 1) for row in rows(5)]
+    later = [
+        row if row[0] != keys.HISTORY else (row[0], encode(HistoryRecord("N", 0, "H", 90)), 1, 1) for row in rows(5)
+    ]
     plan = planned(facts(1, 80), facts(2, 5, found=later), facts(3, 5, found=later))
     assert (plan.source, plan.history.previous_id) == (2, "N")
 

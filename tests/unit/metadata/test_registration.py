@@ -74,7 +74,9 @@ class World:
         self.clients: list[MemoryClient] = []
 
     def session(self, broker_id: int = 1, *, registration_timeout_ms: int = 10_000) -> MetadataSession:
-        settings = SessionSettings(time_to_live_ms=TIME_TO_LIVE_MS, keep_alive_ms=500, registration_timeout_ms=registration_timeout_ms)
+        settings = SessionSettings(
+            time_to_live_ms=TIME_TO_LIVE_MS, keep_alive_ms=500, registration_timeout_ms=registration_timeout_ms
+        )
         self.clients.append(MemoryClient(self.store, latency_ms=0.1))
         return MetadataSession(
             SessionPorts(store=self.clients[-1], clock=self.clock, tasks=self.tasks, random=Random(broker_id)),
@@ -95,7 +97,9 @@ class World:
         return [(mark.number, mark.replicas[TOPIC]) for mark in image.stale_marks.get(1, ())]
 
     async def set(self, *operations: Put | Delete) -> None:
-        await self.store.transact([], [Put(PREFIX + o.key, o.value) if isinstance(o, Put) else Delete(PREFIX + o.key) for o in operations])
+        await self.store.transact(
+            [], [Put(PREFIX + o.key, o.value) if isinstance(o, Put) else Delete(PREFIX + o.key) for o in operations]
+        )
 
 
 def play(scenario: Callable[[World], Coroutine[Any, Any, None]], seed: int = 1) -> None:
@@ -333,7 +337,9 @@ def test_starts_that_break_off_anywhere(seed: int) -> None:
             await asyncio.gather(task, return_exceptions=True)
             found = world.marks()
             assert {numbers for _, numbers in found} <= {lost}
-            behind = [number or -1 for number in directories.numbers.values() if (number or -1) < world.record().registered]
+            behind = [
+                number or -1 for number in directories.numbers.values() if (number or -1) < world.record().registered
+            ]
             assert not lost or behind or len(found) > 0, "a lost directory is marked, or will be detected"
             assert len(found) >= marks
         world.clients[-1].cut = False

@@ -114,7 +114,9 @@ def large_backup() -> MetadataCopy:
 
 
 @pytest.mark.parametrize("steps", range(6))
-def test_a_restore_that_is_cut_off_anywhere_leaves_a_store_that_is_empty_or_refused_and_can_be_continued(steps: int) -> None:
+def test_a_restore_that_is_cut_off_anywhere_leaves_a_store_that_is_empty_or_refused_and_can_be_continued(
+    steps: int,
+) -> None:
     async def scenario(loop: SimulatedLoop) -> None:
         disk = MemoryDisk()
         store = CutStore(disk, clock=SimulatedClock(loop), random=Random(1), loop=loop)

@@ -57,7 +57,9 @@ def test_two_processes_see_one_store(play: Play) -> None:
         watching = other.watch(b"k", 1)
         coming = asyncio.ensure_future(anext(watching))
         absent = Compare(b"k", "create", "==", 0)
-        results = await asyncio.gather(one.transact([absent], [Put(b"k", b"1")]), other.transact([absent], [Put(b"k", b"2")]))
+        results = await asyncio.gather(
+            one.transact([absent], [Put(b"k", b"1")]), other.transact([absent], [Put(b"k", b"2")])
+        )
         assert sorted(result.succeeded for result in results) == [False, True]
         assert (await coming).revision == 1
         await watching.aclose()
@@ -79,7 +81,12 @@ def test_a_server_that_dies_leaves_nothing_waiting(play: Play) -> None:
         assert store.failure is None
         pending = [
             asyncio.ensure_future(each)
-            for each in (store.range(b""), put(store, Put(b"k", b"")), store.lease_revoke(3), anext(store.watch(b"", 1)))
+            for each in (
+                store.range(b""),
+                put(store, Put(b"k", b"")),
+                store.lease_revoke(3),
+                anext(store.watch(b"", 1)),
+            )
         ]
         await streams[0].readuntil(b"WatchRequest")
         streams[1].close()

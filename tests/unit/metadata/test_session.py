@@ -112,7 +112,9 @@ def test_a_sole_broker_is_registered_and_controller_when_start_returns() -> None
         assert session.image.cluster_id == session.cluster_id == (await world.value(keys.CLUSTER_ID) or b"").decode()
         assert len(session.cluster_id) == 22
         revisions = [(old.revision, new.revision) for old, new, _ in broker.shown]
-        assert all(earlier[1] == later[0] for earlier, later in zip(revisions, revisions[1:], strict=False)), "images follow each other"
+        assert all(earlier[1] == later[0] for earlier, later in zip(revisions, revisions[1:], strict=False)), (
+            "images follow each other"
+        )
 
     play(scenario)
 
@@ -122,7 +124,10 @@ def test_idle_costs_no_writes() -> None:
 
     async def scenario(world: World) -> None:
         broker = await world.started(1)
-        writes, epoch = world.disk.writes + 1, broker.session.broker_epoch  # One records that the registration was acted upon.
+        writes, epoch = (
+            world.disk.writes + 1,
+            broker.session.broker_epoch,
+        )  # One records that the registration was acted upon.
         await asyncio.sleep(500)
         assert world.disk.writes == writes
         assert broker.session.broker_epoch == epoch
@@ -212,7 +217,8 @@ def test_a_conflict_stops_a_plan() -> None:
     async def scenario(world: World) -> None:
         session = (await world.started(1)).session
         steps = [
-            Step((Put(key, b""),), compares) for key, compares in ((b"a", ()), (b"b", (Compare(b"c", "create", "==", 5),)), (b"c", ()))
+            Step((Put(key, b""),), compares)
+            for key, compares in ((b"a", ()), (b"b", (Compare(b"c", "create", "==", 5),)), (b"c", ()))
         ]
         with pytest.raises(ConflictError, match="/test/b"):
             await session.commit(ChangePlan(tuple(steps)))
@@ -348,7 +354,9 @@ def test_an_id_that_is_in_use_is_refused_after_a_while() -> None:
         first = await world.started(1)
         first_client, epoch = first.client, first.session.broker_epoch
         second = MetadataSession(
-            SessionPorts(store=first_client, clock=world.clock, tasks=TaskRegistry(lambda *_: None), random=world.loop.random),
+            SessionPorts(
+                store=first_client, clock=world.clock, tasks=TaskRegistry(lambda *_: None), random=world.loop.random
+            ),
             broker_id=1,
             settings=SETTINGS,
         )
@@ -406,7 +414,9 @@ def test_one_of_three_is_controller_and_another_succeeds_it(seed: int) -> None:
         await world.until(lambda: all(len(broker.session.image.brokers) == 3 for broker in brokers.values()))
         (controller_id,) = {broker.session.image.controller_id for broker in brokers.values()}
         brokers.pop(controller_id).node.kill()
-        took = await world.until(lambda: all(broker.session.image.controller_id in brokers for broker in brokers.values()))
+        took = await world.until(
+            lambda: all(broker.session.image.controller_id in brokers for broker in brokers.values())
+        )
         assert took <= TIME_TO_LIVE_MS + 500
         assert sum(broker.session.is_controller for broker in brokers.values()) == 1
         assert await world.value(keys.CONTROLLER_EPOCH) == b"2"
@@ -469,7 +479,9 @@ def test_a_gap_in_the_watch_is_filled_by_reading_everything() -> None:
         broker = await world.started(1)
         second = await world.started(2)
         broker.client.cut = True
-        await world.store.transact([], [Put(PREFIX + b"first", b"")])  # The session has it already when the connection is cut.
+        await world.store.transact(
+            [], [Put(PREFIX + b"first", b"")]
+        )  # The session has it already when the connection is cut.
         for number in range(2 * HISTORY_REVISIONS + 10):
             await asyncio.gather(*(world.store.transact([], [Put(PREFIX + b"k", b"%d" % number)]) for _ in range(1)))
         revision = await second.session.commit(put(b"last", b""))

@@ -67,7 +67,10 @@ class Broker:
             ),
             broker_id=broker_id,
             settings=SessionSettings(
-                time_to_live_ms=TIME_TO_LIVE_MS, keep_alive_ms=KEEP_ALIVE_MS, registration_timeout_ms=60_000, image_age_ms=IMAGE_AGE_MS
+                time_to_live_ms=TIME_TO_LIVE_MS,
+                keep_alive_ms=KEEP_ALIVE_MS,
+                registration_timeout_ms=60_000,
+                image_age_ms=IMAGE_AGE_MS,
             ),
         )
         self.session.on_image(lambda old, new, _delta: self._on_image(old, new))
@@ -138,7 +141,9 @@ def test_a_wish_to_stop_survives_a_lost_lease() -> None:
         await world.until(lambda: 1 not in second.session.image.brokers)
         first.client.cut = False
         await world.until(lambda: first.session.broker_epoch > epoch)
-        await world.until(lambda: 1 in second.session.image.brokers and second.session.image.brokers[1].in_controlled_shutdown)
+        await world.until(
+            lambda: 1 in second.session.image.brokers and second.session.image.brokers[1].in_controlled_shutdown
+        )
 
     play(scenario)
 
@@ -169,7 +174,9 @@ def test_what_is_offline_at_a_start_is_published_with_the_registration() -> None
     async def scenario(world: World) -> None:
         second = await world.started(2)
         shown: list[bool] = []
-        second.session.on_image(lambda _old, new, _delta: shown.append(1 in new.brokers and new.replica_is_online(1, TOPIC, 0)))
+        second.session.on_image(
+            lambda _old, new, _delta: shown.append(1 in new.brokers and new.replica_is_online(1, TOPIC, 0))
+        )
         world.brokers.append(Broker(world, 1))
         first = world.brokers[-1]
         await first.node.spawn(first.session.start(REGISTRATION, None, {TOPIC: frozenset({0})}))
@@ -274,8 +281,9 @@ async def disturb(world: World, brokers: dict[int, Broker], random: Random) -> N
 def test_sessions_under_faults(seed: int) -> None:
     """Links are cut, answers are lost, watches lag, brokers fail and return.
 
-    At every moment: an unfenced session has the registration that the store has; there is one controller; each write of a session happens
-    while the store has its registration; an image never goes back. In the end all brokers have the same image.
+    At every moment: an unfenced session has the registration that the store has; there is one controller; each write of
+    a session happens while the store has its registration; an image never goes back. In the end all brokers have the
+    same image.
     """
 
     async def scenario(world: World) -> None:
@@ -287,7 +295,9 @@ def test_sessions_under_faults(seed: int) -> None:
             for number, broker in brokers.items():
                 session = broker.session
                 if not session.is_fenced:
-                    assert truth.broker_epoch(number) == session.broker_epoch, "the store ended the registration of a broker that acts"
+                    assert truth.broker_epoch(number) == session.broker_epoch, (
+                        "the store ended the registration of a broker that acts"
+                    )
 
         async def watch_invariants() -> None:
             while True:

@@ -82,10 +82,14 @@ def test_comparisons(run: Run, compare: Compare, *, holds: bool) -> None:
         store = await machine.open()
         await put(store, Put(b"k", b"1"))
         await put(store, Put(b"k", b"2"))
-        revision = machine.base + compare.argument if compare.key == b"k" and compare.field != "lease" else compare.argument
+        revision = (
+            machine.base + compare.argument if compare.key == b"k" and compare.field != "lease" else compare.argument
+        )
         shifted = Compare(compare.key, compare.field, compare.operator, revision)
         assert (await store.transact([shifted], [])).succeeded is holds
-        assert not (await store.transact([shifted, Compare(b"k", "create", "==", 99_999)], [])).succeeded, "all must hold"
+        assert not (await store.transact([shifted, Compare(b"k", "create", "==", 99_999)], [])).succeeded, (
+            "all must hold"
+        )
 
     run(scenario)
 
@@ -156,7 +160,9 @@ def test_concurrent_increments_all_count(run: Run) -> None:
         while True:
             pair = await store.get(b"n")
             value, revision = (0, 0) if pair is None else (int(pair.value), pair.modify_revision)
-            if (await store.transact([Compare(b"n", "modify", "==", revision)], [Put(b"n", b"%d" % (value + 1))])).succeeded:
+            if (
+                await store.transact([Compare(b"n", "modify", "==", revision)], [Put(b"n", b"%d" % (value + 1))])
+            ).succeeded:
                 return
 
     async def scenario(machine: Machine) -> None:

@@ -38,10 +38,14 @@ class World:
 
     def session(self, broker_id: int = 1) -> MetadataSession:
         link = StoreLink(self.shared, Random(broker_id), Counter())
-        settings = SessionSettings(time_to_live_ms=1000, keep_alive_ms=200, registration_timeout_ms=5000, image_age_ms=1200)
+        settings = SessionSettings(
+            time_to_live_ms=1000, keep_alive_ms=200, registration_timeout_ms=5000, image_age_ms=1200
+        )
         clock = SimulatedClock(self.loop)
         return MetadataSession(
-            SessionPorts(store=link, clock=clock, tasks=self.tasks, random=Random(broker_id)), broker_id=broker_id, settings=settings
+            SessionPorts(store=link, clock=clock, tasks=self.tasks, random=Random(broker_id)),
+            broker_id=broker_id,
+            settings=settings,
         )
 
     async def started(self, broker_id: int = 1, remembered: dict[str, MetadataCopy] | None = None) -> MetadataSession:

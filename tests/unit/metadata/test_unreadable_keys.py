@@ -73,7 +73,9 @@ KINDS = {
     "topic_ids/<topic id>": Kind(keys.topic_id(ID), b"t"),
     "deleted_topics/<topic id>": Kind(keys.deleted_topic(b"D" * 16), b"d", "deleted_topics"),
     "parts/<topic id>/<number, six digits>": Kind(
-        keys.partition(ID, 0), encode(PartitionRecord((1, 2), (1,), (20,), 1, 4, 7, elr=(2,), elr_epochs=(20,))), "topics"
+        keys.partition(ID, 0),
+        encode(PartitionRecord((1, 2), (1,), (20,), 1, 4, 7, elr=(2,), elr_epochs=(20,))),
+        "topics",
     ),
     "config/topic/<name>": Kind(keys.topic_config("t"), b'{"retention.ms":"5"}', "topics"),
     "config/broker/<id>": Kind(keys.broker_config("1"), b'{"log.retention.ms":"5"}', "broker_configs"),
@@ -86,7 +88,9 @@ KINDS = {
     "producer_ids/next": Kind(keys.NEXT_PRODUCER_ID, b"1000"),
     "acls/<hash of the value>": Kind(keys.acl(RULE), RULE, "acls"),
     "acl_change": Kind(keys.ACL_CHANGE, encode(AclChangeRecord((), ("0" * 32,))), "acl_change"),
-    "tokens/<hash of the HMAC>": Kind(keys.token(b"h"), encode(TokenRecord("i", "User:o", "User:r", (), 1, 2, 3, {})), "tokens"),
+    "tokens/<hash of the HMAC>": Kind(
+        keys.token(b"h"), encode(TokenRecord("i", "User:o", "User:r", (), 1, 2, 3, {})), "tokens"
+    ),
     "adoption": Kind(keys.ADOPTION, b"kafka"),
 }
 """By the names that the table in `keys` has. A suspension is left out of a store that brokers may act on."""
@@ -112,7 +116,15 @@ def changed(image: MetadataImage, key: bytes, value: bytes | None, revision: int
 
 
 def others(image: MetadataImage, field: str) -> dict[str, object]:
-    left_out = {"revision", "unreadable", field, "features_revision", "controller_revision", "topic_names", "loose_partitions"}
+    left_out = {
+        "revision",
+        "unreadable",
+        field,
+        "features_revision",
+        "controller_revision",
+        "topic_names",
+        "loose_partitions",
+    }
     return {name: getattr(image, name) for name in image.__struct_fields__ if name not in left_out}
 
 
@@ -205,7 +217,9 @@ def test_configurations() -> None:
         assert while_followed(name).broker_configs[broker].configs == whole().broker_configs[broker].configs
         assert while_followed(name).broker_configs[broker].revision == LATER
         assert at_a_start(name).broker_configs[broker].configs == KEEPING_BROKER_CONFIGS
-    assert at_a_start("config/group/<id>").group_configs == {"g": ConfigImage({}, 20)}, "a change of it writes a whole value again"
+    assert at_a_start("config/group/<id>").group_configs == {"g": ConfigImage({}, 20)}, (
+        "a change of it writes a whole value again"
+    )
     assert at_a_start("quotas/<entity>").client_quotas == {"user=u": ConfigImage({}, 20)}
 
 
@@ -264,8 +278,22 @@ def test_a_suspension_and_the_controller() -> None:
 
 def test_keys_of_a_cluster_inside_change_no_topic() -> None:
     """Its topics are no topics of ours, whatever part of our keys its prefix is."""
-    for prefix in (b"x/", b"topics/", b"parts/", b"config/", b"config/topic/", b"config/broker/", b"brokers/", b"stale/", b"scram/"):
-        image = load_image([*pairs(), *(KeyValue(prefix + each.key, each.value, 20, 20) for each in pairs())], STORE_REVISION, prefix=b"")
+    for prefix in (
+        b"x/",
+        b"topics/",
+        b"parts/",
+        b"config/",
+        b"config/topic/",
+        b"config/broker/",
+        b"brokers/",
+        b"stale/",
+        b"scram/",
+    ):
+        image = load_image(
+            [*pairs(), *(KeyValue(prefix + each.key, each.value, 20, 20) for each in pairs())],
+            STORE_REVISION,
+            prefix=b"",
+        )
         assert others(image, "") == others(whole(), "")
         assert image.topics == whole().topics
 

@@ -8,7 +8,18 @@ import msgspec
 
 from tests.campaign import evidence
 from tests.mutants.operators import mutants
-from tests.mutants.results import EXPLAINED, SUMS, Explained, Result, Sum, is_at_its_end, is_due, latest, load_lines, sum_of
+from tests.mutants.results import (
+    EXPLAINED,
+    SUMS,
+    Explained,
+    Result,
+    Sum,
+    is_at_its_end,
+    is_due,
+    latest,
+    load_lines,
+    sum_of,
+)
 from tests.mutants.scope import GROUPS, ROOT
 
 
@@ -38,12 +49,21 @@ def test_the_last_line_counts_and_a_changed_module_has_none():
 
 
 def test_counts():
-    known = latest([result("a", "killed"), result("b", "timed out"), result("c", "survived"), result("d", "not reached")], {"m.py": "d"})
+    known = latest(
+        [result("a", "killed"), result("b", "timed out"), result("c", "survived"), result("d", "not reached")],
+        {"m.py": "d"},
+    )
     explained = [
         Explained(module="m.py", key="c", why="equivalent", because=""),
         Explained(module="n.py", key="d", why="equivalent", because=""),
     ]
-    assert sum_of("m.py", "abcde", known, explained) == {"mutants": 4, "killed": 1, "timed out": 1, "explained": 1, "open": 1}
+    assert sum_of("m.py", "abcde", known, explained) == {
+        "mutants": 4,
+        "killed": 1,
+        "timed out": 1,
+        "explained": 1,
+        "open": 1,
+    }
 
 
 def test_a_module_is_at_its_end_when_wider_tests_have_seen_what_is_left():

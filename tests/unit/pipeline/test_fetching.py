@@ -26,7 +26,9 @@ class LateCluster(Cluster):
     """Its brokers do not know the topic in the first `unknown` requests; then one has a record. It has no sockets."""
 
     def __init__(self, unknown: int) -> None:
-        super().__init__(ClientSettings.of({"bootstrap.servers": "b:1", "retry.backoff.ms": "1", "retry.backoff.max.ms": "1"}))
+        super().__init__(
+            ClientSettings.of({"bootstrap.servers": "b:1", "retry.backoff.ms": "1", "retry.backoff.max.ms": "1"})
+        )
         self.unknown = unknown
         self.leaders.topics["t"] = Topic(ZERO_TOPIC_ID, {0: Leader(1, 0)})
 
@@ -45,7 +47,9 @@ class LateCluster(Cluster):
         pass
 
     def receive(self, deadline_ms):
-        row = PartitionData(partition_index=0, error_code=0, high_watermark=1, aborted_transactions=None, records=build_batch(ROWS))
+        row = PartitionData(
+            partition_index=0, error_code=0, high_watermark=1, aborted_transactions=None, records=build_batch(ROWS)
+        )
         return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[row])])
 
 
@@ -82,7 +86,9 @@ class ScriptedConnection:
             raise ConnectionFailedError("it closed the connection", was_sent=True)
         batch = bytearray(build_batch([(1000, None, b"v", ())]))
         struct.pack_into(">q", batch, 0, self.waiting.pop())  # The base offset, which the CRC does not cover.
-        row = PartitionData(partition_index=0, error_code=0, high_watermark=9, aborted_transactions=None, records=bytes(batch))
+        row = PartitionData(
+            partition_index=0, error_code=0, high_watermark=9, aborted_transactions=None, records=bytes(batch)
+        )
         return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[row])])
 
     def close(self) -> None:
@@ -93,7 +99,9 @@ class OneBroker(Cluster):
     """A cluster of one broker, to which a closed connection is opened again. It has no sockets."""
 
     def __init__(self) -> None:
-        super().__init__(ClientSettings.of({"bootstrap.servers": "b:1", "retry.backoff.ms": "1", "retry.backoff.max.ms": "1"}))
+        super().__init__(
+            ClientSettings.of({"bootstrap.servers": "b:1", "retry.backoff.ms": "1", "retry.backoff.max.ms": "1"})
+        )
         self.leaders.topics["t"] = Topic(ZERO_TOPIC_ID, {0: Leader(1, 0)})
         self.opened = [ScriptedConnection()]
 
@@ -172,6 +180,9 @@ def test_a_partition_that_a_broker_does_not_know_is_requested_again():
 
 def test_a_partition_that_stays_unknown_is_lost(monkeypatch):
     monkeypatch.setattr(fetching, "MISSING_MS", 20)
-    with pytest.raises(DataLossError, match=r"records of t-0 from offset 0 to 0 are gone before they were read \(topic t doesn't exist\)"):
+    with pytest.raises(
+        DataLossError,
+        match=r"records of t-0 from offset 0 to 0 are gone before they were read \(topic t doesn't exist\)",
+    ):
         rows(LateCluster(unknown=10**9))
     assert rows(LateCluster(unknown=10**9), fail_on_data_loss=False) == 0

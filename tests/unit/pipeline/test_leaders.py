@@ -4,22 +4,37 @@ from __future__ import annotations
 
 from lowtide.pipeline.leaders import Leaders
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.metadata import MetadataResponse, MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic
+from lowtide.protocol.messages.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
 from lowtide.protocol.types import ZERO_TOPIC_ID, TopicPartition
 
 ID, OTHER_ID = b"i" * 16, b"j" * 16
 PLACE = TopicPartition("t", 0)
 
 
-def answer(*leaders: tuple[int, int], topic_id: bytes = ID, error_code: int = 0, brokers: tuple[int, ...] = (1, 2, 3)) -> MetadataResponse:
+def answer(
+    *leaders: tuple[int, int], topic_id: bytes = ID, error_code: int = 0, brokers: tuple[int, ...] = (1, 2, 3)
+) -> MetadataResponse:
     """Partitions 0, 1, ... of topic `t`, each with its leader and the leader's epoch."""
     partitions = [
         MetadataResponsePartition(
-            error_code=0, partition_index=index, leader_id=leader, leader_epoch=epoch, replica_nodes=[], isr_nodes=[], offline_replicas=[]
+            error_code=0,
+            partition_index=index,
+            leader_id=leader,
+            leader_epoch=epoch,
+            replica_nodes=[],
+            isr_nodes=[],
+            offline_replicas=[],
         )
         for index, (leader, epoch) in enumerate(leaders)
     ]
-    topic = MetadataResponseTopic(error_code=error_code, name="t", topic_id=topic_id, is_internal=False, partitions=partitions)
+    topic = MetadataResponseTopic(
+        error_code=error_code, name="t", topic_id=topic_id, is_internal=False, partitions=partitions
+    )
     known = [MetadataResponseBroker(node_id=broker, host=f"b{broker}", port=9092, rack=None) for broker in brokers]
     return MetadataResponse(brokers=known, cluster_id=None, controller_id=1, topics=[topic])
 

@@ -32,7 +32,8 @@ def split_in_two(batch: ProducerBatch) -> list[ProducerBatch]:
     half = len(values) // 2
     parts = (values[:half], values[half:])
     return [
-        ProducerBatch(place=batch.place, records=batch_of(*part), record_count=len(part), deadline_ms=batch.deadline_ms) for part in parts
+        ProducerBatch(place=batch.place, records=batch_of(*part), record_count=len(part), deadline_ms=batch.deadline_ms)
+        for part in parts
     ]
 
 
@@ -134,7 +135,9 @@ def test_nothing_is_sent_while_batches_behind_a_failed_one_are_in_flight():
     assert box.takes(1, LEADERS, 1000) == []
     box.on_answer(second, Answer(code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), 0)
     again = [take_one(box, 1000) for _ in range(3)]
-    assert [identity(batch) for batch in again] == [(7, 0, 0), (7, 0, 1), (7, 0, 2)], "the epoch stays: the refusal was expected"
+    assert [identity(batch) for batch in again] == [(7, 0, 0), (7, 0, 1), (7, 0, 2)], (
+        "the epoch stays: the refusal was expected"
+    )
 
 
 def test_a_duplicate_is_a_success():
@@ -203,7 +206,9 @@ def test_a_batch_that_is_too_large_is_split_and_keeps_its_sequences():
 def test_one_record_that_is_too_large_names_partition_size_and_key():
     box = outbox()
     box.add(PLACE, batch_of(1), 1, 0)
-    with pytest.raises(ProduceError, match=r"orders-0 refused a record \(\d+ bytes\) with MESSAGE_TOO_LARGE.*max\.message\.bytes") as error:
+    with pytest.raises(
+        ProduceError, match=r"orders-0 refused a record \(\d+ bytes\) with MESSAGE_TOO_LARGE.*max\.message\.bytes"
+    ) as error:
         box.on_answer(take_one(box), Answer(code=ErrorCode.MESSAGE_TOO_LARGE), 0)
     assert error.value.place == PLACE
 
@@ -212,7 +217,9 @@ def test_a_fatal_error_names_partition_and_code():
     box = outbox()
     box.add(PLACE, batch_of(1), 1, 0)
     answer = Answer(code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, message="may not write")
-    with pytest.raises(ProduceError, match="orders-0 refused a record .* with TOPIC_AUTHORIZATION_FAILED: may not write"):
+    with pytest.raises(
+        ProduceError, match="orders-0 refused a record .* with TOPIC_AUTHORIZATION_FAILED: may not write"
+    ):
         box.on_answer(take_one(box), answer, 0)
 
 
@@ -222,7 +229,9 @@ def test_a_batch_without_acknowledgement_ends_with_its_last_error():
     box.on_answer(take_one(box), Answer(code=ErrorCode.NOT_ENOUGH_REPLICAS), 0)
     box.check_deadlines(4999)
     assert box.wait_ms(200) == 4800
-    with pytest.raises(ProduceError, match=r"delivery\.timeout\.ms=5000, after 1 attempts; the last one ended so: NOT_ENOUGH_REPLICAS"):
+    with pytest.raises(
+        ProduceError, match=r"delivery\.timeout\.ms=5000, after 1 attempts; the last one ended so: NOT_ENOUGH_REPLICAS"
+    ):
         box.check_deadlines(5000)
 
 
@@ -341,7 +350,9 @@ def test_batches_in_doubt_are_sent_again_before_a_new_epoch():
     box.on_answer(take_one(box, 6000), Answer(code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), 6000)
     first = take_one(box, 9000)
     box.on_answer(first, Answer(code=ErrorCode.NONE), 9000)
-    assert [identity(batch) for batch in (first, *(take_one(box, 9000) for _ in range(3)))] == [(7, 1, number) for number in range(4)]
+    assert [identity(batch) for batch in (first, *(take_one(box, 9000) for _ in range(3)))] == [
+        (7, 1, number) for number in range(4)
+    ]
 
 
 def test_an_accepted_later_batch_proves_nothing_about_a_refused_one():

@@ -13,7 +13,10 @@ from lowtide.protocol.types import TopicPartition
 class Cluster:
     """It has a user's topic, and the topic of the groups' offsets."""
 
-    topics = {"orders": Topic(b"i" * 16, {0: Leader(1, 0)}), "__consumer_offsets": Topic(b"j" * 16, {0: Leader(1, 0)}, is_internal=True)}
+    topics = {
+        "orders": Topic(b"i" * 16, {0: Leader(1, 0)}),
+        "__consumer_offsets": Topic(b"j" * 16, {0: Leader(1, 0)}, is_internal=True),
+    }
 
     def deadline(self, timeout_ms=None):
         return 0

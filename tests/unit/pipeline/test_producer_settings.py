@@ -54,7 +54,10 @@ def test_settings_are_values():
 
 
 def test_keys_without_a_meaning_are_kept_for_a_warning():
-    assert ProducerSettings.of(SERVERS | {"linger.ms": "5", "fetch.min.bytes": "1"}).unused_keys == ("fetch.min.bytes", "linger.ms")
+    assert ProducerSettings.of(SERVERS | {"linger.ms": "5", "fetch.min.bytes": "1"}).unused_keys == (
+        "fetch.min.bytes",
+        "linger.ms",
+    )
 
 
 @pytest.mark.parametrize(
@@ -63,7 +66,11 @@ def test_keys_without_a_meaning_are_kept_for_a_warning():
         ("acks", "0", r"kafka\.acks is '0': this sink always waits"),
         ("enable.idempotence", "false", r"kafka\.enable\.idempotence is 'false': this sink is always idempotent"),
         ("transactional.id", "t", r"kafka\.transactional\.id can't be set"),
-        ("compression.type", "brotli", r"kafka\.compression\.type is 'brotli': allowed are none, gzip, snappy, lz4, zstd"),
+        (
+            "compression.type",
+            "brotli",
+            r"kafka\.compression\.type is 'brotli': allowed are none, gzip, snappy, lz4, zstd",
+        ),
         ("buffer.memory", "lots", r"kafka\.buffer\.memory is 'lots': allowed are whole numbers from 1024"),
         ("max.in.flight.requests.per.connection", "6", "allowed are whole numbers from 1 to 5"),
         (

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowtide.pipeline.ranges import OffsetRange, positions_from_json, positions_from_text, positions_to_json, rate_limited, split
+from lowtide.pipeline.ranges import (
+    OffsetRange,
+    positions_from_json,
+    positions_from_text,
+    positions_to_json,
+    rate_limited,
+    split,
+)
 from lowtide.protocol.types import TopicPartition
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
@@ -22,7 +29,8 @@ def test_positions_are_written_as_sparks_kafka_source_writes_them_in_one_order()
 
 
 @pytest.mark.parametrize(
-    "text", ['{"t": 5}', '{"t": {"x": 5}}', '{"t": {"0": true}}', "[]", "no JSON", '{"t": {"0": "five"}}', '{"t": {"0": 1.5}}']
+    "text",
+    ['{"t": 5}', '{"t": {"x": 5}}', '{"t": {"0": true}}', "[]", "no JSON", '{"t": {"0": "five"}}', '{"t": {"0": 1.5}}'],
 )
 def test_an_invalid_position_is_refused(text):
     with pytest.raises(ValueError):
@@ -48,7 +56,11 @@ def test_ranges_are_cut_as_sparks_kafka_source_cuts_them():
     assert split(ranges, None, None) == ranges[:2]
     assert split(ranges, 2, None) == ranges[:2]
     assert [one.size for one in split(ranges, 4, None)] == [40, 30, 30, 30]
-    assert split([OffsetRange(T0, 0, 100)], 3, None) == [OffsetRange(T0, 0, 33), OffsetRange(T0, 33, 66), OffsetRange(T0, 66, 100)]
+    assert split([OffsetRange(T0, 0, 100)], 3, None) == [
+        OffsetRange(T0, 0, 33),
+        OffsetRange(T0, 33, 66),
+        OffsetRange(T0, 66, 100),
+    ]
     assert [one.size for one in split(ranges, None, 50)] == [40, 45, 45]
     assert len(split([OffsetRange(T0, 0, 3)], 10, None)) == 3
 
@@ -74,5 +86,7 @@ def test_a_limit_always_makes_progress_and_ends(sizes, limit):
     start = {TopicPartition("t", index): 5 for index in range(len(sizes))}
     latest = {TopicPartition("t", index): 5 + size for index, size in enumerate(sizes)}
     limited = rate_limited(start, latest, limit)
-    assert all(start[partition] < offset <= latest[partition] for partition, offset in limited.items() if latest[partition] > 5)
+    assert all(
+        start[partition] < offset <= latest[partition] for partition, offset in limited.items() if latest[partition] > 5
+    )
     assert sum(limited.values()) - sum(start.values()) <= max(limit, 0) + len(sizes)

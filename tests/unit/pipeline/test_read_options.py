@@ -15,7 +15,8 @@ SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
 
 def options(stream: bool = False, **given: str):
     return read_options(
-        {**SERVERS, "subscribe": "t", **{name.replace("__", "."): value for name, value in given.items()}}, is_stream=stream
+        {**SERVERS, "subscribe": "t", **{name.replace("__", "."): value for name, value in given.items()}},
+        is_stream=stream,
     )
 
 
@@ -59,15 +60,9 @@ def test_client_settings_come_from_kafkas_keys(caplog):
         (SERVERS, "one of subscribe, subscribePattern and assign must be given"),
         (SERVERS | {"subscribe": "t", "assign": "{}"}, "options subscribe and assign exclude each other"),
         (SERVERS | {"subscribe": " , "}, "option subscribe is ' , ': it names no topic"),
-        (
-            SERVERS | {"subscribePattern": "("},
-            "option subscribePattern is '(': it is no regular expression: missing )",
-        ),
+        (SERVERS | {"subscribePattern": "("}, "option subscribePattern is '(': it is no regular expression: missing )"),
         (SERVERS | {"assign": '{"t": 0}'}, 'option assign is \'{"t": 0}\': allowed is JSON such as {"topic": [0, 1]}'),
-        (
-            SERVERS | {"assign": "{t}"},
-            "option assign is '{t}': it is no JSON: Expecting property name",
-        ),
+        (SERVERS | {"assign": "{t}"}, "option assign is '{t}': it is no JSON: Expecting property name"),
     ],
 )
 def test_the_topics_must_be_given_once(given, message):
@@ -115,7 +110,9 @@ def test_a_value_that_is_impossible_is_refused_with_name_value_and_reason(stream
 
 
 def test_the_minimum_of_a_batch_cannot_exceed_its_maximum():
-    with pytest.raises(OptionError, match="option minOffsetsPerTrigger is '9': it is above maxOffsetsPerTrigger, which is 5"):
+    with pytest.raises(
+        OptionError, match="option minOffsetsPerTrigger is '9': it is above maxOffsetsPerTrigger, which is 5"
+    ):
         options(stream=True, minOffsetsPerTrigger="9", maxOffsetsPerTrigger="5")
 
 
@@ -126,7 +123,15 @@ def test_a_setting_of_the_client_that_is_impossible_names_the_key():
 
 @pytest.mark.parametrize(
     ("text", "milliseconds"),
-    [("5", 5), ("500ms", 500), ("30s", 30_000), ("15m", 900_000), ("10 minutes", 600_000), ("1 Hour", 3_600_000), ("7 days", 604_800_000)],
+    [
+        ("5", 5),
+        ("500ms", 500),
+        ("30s", 30_000),
+        ("15m", 900_000),
+        ("10 minutes", 600_000),
+        ("1 Hour", 3_600_000),
+        ("7 days", 604_800_000),
+    ],
 )
 def test_times_are_read_in_common_forms(text, milliseconds):
     assert parse_duration_ms(text) == milliseconds

@@ -134,7 +134,9 @@ def test_a_query_that_trims_by_commits_waits_for_them():
     stream.run.committed(end)
     assert stream.trimmer.offered == [{T0: 5, T1: 5}]
     stream.run.latest(end)
-    assert stream.trimmer.offered[1:] == [{T0: 5, T1: 5}], "offered again: a lag may have passed, or the last try failed"
+    assert stream.trimmer.offered[1:] == [{T0: 5, T1: 5}], (
+        "offered again: a lag may have passed, or the last try failed"
+    )
 
 
 @pytest.mark.parametrize("mode", ["commit", "eager"])

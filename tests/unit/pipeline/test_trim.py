@@ -83,7 +83,9 @@ def trimmer(admin: Admin, clock: Clock, **options: object) -> Trimmer:
 
 
 def refused(partition: TopicPartition, code: int, leader_done: bool | None = False) -> DeleteRecordsError:
-    return DeleteRecordsError(partition, DeleteStage.ANSWERED, "no", DeleteFacts(offset=5, code=code, leader_done=leader_done))
+    return DeleteRecordsError(
+        partition, DeleteStage.ANSWERED, "no", DeleteFacts(offset=5, code=code, leader_done=leader_done)
+    )
 
 
 def test_each_offset_is_deleted_to_once(admin, clock):
@@ -150,7 +152,10 @@ def test_young_records_are_kept_and_deleted_when_they_are_old(admin, clock, capl
 
 def test_what_a_group_still_needs_is_kept_and_doubt_means_keep(admin, clock, caplog):
     trims = trimmer(admin, clock, groups=("a", "b"))
-    admin.groups = {"a": {T0: CommittedOffset(offset=4), T1: CommittedOffset(offset=9)}, "b": {T0: CommittedOffset(offset=3)}}
+    admin.groups = {
+        "a": {T0: CommittedOffset(offset=4), T1: CommittedOffset(offset=9)},
+        "b": {T0: CommittedOffset(offset=3)},
+    }
     trims.trim(Consumed({T0: 5, T1: 5}, IDS))
     assert admin.deletes == [{T0: 3}]
     assert "t-1 isn't trimmed: group b has committed nothing there" in caplog.text

@@ -30,7 +30,9 @@ def binary(column: BinaryColumn, rows: int) -> list[bytes | None]:
     assert offsets[0] == 0
     assert offsets[-1] == len(column.values)
     assert len(column.validity) == (rows + 7) // 8
-    found = [bytes(column.values[offsets[i] : offsets[i + 1]]) if bit(column.validity, i) else None for i in range(rows)]
+    found = [
+        bytes(column.values[offsets[i] : offsets[i + 1]]) if bit(column.validity, i) else None for i in range(rows)
+    ]
     assert column.null_count == found.count(None)
     return found
 
@@ -40,7 +42,10 @@ def headers(column: HeaderColumn, rows: int) -> list[list[tuple[bytes | None, by
     assert len(offsets) == rows + 1
     assert offsets[-1] == column.count
     names, contents = binary(column.names, column.count), binary(column.contents, column.count)
-    found = [list(zip(names[offsets[i] : offsets[i + 1]], contents[offsets[i] : offsets[i + 1]], strict=True)) for i in range(rows)]
+    found = [
+        list(zip(names[offsets[i] : offsets[i + 1]], contents[offsets[i] : offsets[i + 1]], strict=True))
+        for i in range(rows)
+    ]
     assert [bit(column.validity, i) for i in range(rows)] == [bool(each) for each in found]
     assert column.null_count == found.count([])
     return found
@@ -110,7 +115,9 @@ def header_input(lists: list[list[tuple[bytes, bytes | None]]], *, first: int = 
     )
 
 
-def record_rows(records: list[tuple[int, bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]], *, first: int = 0) -> RecordRows:
+def record_rows(
+    records: list[tuple[int, bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]], *, first: int = 0
+) -> RecordRows:
     """Columns of records with timestamp, key, value and headers."""
     return RecordRows(
         row_count=len(records),

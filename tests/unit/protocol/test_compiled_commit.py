@@ -47,7 +47,9 @@ MEMBERS = st.fixed_dictionaries(
         "group_instance_id": st.none() | NAMES,
     }
 )
-CHANGES = st.lists(st.tuples(st.integers(0, 4096), st.integers(0, 255) | st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xFF])), max_size=3)
+CHANGES = st.lists(
+    st.tuples(st.integers(0, 4096), st.integers(0, 255) | st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xFF])), max_size=3
+)
 CUTS = st.just(0) | st.integers(1, 200)
 ONE_ROW = [(0, 5, -1, "")]
 MEMBER = {"group_id": "g", "generation_id_or_member_epoch": 1, "member_id": "m", "group_instance_id": None}
@@ -61,14 +63,20 @@ def fields_of(version: int, fields: dict[str, Any]) -> dict[str, Any]:
 def commit_of(version: int, rows: list[Any], member: dict[str, Any] | None = None, **fields: Any) -> bytes:
     """A request, without the length before it."""
     partitions = [
-        OffsetCommitRequestPartition(partition_index=number, committed_offset=offset, committed_leader_epoch=epoch, committed_metadata=text)
+        OffsetCommitRequestPartition(
+            partition_index=number, committed_offset=offset, committed_leader_epoch=epoch, committed_metadata=text
+        )
         for number, offset, epoch, text in rows
     ]
     name, topic_id = fields.pop("topic", "t"), fields.pop("topic_id", b"i" * 16)
     has_id = version >= 10
-    topic = OffsetCommitRequestTopic(name="" if has_id else name, topic_id=topic_id if has_id else ZERO_TOPIC_ID, partitions=partitions)
+    topic = OffsetCommitRequestTopic(
+        name="" if has_id else name, topic_id=topic_id if has_id else ZERO_TOPIC_ID, partitions=partitions
+    )
     count, client_id = fields.pop("topics", 1), fields.pop("client_id", "c")
-    request = OffsetCommitRequest(**fields_of(version, MEMBER if member is None else member), topics=[topic] * count, **fields)
+    request = OffsetCommitRequest(
+        **fields_of(version, MEMBER if member is None else member), topics=[topic] * count, **fields
+    )
     return request_header(8, version, 7, client_id) + codec_for(OffsetCommitRequest, version).encode(request)
 
 
@@ -94,14 +102,20 @@ def plain_decoded(key: ApiKey, frame: bytes) -> tuple[int, int, Any] | None:
     try:
         api_key, version, correlation_id, _, position = read_request_header(frame, 0, len(frame))
         assert api_key == key
-        return version, correlation_id, codec_for(API[key].request, version).decode(memoryview(frame), position, len(frame))
+        return (
+            version,
+            correlation_id,
+            codec_for(API[key].request, version).decode(memoryview(frame), position, len(frame)),
+        )
     except ProtocolError:
         return None
 
 
 def plain_frame(key: ApiKey, version: int, correlation_id: int, answer: Any) -> bytes:
     flexible = response_header_is_flexible(key, version)
-    return b"".join(response_writer(codec_for(API[key].response, version).encode, flexible=flexible)(correlation_id, answer))
+    return b"".join(
+        response_writer(codec_for(API[key].response, version).encode, flexible=flexible)(correlation_id, answer)
+    )
 
 
 def plain_commit(frame: bytes) -> Any:
@@ -114,7 +128,9 @@ def plain_commit(frame: bytes) -> Any:
     assert request.retention_time_ms == -1
     assert not any(row.committed_metadata for row in topic.partitions)
     partitions = [OffsetCommitResponsePartition(partition_index=number, error_code=0) for number, _, _ in rows]
-    answer = OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions)])
+    answer = OffsetCommitResponse(
+        topics=[OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions)]
+    )
     return (
         request.group_id,
         request.generation_id_or_member_epoch,
@@ -215,7 +231,9 @@ def test_what_is_unusual_is_left_to_the_plain_form(name: str) -> None:
 
 @needs_compiled
 @pytest.mark.parametrize("name", ["read_commit", "read_heartbeat"])
-@pytest.mark.parametrize("arguments", [(b"", 0, 1), (b"abc", 2, 1), (b"abc", -1, 2), ("abc", 0, 3), (b"abc", None, 3), (b"abc", 0, 2**70)])
+@pytest.mark.parametrize(
+    "arguments", [(b"", 0, 1), (b"abc", 2, 1), (b"abc", -1, 2), ("abc", 0, 3), (b"abc", None, 3), (b"abc", 0, 2**70)]
+)
 def test_places_beyond_the_buffer_are_not_read(name: str, arguments: tuple[Any, ...]) -> None:
     assert getattr(native.compiled, name)(*arguments) is None
 
@@ -223,7 +241,11 @@ def test_places_beyond_the_buffer_are_not_read(name: str, arguments: tuple[Any, 
 @needs_compiled
 @LONG
 @given(
-    st.text(max_size=20), st.text(max_size=20), INT64, st.just(ZERO_TOPIC_ID) | IDS, st.lists(st.tuples(INT32, INT64, INT32), max_size=5)
+    st.text(max_size=20),
+    st.text(max_size=20),
+    INT64,
+    st.just(ZERO_TOPIC_ID) | IDS,
+    st.lists(st.tuples(INT32, INT64, INT32), max_size=5),
 )
 def test_the_records_of_offsets_are_those_of_the_plain_form(
     group: str, topic: str, time_ms: int, topic_id: bytes, rows: list[tuple[int, int, int]]
@@ -231,7 +253,12 @@ def test_the_records_of_offsets_are_those_of_the_plain_form(
     assert native.compiled is not None
     common = OffsetRecords(group, topic, commit_timestamp=time_ms, topic_id=topic_id)
     values = [
-        (number, OffsetCommitValue(offset=offset, leader_epoch=epoch, metadata="", commit_timestamp=time_ms, topic_id=topic_id))
+        (
+            number,
+            OffsetCommitValue(
+                offset=offset, leader_epoch=epoch, metadata="", commit_timestamp=time_ms, topic_id=topic_id
+            ),
+        )
         for number, offset, epoch in rows
     ]
     assert native.compiled.offset_records(common.key_start, common.value_end, tuple(rows)) == common.encode_all(values)

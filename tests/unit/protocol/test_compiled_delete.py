@@ -1,4 +1,7 @@
-"""DeleteRecords as the compiled module reads and answers it, against the plain form. WALK_EXAMPLES=100000 runs it longer."""
+"""DeleteRecords as the compiled module reads and answers it, against the plain form.
+
+WALK_EXAMPLES=100000 runs it longer.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,9 @@ BEFORE = b"bytes before"
 NAMES = st.text("abcxyz.-_09", min_size=1, max_size=30) | st.sampled_from(["n" * 126, "n" * 127, "n" * 128, "n" * 249])
 VERSIONS, PARTITIONS, OFFSETS = st.integers(0, 3), st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1)
 TIMES = st.integers(-(2**31), 2**31 - 1)
-CHANGES = st.lists(st.tuples(st.integers(0, 512), st.integers(0, 255) | st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xFF])), max_size=3)
+CHANGES = st.lists(
+    st.tuples(st.integers(0, 512), st.integers(0, 255) | st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xFF])), max_size=3
+)
 CUTS = st.just(0) | st.integers(1, 100)
 
 
@@ -43,7 +48,9 @@ def delete_of(version: int, **fields: Any) -> bytes:
         timeout_ms=fields.get("timeout_ms", 1000),
         leader_only=fields.get("leader_only", False) and version >= 3,
     )
-    return request_header(21, version, 7, fields.get("client_id", "c")) + codec_for(DeleteRecordsRequest, version).encode(request)
+    return request_header(21, version, 7, fields.get("client_id", "c")) + codec_for(
+        DeleteRecordsRequest, version
+    ).encode(request)
 
 
 def compiled_read(frame: bytes) -> Any:
@@ -78,7 +85,13 @@ def plain_read(frame: bytes) -> Any:
 def test_usual_requests_are_read_and_answered_as_by_the_plain_form(  # noqa: PLR0917
     version: int, topic: str, partition: int, offset: int, timeout_ms: int, leader_only: bool, client_id: str | None
 ) -> None:
-    fields = {"topic": topic, "partition": partition, "offset": offset, "timeout_ms": timeout_ms, "leader_only": leader_only}
+    fields = {
+        "topic": topic,
+        "partition": partition,
+        "offset": offset,
+        "timeout_ms": timeout_ms,
+        "leader_only": leader_only,
+    }
     frame = delete_of(version, client_id=client_id, **fields)
     read = compiled_read(frame)
     assert read is not None
@@ -123,7 +136,9 @@ def test_what_is_unusual_is_left_to_the_plain_form(name: str) -> None:
 
 
 @needs_compiled
-@pytest.mark.parametrize("arguments", [(b"", 0, 1), (b"abc", 2, 1), (b"abc", -1, 2), ("abc", 0, 3), (b"abc", None, 3), (b"abc", 0, 2**70)])
+@pytest.mark.parametrize(
+    "arguments", [(b"", 0, 1), (b"abc", 2, 1), (b"abc", -1, 2), ("abc", 0, 3), (b"abc", None, 3), (b"abc", 0, 2**70)]
+)
 def test_places_beyond_the_buffer_are_not_read(arguments: tuple[Any, ...]) -> None:
     assert native.compiled is not None
     assert native.compiled.read_delete(*arguments) is None

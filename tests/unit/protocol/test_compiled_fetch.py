@@ -1,6 +1,7 @@
 """Fetch as the compiled module reads and answers it, against the plain form.
 
-For any bytes: what the compiled form reads the plain form accepts, with the same fields. WALK_EXAMPLES=100000 runs them longer.
+For any bytes: what the compiled form reads the plain form accepts, with the same fields. WALK_EXAMPLES=100000 runs them
+longer.
 """
 
 from __future__ import annotations
@@ -82,12 +83,16 @@ def fetch_of(version: int, topics: list[Any] | None = None, **fields: Any) -> by
     client_id, replica_epoch = given.pop("client_id", "c"), given.pop("replica_epoch", None)
     if version >= 15:
         replica_id = given.pop("replica_id", -1)
-        given["replica_state"] = None if replica_epoch is None else ReplicaState(replica_id=replica_id, replica_epoch=replica_epoch)
+        given["replica_state"] = (
+            None if replica_epoch is None else ReplicaState(replica_id=replica_id, replica_epoch=replica_epoch)
+        )
     for name in ("session_id", "session_epoch") if version < 7 else ():
         given.pop(name, None)
     if version < 11:
         given.pop("rack_id", None)
-    request = FetchRequest(**given, topics=[topic_of(version, *topic) for topic in (ONE_TOPIC if topics is None else topics)])
+    request = FetchRequest(
+        **given, topics=[topic_of(version, *topic) for topic in (ONE_TOPIC if topics is None else topics)]
+    )
     return request_header(ApiKey.FETCH, version, 7, client_id) + codec_for(FetchRequest, version).encode(request)
 
 
@@ -123,7 +128,11 @@ def plain_fetch(frame: bytes) -> Any:
 @given(VERSIONS, TOPICS, FIELDS)
 @example(4, [("t", TOPIC_ID, [ONE_ROW] * ROWS_MAX)], {})
 @example(12, [(f"t{number}", TOPIC_ID, [ONE_ROW]) for number in range(ROWS_MAX)], {})
-@example(18, [("t", bytes([1 + number]) * 16, [ONE_ROW]) for number in range(ROWS_MAX)], {"replica_id": 3, "replica_epoch": 5})
+@example(
+    18,
+    [("t", bytes([1 + number]) * 16, [ONE_ROW]) for number in range(ROWS_MAX)],
+    {"replica_id": 3, "replica_epoch": 5},
+)
 @example(12, [("t" * NAME_BYTES_MAX, TOPIC_ID, [ONE_ROW])], {"rack_id": "r" * NAME_BYTES_MAX})
 def test_usual_fetches_are_read_as_by_the_plain_form(version: int, topics: list[Any], fields: dict[str, Any]) -> None:
     frame = fetch_of(version, topics, **fields)
@@ -239,7 +248,9 @@ def test_what_is_unusual_is_left_to_the_plain_form(name: str) -> None:
 
 
 @needs_compiled
-@pytest.mark.parametrize("arguments", [(b"", 0, 1), (b"abc", 2, 1), (b"abc", -1, 2), ("abc", 0, 3), (b"abc", None, 3), (b"abc", 0, 2**70)])
+@pytest.mark.parametrize(
+    "arguments", [(b"", 0, 1), (b"abc", 2, 1), (b"abc", -1, 2), ("abc", 0, 3), (b"abc", None, 3), (b"abc", 0, 2**70)]
+)
 def test_places_beyond_the_buffer_are_not_read(arguments: tuple[Any, ...]) -> None:
     assert native.compiled is not None
     assert native.compiled.read_fetch(*arguments) is None
@@ -279,7 +290,10 @@ def plain_answer(version: int, correlation_id: int, session_id: int, topics: lis
         called = {"topic_id": topic_id} if version >= 13 else {"topic": name}
         responses.append(FetchableTopicResponse(**called, partitions=partitions))
     response = FetchResponse(session_id=session_id if version >= 7 else 0, responses=responses)
-    encode, flexible = codec_for(FetchResponse, version).encode_parts_counted, response_header_is_flexible(ApiKey.FETCH, version)
+    encode, flexible = (
+        codec_for(FetchResponse, version).encode_parts_counted,
+        response_header_is_flexible(ApiKey.FETCH, version),
+    )
     return b"".join(parts_writer(encode, flexible=flexible)(correlation_id, response))
 
 
@@ -313,7 +327,9 @@ def test_the_largest_frame_is_answered_and_no_larger_one(version: int) -> None:
     def answered(size: int) -> tuple[bytes, ...] | None:
         assert native.compiled is not None
         topic: Any = TOPIC_ID if version >= 13 else "t"
-        return native.compiled.fetch_answer(version, 1, 0, False, ((topic, 0, 5, 5, 0, 1 << 30), (topic, 1, 5, 5, 0, size)))  # noqa: FBT003
+        return native.compiled.fetch_answer(
+            version, 1, 0, False, ((topic, 0, 5, 5, 0, 1 << 30), (topic, 1, 5, 5, 0, size))
+        )  # noqa: FBT003
 
     some = answered(1 << 29)
     assert some is not None

@@ -1,6 +1,7 @@
 """JoinGroup and SyncGroup as the compiled module reads and answers them, against the plain form.
 
-For any bytes: what the compiled form reads the plain form accepts, with the same fields. WALK_EXAMPLES=100000 runs them longer.
+For any bytes: what the compiled form reads the plain form accepts, with the same fields. WALK_EXAMPLES=100000 runs them
+longer.
 """
 
 from __future__ import annotations
@@ -37,12 +38,20 @@ ASSIGNMENTS = st.lists(st.tuples(NAMES, CONTENTS), max_size=3)
 def join_of(version: int, protocols: list[tuple[str, bytes]] | None = None, **fields: Any) -> bytes:
     """A request, without the length before it."""
     client_id = fields.pop("client_id", "c")
-    given = {"group_id": "g", "session_timeout_ms": 10, "rebalance_timeout_ms": 20, "member_id": "m", "protocol_type": "p"} | fields
+    given = {
+        "group_id": "g",
+        "session_timeout_ms": 10,
+        "rebalance_timeout_ms": 20,
+        "member_id": "m",
+        "protocol_type": "p",
+    } | fields
     if version < 5:
         given.pop("group_instance_id", None)
     if version < 8:
         given.pop("reason", None)
-    rows = [JoinGroupRequestProtocol(name=name, metadata=metadata) for name, metadata in [("a", b"b")] if protocols is None]
+    rows = [
+        JoinGroupRequestProtocol(name=name, metadata=metadata) for name, metadata in [("a", b"b")] if protocols is None
+    ]
     rows += [JoinGroupRequestProtocol(name=name, metadata=metadata) for name, metadata in protocols or ()]
     request = JoinGroupRequest(**given, protocols=rows)
     return request_header(11, version, 7, client_id) + codec_for(JoinGroupRequest, version).encode(request)
@@ -132,7 +141,9 @@ def test_usual_joins_are_read_as_by_the_plain_form(version: int, protocols: list
 )
 @example(2, [(str(number), b"") for number in range(MEMBERS_MAX)], {})
 @example(5, [("a", bytes(CONTENT_BYTES_MAX))], {})
-def test_usual_syncs_are_read_as_by_the_plain_form(version: int, assignments: list[Any], fields: dict[str, Any]) -> None:
+def test_usual_syncs_are_read_as_by_the_plain_form(
+    version: int, assignments: list[Any], fields: dict[str, Any]
+) -> None:
     frame = sync_of(version, assignments, **fields)
     read = compiled_read("read_sync", frame)
     assert read is not None
@@ -149,7 +160,9 @@ def test_usual_syncs_are_read_as_by_the_plain_form(version: int, assignments: li
     CHANGES,
     CUTS,
 )
-def test_whatever_is_read_of_damaged_requests_the_plain_form_accepts(frame: bytes, changes: list[tuple[int, int]], cut: int) -> None:
+def test_whatever_is_read_of_damaged_requests_the_plain_form_accepts(
+    frame: bytes, changes: list[tuple[int, int]], cut: int
+) -> None:
     frame = damaged(frame, changes, cut)
     for name, plain in (("read_join", plain_join), ("read_sync", plain_sync)):
         read = compiled_read(name, frame)
@@ -191,7 +204,9 @@ def test_what_is_unusual_is_left_to_the_plain_form(name: str) -> None:
 
 @needs_compiled
 @pytest.mark.parametrize("name", ["read_join", "read_sync"])
-@pytest.mark.parametrize("arguments", [(b"", 0, 1), (b"abc", 2, 1), (b"abc", -1, 2), ("abc", 0, 3), (b"abc", None, 3), (b"abc", 0, 2**70)])
+@pytest.mark.parametrize(
+    "arguments", [(b"", 0, 1), (b"abc", 2, 1), (b"abc", -1, 2), ("abc", 0, 3), (b"abc", None, 3), (b"abc", 0, 2**70)]
+)
 def test_places_beyond_the_buffer_are_not_read(name: str, arguments: tuple[Any, ...]) -> None:
     assert getattr(native.compiled, name)(*arguments) is None
 
@@ -221,7 +236,9 @@ def test_joins_are_answered_as_by_the_plain_form(  # noqa: PLR0917
         version, correlation_id, generation_id, protocol_type, protocol_name, leader, skips, member_id, tuple(members)
     )  # fmt: skip
     rows = [
-        JoinGroupResponseMember(member_id=name, group_instance_id=instance_id if version >= 5 else None, metadata=metadata)
+        JoinGroupResponseMember(
+            member_id=name, group_instance_id=instance_id if version >= 5 else None, metadata=metadata
+        )
         for name, instance_id, metadata in members
     ]
     answer = JoinGroupResponse(
@@ -271,7 +288,9 @@ def test_joins_that_no_member_could_have_are_not_answered(changed: dict[int, Any
 
 
 @needs_compiled
-@pytest.mark.parametrize("changed", [{0: 6}, {0: -1}, {1: None}, {2: 1}, {3: b"p"}, {4: None}, {4: "x"}, {4: bytes(CONTENT_BYTES_MAX + 1)}])
+@pytest.mark.parametrize(
+    "changed", [{0: 6}, {0: -1}, {1: None}, {2: 1}, {3: b"p"}, {4: None}, {4: "x"}, {4: bytes(CONTENT_BYTES_MAX + 1)}]
+)
 def test_syncs_that_no_member_could_have_are_not_answered(changed: dict[int, Any]) -> None:
     assert native.compiled is not None
     assert native.compiled.sync_answer(*SYNCED) is not None

@@ -43,12 +43,16 @@ NAMES = st.text("abcxyz.-_09", min_size=1, max_size=30) | st.sampled_from(["t" *
 IDS = st.binary(min_size=16, max_size=16)
 TIMES = st.integers(NOW_MS - 1000, NOW_MS + 1000)
 FIELDS = st.none() | st.binary(max_size=20)
-RECORDS = st.lists(st.tuples(TIMES, FIELDS, FIELDS, st.just(()) | st.just(((b"name", b"content"),))), min_size=1, max_size=4)
+RECORDS = st.lists(
+    st.tuples(TIMES, FIELDS, FIELDS, st.just(()) | st.just(((b"name", b"content"),))), min_size=1, max_size=4
+)
 INT64 = st.integers(-(2**63), 2**63 - 1)
 PRODUCERS = st.none() | st.tuples(st.integers(0, 2**63 - 1), st.integers(0, 2**15 - 1), st.integers(0, 2**31 - 10))
 TRANSACTIONS = st.none() | NAMES
 """Transactional ids. A batch that has none isn't transactional, and one that has one has a producer: see `transactional`."""
-CHANGES = st.lists(st.tuples(st.integers(0, 4096), st.integers(0, 255) | st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xFF])), max_size=3)
+CHANGES = st.lists(
+    st.tuples(st.integers(0, 4096), st.integers(0, 255) | st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xFF])), max_size=3
+)
 
 
 def batch_of(records: list[Any], producer: tuple[int, int, int] | None = None, **fields: Any) -> bytes:
@@ -64,11 +68,15 @@ def transactional(records: list[Any], producer: tuple[int, int, int] | None, tra
     return batch_of(records, producer or (7, 0, 0), is_transactional=True)
 
 
-def request_of(version: int, batch: bytes | None, *, topic: str = "t", topic_id: bytes = b"i" * 16, **fields: Any) -> bytes:
+def request_of(
+    version: int, batch: bytes | None, *, topic: str = "t", topic_id: bytes = b"i" * 16, **fields: Any
+) -> bytes:
     """A request, without the length before it."""
     has_id = version >= 13
     rows = [PartitionProduceData(index=fields.pop("partition", 0), records=batch)] * fields.pop("rows", 1)
-    data = TopicProduceData(name="" if has_id else topic, topic_id=topic_id if has_id else ZERO_TOPIC_ID, partition_data=rows)
+    data = TopicProduceData(
+        name="" if has_id else topic, topic_id=topic_id if has_id else ZERO_TOPIC_ID, partition_data=rows
+    )
     client_id, topics = fields.pop("client_id", "c"), fields.pop("topics", 1)
     request = ProduceRequest(**({"acks": 1, "timeout_ms": 1000, "topic_data": [data] * topics} | fields))
     return request_header(0, version, 7, client_id) + codec_for(ProduceRequest, version).encode(request)
@@ -198,8 +206,12 @@ UNUSUAL: dict[str, bytes] = {
     "empty transactional id": request_of(3, batch_of([(NOW_MS, None, b"x", ())]), transactional_id=""),
     "empty, of a transaction": request_of(9, transactional([(NOW_MS, None, b"x", ())], None, ""), transactional_id=""),
     "of a transaction without an id": request_of(9, transactional([(NOW_MS, None, b"x", ())], None, "x")),
-    "of a transaction without a producer": request_of(9, batch_of([(NOW_MS, None, b"x", ())], is_transactional=True), transactional_id="x"),
-    "transactional id beyond ASCII": request_of(9, transactional([(NOW_MS, None, b"x", ())], None, "x"), transactional_id="straße"),
+    "of a transaction without a producer": request_of(
+        9, batch_of([(NOW_MS, None, b"x", ())], is_transactional=True), transactional_id="x"
+    ),
+    "transactional id beyond ASCII": request_of(
+        9, transactional([(NOW_MS, None, b"x", ())], None, "x"), transactional_id="straße"
+    ),
     "a marker": request_of(
         9, batch_of([(NOW_MS, None, b"x", ())], (7, 0, 0), is_transactional=True, is_control=True), transactional_id="x"
     ),
@@ -239,7 +251,16 @@ def test_a_batch_of_the_largest_size_is_read() -> None:
 
 @needs_compiled
 @pytest.mark.parametrize(
-    "arguments", [(b"", 0, 1), (b"abc", 2, 1), (b"abc", -1, 2), (b"abc", 0, 4), ("abc", 0, 3), (b"abc", None, 3), (b"abc", 0, 2**70)]
+    "arguments",
+    [
+        (b"", 0, 1),
+        (b"abc", 2, 1),
+        (b"abc", -1, 2),
+        (b"abc", 0, 4),
+        ("abc", 0, 3),
+        (b"abc", None, 3),
+        (b"abc", 0, 2**70),
+    ],
 )
 def test_places_beyond_the_buffer_are_not_read(arguments: tuple[Any, ...]) -> None:
     assert native.compiled is not None
@@ -284,7 +305,9 @@ def test_heads_are_read_as_the_plain_form_reads_them(  # noqa: PLR0917
 
 
 @needs_compiled
-@pytest.mark.parametrize("arguments", [(b"", 0, 0), (bytes(9), 0, 9), (bytes(20), 11, 20), (bytes(20), 12, 11), (bytes(20), 0, 21)])
+@pytest.mark.parametrize(
+    "arguments", [(b"", 0, 0), (bytes(9), 0, 9), (bytes(20), 11, 20), (bytes(20), 12, 11), (bytes(20), 0, 21)]
+)
 def test_heads_beyond_the_buffer_are_not_read(arguments: tuple[Any, ...]) -> None:
     assert native.compiled is not None
     assert native.compiled.read_head(*arguments, False) is None
@@ -294,18 +317,30 @@ def test_heads_beyond_the_buffer_are_not_read(arguments: tuple[Any, ...]) -> Non
 @LONG
 @given(VERSIONS, st.integers(-(2**31), 2**31 - 1), NAMES, IDS, st.integers(-(2**31), 2**31 - 1), INT64, INT64, INT64)
 def test_answers_are_those_of_the_plain_form(  # noqa: PLR0917
-    version: int, correlation_id: int, name: str, topic_id: bytes, partition: int, base_offset: int, time_ms: int, log_start: int
+    version: int,
+    correlation_id: int,
+    name: str,
+    topic_id: bytes,
+    partition: int,
+    base_offset: int,
+    time_ms: int,
+    log_start: int,
 ) -> None:
     assert native.compiled is not None
     has_id = version >= 13
     row = PartitionProduceResponse(
         index=partition, error_code=0, base_offset=base_offset, log_append_time_ms=time_ms, log_start_offset=log_start
     )
-    topic = TopicProduceResponse(name="" if has_id else name, topic_id=topic_id if has_id else ZERO_TOPIC_ID, partition_responses=[row])
+    topic = TopicProduceResponse(
+        name="" if has_id else name, topic_id=topic_id if has_id else ZERO_TOPIC_ID, partition_responses=[row]
+    )
     write = response_writer(codec_for(ProduceResponse, version).encode, flexible=version >= 9)
     plain = b"".join(write(correlation_id, ProduceResponse(responses=[topic])))
     topic_key = topic_id if has_id else name
-    assert native.compiled.produce_answer(version, correlation_id, topic_key, partition, base_offset, time_ms, log_start) == plain
+    assert (
+        native.compiled.produce_answer(version, correlation_id, topic_key, partition, base_offset, time_ms, log_start)
+        == plain
+    )
 
 
 @needs_compiled

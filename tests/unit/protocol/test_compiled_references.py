@@ -1,7 +1,7 @@
 """The compiled module keeps and loses no references, under whichever Python it was built, and under whichever it runs.
 
-Built under one version and run by another is what an editable tree of two environments once did to a broker: headers of 3.12 return None
-without a reference, and 3.11 counts it.
+Built under one version and run by another is what an editable tree of two environments once did to a broker: headers of
+3.12 return None without a reference, and 3.11 counts it.
 """
 
 from __future__ import annotations
@@ -63,11 +63,22 @@ def cases() -> dict[str, list[tuple[Any, ...]]]:
     empty = tuple(bytearray(4) if place in (3, 6) else bytearray() for place in range(8))
     lists = tuple(bytearray(4) if place in (1, 3, 6) else bytearray() for place in range(8))
     headers = (array("i", [0, 1, 1]).tobytes(), b"", b"\1", 0)
-    rows = (2, array("q", [3, 4]).tobytes(), column([b"k", None]), column([b"v", None]), headers, column([b"n"]), column([None]))
+    rows = (
+        2,
+        array("q", [3, 4]).tobytes(),
+        column([b"k", None]),
+        column([b"v", None]),
+        headers,
+        column([b"n"]),
+        column([None]),
+    )
     batch = (records, 2, 0, 1, 0, None, 0, 10)
     return {
         "append_records": [(batch, 0, empty, 0, None), ((*batch[:5], 7, *batch[6:]), 0, empty, 0, lists)],
-        "append_rows": [(bytearray(), rows, (None, 0, 2, 1000, 7)), (bytearray(), (*rows[:4], None, None, None), (None, 0, 2, 1000, 7))],
+        "append_rows": [
+            (bytearray(), rows, (None, 0, 2, 1000, 7)),
+            (bytearray(), (*rows[:4], None, None, None), (None, 0, 2, 1000, 7)),
+        ],
         "copy_keys": [(array("q", [7, 1] + [0] * 6), array("q", bytes(128)))],
         "fetch_answer": [ANSWERED, (13, *ANSWERED[1:4], (ID_ROW,)), (*ANSWERED[:4], ())],
         "find_record": [(records, 2, 1, 0), (records, 2, 9, 0)],
@@ -79,18 +90,30 @@ def cases() -> dict[str, list[tuple[Any, ...]]]:
         "produce_answer": [(9, 1, "t", 0, 5, -1, 0), (13, 1, b"i" * 16, 0, 5, -1, 0)],
         "read_added_offsets": whole(*(added_offsets(version) for version in (0, 4))),
         "read_added_partitions": whole(added_partitions(3, [0, 1]), added_partitions(0, [0], client_id=None)),
-        "read_commit": whole(*(commit_of(version, ONE_ROW, member) for version, member in ((2, None), (8, INSTANCE), (10, None)))),
+        "read_commit": whole(
+            *(commit_of(version, ONE_ROW, member) for version, member in ((2, None), (8, INSTANCE), (10, None)))
+        ),
         "read_delete": whole(delete_of(2), delete_of(3, client_id=None, leader_only=True)),
         "read_end": whole(end(0), end(4, is_commit=False)),
-        "read_fetch": whole(fetch_of(4, client_id=None), fetch_of(12, isolation_level=1), fetch_of(15, replica_epoch=3)),
-        "read_head": [(*each, bool(version)) for version in (0, 1) for each in whole(request_of(8 + version, small, client_id=None))],
+        "read_fetch": whole(
+            fetch_of(4, client_id=None), fetch_of(12, isolation_level=1), fetch_of(15, replica_epoch=3)
+        ),
+        "read_head": [
+            (*each, bool(version))
+            for version in (0, 1)
+            for each in whole(request_of(8 + version, small, client_id=None))
+        ],
         "read_heartbeat": whole(heartbeat_of(0, MEMBER), heartbeat_of(4, INSTANCE)),
         "read_join": whole(join_of(2, client_id=None), join_of(9, group_instance_id="i")),
-        "read_produce": whole(request_of(3, small), request_of(13, transactional(ONE, None, "x"), transactional_id="x", client_id=None)),
+        "read_produce": whole(
+            request_of(3, small), request_of(13, transactional(ONE, None, "x"), transactional_id="x", client_id=None)
+        ),
         "read_round": whole(run, group),
         "read_run": [(*each, 1 << 20) for each in whole(run)],
         "read_sync": whole(sync_of(0), sync_of(5, [("m", b"a")], group_instance_id="i")),
-        "read_transactional_commit": whole(commit(0, ONE_ROW), commit(6, ONE_ROW, generation=1, member_id="m", instance_id="i")),
+        "read_transactional_commit": whole(
+            commit(0, ONE_ROW), commit(6, ONE_ROW, generation=1, member_id="m", instance_id="i")
+        ),
         "retain": [(table._table, SECRET, keyed, 3, 1, 5, drops, shift) for drops, shift in ((False, None), (True, 7))],
         "run_answer": [(9, (1, 2), "t", 0, (5, 6), -1, 0), (13, (), b"i" * 16, 0, (), -1, 0)],
         "sync_answer": [SYNCED, (0, 1, None, None, b"")],
@@ -113,7 +136,10 @@ def test_no_reference_is_kept_or_lost(tmp_path: Path, pythons: dict[str, str], v
     if version not in pythons:
         pytest.skip(f"there is no Python {version}")
     include = subprocess.run(
-        [pythons[version], "-c", "import sysconfig; print(sysconfig.get_path('include'))"], capture_output=True, text=True, check=True
+        [pythons[version], "-c", "import sysconfig; print(sysconfig.get_path('include'))"],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout.strip()
     if not Path(include, "Python.h").exists():
         pytest.skip(f"Python {version} has no headers")

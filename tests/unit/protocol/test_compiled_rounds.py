@@ -24,7 +24,10 @@ def read_round(content: bytes) -> list[native.ProduceGroup] | None:
     read = native.compiled.read_round(memoryview(BEFORE + content), len(BEFORE), len(BEFORE) + len(content))
     if read is None:
         return None
-    return [(*group[:10], tuple((start - len(BEFORE), crc, fields) for start, crc, fields in group[10]), group[11]) for group in read]
+    return [
+        (*group[:10], tuple((start - len(BEFORE), crc, fields) for start, crc, fields in group[10]), group[11])
+        for group in read
+    ]
 
 
 def one_by_one(content: bytes) -> list[native.ProduceGroup] | None:
@@ -110,7 +113,9 @@ def test_two_requests_of_an_idempotent_producer_are_in_no_group_together() -> No
 
 
 @needs_compiled
-@pytest.mark.parametrize("arguments", [(b"", 0, 1), (b"abc", 2, 1), (b"abc", -1, 2), (b"abc", 0, 4), ("abc", 0, 3), (b"abc", None, 3)])
+@pytest.mark.parametrize(
+    "arguments", [(b"", 0, 1), (b"abc", 2, 1), (b"abc", -1, 2), (b"abc", 0, 4), ("abc", 0, 3), (b"abc", None, 3)]
+)
 def test_places_beyond_the_buffer_are_not_read(arguments: tuple[Any, ...]) -> None:
     assert native.compiled is not None
     assert native.compiled.read_round(*arguments) is None

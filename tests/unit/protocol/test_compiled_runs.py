@@ -93,7 +93,9 @@ def one_by_one(content: bytes) -> native.ProduceRun | None:
 def requests(draw: st.DrawFn) -> list[bytes]:
     """Some that are alike, of which one may not be."""
     version, count = draw(VERSIONS), draw(st.integers(1, 4) | st.integers(14, 18))
-    producer = draw(st.none() | st.tuples(st.integers(0, 3), st.sampled_from([0, 1, -1]), st.sampled_from([0, 5, 2**31 - 6])))
+    producer = draw(
+        st.none() | st.tuples(st.integers(0, 3), st.sampled_from([0, 1, -1]), st.sampled_from([0, 5, 2**31 - 6]))
+    )
     odd = draw(st.integers(0, count))
     way = draw(st.sampled_from(["version", "partition", "topic", "acks", "producer", "gap", "large", "transaction"]))
     records, made, sequence = draw(RECORDS), [], 0
@@ -151,7 +153,15 @@ def test_a_frame_above_the_limit_ends_the_run() -> None:
 @needs_compiled
 @pytest.mark.parametrize(
     "arguments",
-    [(b"", 0, 1, 9), (b"abc", 2, 1, 9), (b"abc", -1, 2, 9), (b"abc", 0, 4, 9), ("abc", 0, 3, 9), (b"abc", None, 3, 9), (b"abc", 0, 3, -1)],
+    [
+        (b"", 0, 1, 9),
+        (b"abc", 2, 1, 9),
+        (b"abc", -1, 2, 9),
+        (b"abc", 0, 4, 9),
+        ("abc", 0, 3, 9),
+        (b"abc", None, 3, 9),
+        (b"abc", 0, 3, -1),
+    ],
 )
 def test_places_beyond_the_buffer_are_not_read(arguments: tuple[Any, ...]) -> None:
     assert native.compiled is not None
@@ -162,7 +172,13 @@ def test_places_beyond_the_buffer_are_not_read(arguments: tuple[Any, ...]) -> No
 @SHORT
 @given(VERSIONS, st.lists(st.tuples(INT32, INT64), max_size=RUN_MAX), NAMES, IDS, INT32, INT64, INT64)
 def test_the_answers_of_a_run_are_those_of_its_requests(  # noqa: PLR0917
-    version: int, answered: list[tuple[int, int]], name: str, topic_id: bytes, partition: int, time_ms: int, log_start: int
+    version: int,
+    answered: list[tuple[int, int]],
+    name: str,
+    topic_id: bytes,
+    partition: int,
+    time_ms: int,
+    log_start: int,
 ) -> None:
     assert native.compiled is not None
     topic, write = topic_id if version >= 13 else name, native.compiled.produce_answer

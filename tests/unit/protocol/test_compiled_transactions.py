@@ -1,6 +1,7 @@
 """Requests of transactions as the compiled module reads and answers them, against the plain form.
 
-For any bytes: what the compiled form reads the plain form accepts, with the same fields. WALK_EXAMPLES=100000 runs them longer.
+For any bytes: what the compiled form reads the plain form accepts, with the same fields. WALK_EXAMPLES=100000 runs them
+longer.
 """
 
 from __future__ import annotations
@@ -35,7 +36,19 @@ from lowtide.protocol.messages.txn_offset_commit import (
 from lowtide.protocol.types import ZERO_TOPIC_ID
 
 from .columns import needs_compiled
-from .test_compiled_commit import CHANGES, CUTS, IDS, INT64, LONG, NAMES, ROWS, compiled_read, damaged, plain_decoded, plain_frame
+from .test_compiled_commit import (
+    CHANGES,
+    CUTS,
+    IDS,
+    INT64,
+    LONG,
+    NAMES,
+    ROWS,
+    compiled_read,
+    damaged,
+    plain_decoded,
+    plain_frame,
+)
 
 EPOCHS, GENERATIONS = st.integers(-(2**15), 2**15 - 1), st.integers(-(2**31), 2**31 - 1)
 LAST_VERSIONS = {
@@ -58,7 +71,9 @@ def frame_of(key: ApiKey, version: int, request: Any, client_id: str | None = "c
     return request_header(key, version, 7, client_id) + codec_for(type(request), version).encode(request)
 
 
-def added_partitions(version: int, partitions: list[int], *, name: str = "x", topic: str = "t", topics: int = 1, **fields: Any) -> bytes:
+def added_partitions(
+    version: int, partitions: list[int], *, name: str = "x", topic: str = "t", topics: int = 1, **fields: Any
+) -> bytes:
     request = AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=name,
         v3_and_below_producer_id=fields.get("producer_id", 5),
@@ -69,12 +84,16 @@ def added_partitions(version: int, partitions: list[int], *, name: str = "x", to
 
 
 def added_offsets(version: int, name: str = "x", group: str = "g", producer: tuple[int, int] = (5, 1)) -> bytes:
-    request = AddOffsetsToTxnRequest(transactional_id=name, producer_id=producer[0], producer_epoch=producer[1], group_id=group)
+    request = AddOffsetsToTxnRequest(
+        transactional_id=name, producer_id=producer[0], producer_epoch=producer[1], group_id=group
+    )
     return frame_of(ApiKey.ADD_OFFSETS_TO_TXN, version, request)
 
 
 def end(version: int, name: str = "x", producer: tuple[int, int] = (5, 1), *, is_commit: bool = True) -> bytes:
-    request = EndTxnRequest(transactional_id=name, producer_id=producer[0], producer_epoch=producer[1], committed=is_commit)
+    request = EndTxnRequest(
+        transactional_id=name, producer_id=producer[0], producer_epoch=producer[1], committed=is_commit
+    )
     return frame_of(ApiKey.END_TXN, version, request)
 
 
@@ -110,10 +129,18 @@ def commit(version: int, rows: list[Any], *, name: str = "x", topics: int = 1, *
 def plain_added_partitions(version: int, request: AddPartitionsToTxnRequest) -> Any:
     (topic,) = request.v3_and_below_topics
     assert len(set(topic.partitions)) == len(topic.partitions) > 0 <= min(topic.partitions)
-    results = [AddPartitionsToTxnPartitionResult(partition_index=number, partition_error_code=0) for number in topic.partitions]
+    results = [
+        AddPartitionsToTxnPartitionResult(partition_index=number, partition_error_code=0) for number in topic.partitions
+    ]
     row = AddPartitionsToTxnTopicResult(name=topic.name, results_by_partition=results)
     producer = request.v3_and_below_producer_id, request.v3_and_below_producer_epoch
-    fields = request.v3_and_below_transactional_id, *producer, topic.name, max(topic.partitions), tuple(topic.partitions)
+    fields = (
+        request.v3_and_below_transactional_id,
+        *producer,
+        topic.name,
+        max(topic.partitions),
+        tuple(topic.partitions),
+    )
     return fields, AddPartitionsToTxnResponse(results_by_topic_v3_and_below=[row])
 
 
@@ -132,7 +159,9 @@ def plain_commit(version: int, request: TxnOffsetCommitRequest) -> Any:
     rows = tuple((row.partition_index, row.committed_offset, row.committed_leader_epoch) for row in topic.partitions)
     assert not any(row.committed_metadata for row in topic.partitions)
     partitions = [TxnOffsetCommitResponsePartition(partition_index=number, error_code=0) for number, _, _ in rows]
-    answer = TxnOffsetCommitResponse(topics=[TxnOffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions)])
+    answer = TxnOffsetCommitResponse(
+        topics=[TxnOffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions)]
+    )
     who = request.group_id, request.generation_id_or_member_epoch, request.member_id, request.group_instance_id
     name = topic.topic_id if version >= 6 else topic.name
     producer = request.transactional_id, request.producer_id, request.producer_epoch
@@ -238,7 +267,9 @@ def test_what_is_unusual_is_left_to_the_plain_form(name: str) -> None:
 
 @needs_compiled
 @pytest.mark.parametrize("name", READERS.values())
-@pytest.mark.parametrize("arguments", [(b"", 0, 1), (b"abc", 2, 1), (b"abc", -1, 2), ("abc", 0, 3), (b"abc", None, 3), (b"abc", 0, 2**70)])
+@pytest.mark.parametrize(
+    "arguments", [(b"", 0, 1), (b"abc", 2, 1), (b"abc", -1, 2), ("abc", 0, 3), (b"abc", None, 3), (b"abc", 0, 2**70)]
+)
 def test_places_beyond_the_buffer_are_not_read(name: str, arguments: tuple[Any, ...]) -> None:
     assert getattr(native.compiled, name)(*arguments) is None
 

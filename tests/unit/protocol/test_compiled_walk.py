@@ -1,7 +1,7 @@
 """The compiled walk has the same results as the plain one: for valid bytes, and for any others, with the same errors.
 
-The plain form has its own tests. The tests here compare every byte of the columns, and every error. WALK_EXAMPLES=100000 runs them
-longer.
+The plain form has its own tests. The tests here compare every byte of the columns, and every error.
+WALK_EXAMPLES=100000 runs them longer.
 """
 
 from __future__ import annotations
@@ -77,15 +77,25 @@ def damage(payload: bytearray, changes: list[tuple[int, int]], cut: int) -> byte
     return bytes(payload[: len(payload) - cut])
 
 
-CHANGES = st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255) | st.sampled_from([0x80, 0xFF, 0x7F, 1, 0])), max_size=4)
+CHANGES = st.lists(
+    st.tuples(st.integers(0, 2**16), st.integers(0, 255) | st.sampled_from([0x80, 0xFF, 0x7F, 1, 0])), max_size=4
+)
 CUTS = st.just(0) | st.integers(0, 20)
 
 
 def test_it_is_built_where_it_can_be() -> None:
-    """Protects speed, and the tests below: without it they are skipped. `make check` builds it again when its sources change."""
+    """Protects speed, and the tests below: without it they are skipped.
+
+    `make check` builds it again when its sources change.
+    """
     has_headers = Path(sysconfig.get_path("include"), "Python.h").exists()
     has_compiler = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0]) is not None
-    if not has_headers or not has_compiler or sysconfig.get_config_var("Py_GIL_DISABLED") or os.environ.get(native.PURE_VARIABLE):
+    if (
+        not has_headers
+        or not has_compiler
+        or sysconfig.get_config_var("Py_GIL_DISABLED")
+        or os.environ.get(native.PURE_VARIABLE)
+    ):
         pytest.skip("it can't be built here, or isn't wanted")
     assert native.compiled is not None, "it was not compiled, or from other sources: make check"
 
@@ -109,11 +119,16 @@ def test_a_module_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) 
 @needs_compiled
 @pytest.mark.parametrize("years", [-1, 0, 1])
 def test_a_module_for_a_later_python_is_not_used(monkeypatch: pytest.MonkeyPatch, years: int) -> None:
-    """Protects the interpreter: headers of 3.12 left out references that 3.11 counts, and brokers died of it. Older headers are tested."""
+    """Protects the interpreter: headers of 3.12 left out references that 3.11 counts, and brokers died of it.
+
+    Older headers are tested.
+    """
     monkeypatch.setattr(native, "compiled", None)
     monkeypatch.setattr(COMPILED, "HEADERS", sys.hexversion + years * 0x10000)
     major, minor = sys.version_info[:2]
-    expected = f"it was compiled for Python {major}.{minor + 1}, and this is Python {major}.{minor}" if years > 0 else None
+    expected = (
+        f"it was compiled for Python {major}.{minor + 1}, and this is Python {major}.{minor}" if years > 0 else None
+    )
     assert (native._load() is None) == (years > 0)
     assert native.why_plain() == expected
 
@@ -122,7 +137,9 @@ def test_a_module_for_a_later_python_is_not_used(monkeypatch: pytest.MonkeyPatch
 @LONG
 @given(
     records=RECORDS,
-    header=st.tuples(st.integers(0, 2**63 - 1 - 2**31) | st.integers(0, 40), st.integers(0, 40), st.integers(-(2**63), 2**63 - 1)),
+    header=st.tuples(
+        st.integers(0, 2**63 - 1 - 2**31) | st.integers(0, 40), st.integers(0, 40), st.integers(-(2**63), 2**63 - 1)
+    ),
     append_time=st.none() | st.integers(-(2**63), 2**63 - 1),
     bounds=st.tuples(st.integers(0, 2**63 - 1) | st.integers(0, 40), st.integers(0, 2**63 - 1)),
     changes=CHANGES,
@@ -188,7 +205,9 @@ def test_batches_are_the_same(records: Any, first: int, selected: Any, size: int
 
 INT32 = st.integers(-(2**31), 2**31 - 1) | st.integers(-1, 20)
 INPUTS = st.builds(
-    lambda offsets, values, validity, first: BinaryInput(offsets=array("i", offsets), values=values, validity=validity, first=first),
+    lambda offsets, values, validity, first: BinaryInput(
+        offsets=array("i", offsets), values=values, validity=validity, first=first
+    ),
     st.lists(INT32, max_size=6).map(sorted) | st.lists(INT32, max_size=6),
     st.binary(max_size=20),
     st.none() | st.binary(max_size=2),
@@ -206,7 +225,11 @@ HEADER_INPUTS = st.builds(
 @LONG
 @given(
     rows=st.builds(
-        RecordRows, row_count=st.integers(0, 5), values=st.none() | INPUTS, keys=st.none() | INPUTS, headers=st.none() | HEADER_INPUTS
+        RecordRows,
+        row_count=st.integers(0, 5),
+        values=st.none() | INPUTS,
+        keys=st.none() | INPUTS,
+        headers=st.none() | HEADER_INPUTS,
     ),
     count=st.integers(1, 5),
     timestamps=st.none() | st.binary(max_size=40).map(lambda raw: raw[: len(raw) // 8 * 8]),
@@ -226,7 +249,9 @@ HEADER_INPUTS = st.builds(
 )
 def test_columns_that_contradict_themselves_are_refused_alike(rows: RecordRows, count: int, timestamps: Any) -> None:
     """Protects memory: buffers that do not match are read only within their sizes."""
-    rows = RecordRows(row_count=rows.row_count, values=rows.values, keys=rows.keys, headers=rows.headers, timestamps_ms=timestamps)
+    rows = RecordRows(
+        row_count=rows.row_count, values=rows.values, keys=rows.keys, headers=rows.headers, timestamps_ms=timestamps
+    )
     run = RowRun(rows, None, 0, count, 1000, 77)
 
     def write() -> Any:

@@ -70,7 +70,12 @@ def test_every_kind_of_buffer_is_accepted(form: Form, codec: Compression, view: 
 
 def test_a_client_reads_what_we_write() -> None:
     """Protects the framings: kafka-python's decoders read each codec, over several blocks."""
-    readers = {Compression.GZIP: gzip_decode, Compression.SNAPPY: snappy_decode, Compression.LZ4: lz4_decode, Compression.ZSTD: zstd_decode}
+    readers = {
+        Compression.GZIP: gzip_decode,
+        Compression.SNAPPY: snappy_decode,
+        Compression.LZ4: lz4_decode,
+        Compression.ZSTD: zstd_decode,
+    }
     for codec, read in readers.items():
         assert bytes(read(compress(codec, TEXT))) == TEXT
 
@@ -96,7 +101,10 @@ def test_lz4_is_written_as_independent_blocks_without_content_size() -> None:
     [
         (Compression.GZIP, gzip.compress(TEXT[:9]) + gzip.compress(TEXT[9:])),
         (Compression.SNAPPY, snappy.compress(TEXT)),
-        (Compression.LZ4, lz4.frame.compress(TEXT, block_linked=False, content_checksum=True, block_checksum=True, store_size=True)),
+        (
+            Compression.LZ4,
+            lz4.frame.compress(TEXT, block_linked=False, content_checksum=True, block_checksum=True, store_size=True),
+        ),
         (Compression.LZ4, lz4.frame.compress(TEXT, block_linked=False, block_size=lz4.frame.BLOCKSIZE_MAX4MB)),
         (Compression.ZSTD, zstandard.ZstdCompressor(write_content_size=False).compress(TEXT)),
         (Compression.ZSTD, zstandard.ZstdCompressor(level=22, write_checksum=True).compress(TEXT)),
@@ -144,7 +152,9 @@ def test_garbage_raises_nothing_but_protocol_errors(form: Form, codec: Compressi
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("codec", CODECS)
 @given(place=st.integers(0, 10_000), byte=st.integers(0, 255))
-def test_a_changed_byte_raises_nothing_but_protocol_errors(form: Form, codec: Compression, place: int, byte: int) -> None:
+def test_a_changed_byte_raises_nothing_but_protocol_errors(
+    form: Form, codec: Compression, place: int, byte: int
+) -> None:
     """Protects against the library errors that nearly valid input provokes and random bytes do not."""
     damaged = bytearray(compress(codec, TEXT[:3000]))
     damaged[place % len(damaged)] = byte
@@ -205,7 +215,11 @@ def test_the_limit_spans_gzip_members(form: Form) -> None:
 @pytest.mark.parametrize("length", [0, -1, 1000])
 def test_a_snappy_block_that_does_not_fit_is_broken(form: Form, length: int) -> None:
     """Protects the walk over the blocks from lengths that lead back, nowhere, or out of the data."""
-    framed = compress(Compression.SNAPPY, b"abc")[:16] + length.to_bytes(4, "big", signed=True) + bytes(snappy.compress(b"abc"))
+    framed = (
+        compress(Compression.SNAPPY, b"abc")[:16]
+        + length.to_bytes(4, "big", signed=True)
+        + bytes(snappy.compress(b"abc"))
+    )
     with pytest.raises(CompressionError):
         form(Compression.SNAPPY, framed, max_bytes=1000)
 
@@ -259,7 +273,10 @@ TINY = 40_000
         (Compression.GZIP, gzip.compress(b"", mtime=0) * TINY),
         (Compression.GZIP, gzip.compress(b"x", mtime=0) * TINY),
         (Compression.SNAPPY, compress(Compression.SNAPPY, b"")[:16] + b"\0\0\0\1\0" * TINY),
-        (Compression.SNAPPY, compress(Compression.SNAPPY, b"")[:16] + (b"\0\0\0\3" + bytes(snappy.compress(b"x"))) * TINY),
+        (
+            Compression.SNAPPY,
+            compress(Compression.SNAPPY, b"")[:16] + (b"\0\0\0\3" + bytes(snappy.compress(b"x"))) * TINY,
+        ),
     ],
     ids=["empty members", "members of a byte", "empty blocks", "blocks of a byte"],
 )

@@ -37,7 +37,9 @@ SUBSCRIPTION = MemberSubscription(
     subscribed_topic_regex=None,
     server_assignor=None,
 )
-CLASSIC = ClassicMemberMetadata(session_timeout_ms=5, supported_protocols=[ClassicProtocol(name="range", metadata=b"xy")])
+CLASSIC = ClassicMemberMetadata(
+    session_timeout_ms=5, supported_protocols=[ClassicProtocol(name="range", metadata=b"xy")]
+)
 WRITTEN = {
     "a group": (
         ConsumerGroupChange(RecordType.GROUP, "g", "", GroupEpoch(epoch=3)),
@@ -57,7 +59,10 @@ WRITTEN = {
             SubscribedTopics(
                 topics=[
                     TopicMetadata(
-                        topic_id=TOPIC_ID, topic_name="t", num_partitions=1, partition_metadata=[PartitionRacks(partition=0, racks=["r"])]
+                        topic_id=TOPIC_ID,
+                        topic_name="t",
+                        num_partitions=1,
+                        partition_metadata=[PartitionRacks(partition=0, racks=["r"])],
                     )
                 ]
             ),
@@ -91,13 +96,18 @@ WRITTEN = {
         "0000 02 69 00 01 01 01 01 00000009 06 72616e6765 01 00 11 01 00000005 02 06 72616e6765 03 7879 00 00",
     ),
     "the epoch of a target": (
-        ConsumerGroupChange(RecordType.TARGET_EPOCH, "g", "", TargetAssignmentEpoch(assignment_epoch=3, assignment_timestamp=7)),
+        ConsumerGroupChange(
+            RecordType.TARGET_EPOCH, "g", "", TargetAssignmentEpoch(assignment_epoch=3, assignment_timestamp=7)
+        ),
         "0006 0001 67",
         "0000 00000003 01 00 08 0000000000000007",
     ),
     "a target": (
         ConsumerGroupChange(
-            RecordType.TARGET, "g", "m", MemberTarget(topic_partitions=[TargetTopicPartitions(topic_id=TOPIC_ID, partitions=[0, 2])])
+            RecordType.TARGET,
+            "g",
+            "m",
+            MemberTarget(topic_partitions=[TargetTopicPartitions(topic_id=TOPIC_ID, partitions=[0, 2])]),
         ),
         "0007 0001 67 0001 6d",
         "0000 02 000102030405060708090a0b0c0d0e0f 03 00000000 00000002 00 00",
@@ -112,7 +122,9 @@ WRITTEN = {
                 previous_member_epoch=1,
                 state=1,
                 assigned_partitions=[CurrentTopicPartitions(topic_id=TOPIC_ID, partitions=[4])],
-                partitions_pending_revocation=[CurrentTopicPartitions(topic_id=TOPIC_ID, partitions=[5], assignment_epochs=[1])],
+                partitions_pending_revocation=[
+                    CurrentTopicPartitions(topic_id=TOPIC_ID, partitions=[5], assignment_epochs=[1])
+                ],
             ),
         ),
         "0008 0001 67 0001 6d",

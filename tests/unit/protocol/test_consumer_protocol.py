@@ -6,12 +6,20 @@ import random
 
 import pytest
 
-from lowtide.protocol.consumer_protocol import ParsedAssignment, Subscription, encode_assignment, parse_assignment, parse_subscription
+from lowtide.protocol.consumer_protocol import (
+    ParsedAssignment,
+    Subscription,
+    encode_assignment,
+    parse_assignment,
+    parse_subscription,
+)
 from lowtide.protocol.errors import ProtocolError
 
 SUBSCRIPTIONS = {
     "0000 00000001 0001 74 ffffffff": Subscription(0, ("t",)),
-    "0001 00000001 0001 74 00000002 6162 00000001 0001 74 00000002 00000000 00000003": Subscription(1, ("t",), (("t", (0, 3)),)),
+    "0001 00000001 0001 74 00000002 6162 00000001 0001 74 00000002 00000000 00000003": Subscription(
+        1, ("t",), (("t", (0, 3)),)
+    ),
     "0002 00000000 ffffffff 00000000 00000007": Subscription(2, ()),
     "0003 00000001 0001 74 ffffffff 00000000 ffffffff 0001 72": Subscription(3, ("t",), (), "r"),
     "0003 00000000 ffffffff 00000000 ffffffff ffff": Subscription(3, ()),
@@ -33,7 +41,15 @@ def test_an_assignment():
 
 @pytest.mark.parametrize(
     "text",
-    ["", "00", "ffff 00000000 ffffffff", "0000 7fffffff", "0000 ffffffff", "0000 00000001 ffff ffffffff", "0000 00000001 0001 ff ffffffff"],
+    [
+        "",
+        "00",
+        "ffff 00000000 ffffffff",
+        "0000 7fffffff",
+        "0000 ffffffff",
+        "0000 00000001 ffff ffffffff",
+        "0000 00000001 0001 ff ffffffff",
+    ],
 )
 def test_what_is_no_subscription(text):
     with pytest.raises(ProtocolError):

@@ -1,4 +1,7 @@
-"""Frames: a size that does not include itself; sizes that are not allowed are refused. `client/test_connection.py` splits streams."""
+"""Frames: a size that does not include itself; sizes that are not allowed are refused.
+
+`client/test_connection.py` splits streams.
+"""
 
 from __future__ import annotations
 

@@ -68,14 +68,26 @@ class KafkasValue(ApiMessage, kw_only=True):
 def test_who_committed_is_skipped_by_readers_that_do_not_know_it():
     """Kafka's and older ones of Lowtide: the fields have tags of their own (KIP-482)."""
     value = OffsetCommitValue(
-        offset=7, leader_epoch=2, metadata="m", commit_timestamp=9, topic_id=TOPIC_ID, committer="User:a", may_delete=True
+        offset=7,
+        leader_epoch=2,
+        metadata="m",
+        commit_timestamp=9,
+        topic_id=TOPIC_ID,
+        committer="User:a",
+        may_delete=True,
     )
     key, body = encode_offset_commit("g", "t", 3, value)
     assert body is not None
     assert body.endswith(TOPIC_ID + bytes.fromhex("904e 07 07") + b"User:a" + bytes.fromhex("914e 01 01"))
     assert decode_record(key, body) == OffsetCommit(OffsetCommitKey(group="g", topic="t", partition=3), value)
     found = codec_for(KafkasValue, 4).decode(body, 2, len(body))
-    assert (found.offset, found.leader_epoch, found.metadata, found.commit_timestamp, found.topic_id) == (7, 2, "m", 9, TOPIC_ID)
+    assert (found.offset, found.leader_epoch, found.metadata, found.commit_timestamp, found.topic_id) == (
+        7,
+        2,
+        "m",
+        9,
+        TOPIC_ID,
+    )
     records = OffsetRecords("g", "t", commit_timestamp=9, topic_id=TOPIC_ID).encode_all([(3, value)])
     assert records == [(key, body)]
 
@@ -94,14 +106,23 @@ def test_offsets_are_written_by_hand_as_their_codec_writes_them(
     group: str, topic: str, partition: int, offset: int, epoch: int, metadata: str, topic_id: bytes
 ):
     """Around the point where the length of the metadata needs a second byte, too."""
-    value = OffsetCommitValue(offset=offset, leader_epoch=epoch, metadata=metadata, commit_timestamp=offset, topic_id=topic_id)
+    value = OffsetCommitValue(
+        offset=offset, leader_epoch=epoch, metadata=metadata, commit_timestamp=offset, topic_id=topic_id
+    )
     key, body = encode_offset_commit(group, topic, partition, value)
-    assert key[2:] == codec_for(OffsetCommitKey, 0).encode(OffsetCommitKey(group=group, topic=topic, partition=partition))
+    assert key[2:] == codec_for(OffsetCommitKey, 0).encode(
+        OffsetCommitKey(group=group, topic=topic, partition=partition)
+    )
     assert body is not None
     assert body[2:] == codec_for(OffsetCommitValue, 4).encode(value)
-    short = OffsetCommitValue(offset=offset, leader_epoch=epoch, metadata="", commit_timestamp=offset, topic_id=topic_id)
+    short = OffsetCommitValue(
+        offset=offset, leader_epoch=epoch, metadata="", commit_timestamp=offset, topic_id=topic_id
+    )
     records = OffsetRecords(group, topic, commit_timestamp=offset, topic_id=topic_id)
-    assert records.encode_all([(partition, value), (3, short)]) == [(key, body), encode_offset_commit(group, topic, 3, short)]
+    assert records.encode_all([(partition, value), (3, short)]) == [
+        (key, body),
+        encode_offset_commit(group, topic, 3, short),
+    ]
 
 
 def test_an_offset_with_an_expiry_time_is_of_version_1():
@@ -116,7 +137,9 @@ def test_a_group_and_its_member():
     key, body = encode_group_metadata("g", GROUP)
     assert key == bytes.fromhex("0002 0001 67")
     member = "0001 6d ffff 0001 63 0002 2f68 00000002 00000001 00000001 73 00000001 61"
-    assert body == bytes.fromhex(f"0003 0008 636f6e73756d6572 00000003 0005 72616e6765 0001 6d 0000000000000009 00000001 {member}")
+    assert body == bytes.fromhex(
+        f"0003 0008 636f6e73756d6572 00000003 0005 72616e6765 0001 6d 0000000000000009 00000001 {member}"
+    )
     assert decode_record(key, body) == GroupMetadata("g", GROUP)
 
 
@@ -134,7 +157,9 @@ def test_tombstones():
 def test_offsets_of_all_versions_are_read(kind: int, version: int):
     """Keys of the types 0 and 1 are the same; values lack the fields that their version does not have."""
     key = bytes((0, kind)) + codec_for(OffsetCommitKey, 0).encode(OffsetCommitKey(group="g", topic="t", partition=3))
-    written = OffsetCommitValue(offset=7, leader_epoch=2, metadata="m", commit_timestamp=9, expire_timestamp=20, topic_id=TOPIC_ID)
+    written = OffsetCommitValue(
+        offset=7, leader_epoch=2, metadata="m", commit_timestamp=9, expire_timestamp=20, topic_id=TOPIC_ID
+    )
     found = decode_record(key, bytes((0, version)) + codec_for(OffsetCommitValue, version).encode(written))
     assert isinstance(found, OffsetCommit)
     assert found.value is not None
@@ -190,7 +215,16 @@ def test_broken_bytes_raise_nothing_else():
 
 
 @pytest.mark.parametrize(
-    "wrong", ["", "0000", "0000 ffffffff", "0000 00000002 0001 61", "0000 00000001 ffff", "0000 00000001 0001 ff", "ffff 00000000"]
+    "wrong",
+    [
+        "",
+        "0000",
+        "0000 ffffffff",
+        "0000 00000002 0001 61",
+        "0000 00000001 ffff",
+        "0000 00000001 0001 ff",
+        "ffff 00000000",
+    ],
 )
 def test_an_invalid_subscription_is_refused(wrong: str):
     with pytest.raises(ProtocolError):

@@ -186,7 +186,11 @@ def test_which_header_is_flexible() -> None:
     assert [request_header_is_flexible(ApiKey.PRODUCE, version) for version in (8, 9, 13)] == [False, True, True]
     assert [response_header_is_flexible(ApiKey.PRODUCE, version) for version in (8, 9, 13)] == [False, True, True]
     assert [request_header_is_flexible(ApiKey.API_VERSIONS, version) for version in (2, 3, 99)] == [False, True, True]
-    assert [response_header_is_flexible(ApiKey.API_VERSIONS, version) for version in (2, 3, 99)] == [False, False, False]
+    assert [response_header_is_flexible(ApiKey.API_VERSIONS, version) for version in (2, 3, 99)] == [
+        False,
+        False,
+        False,
+    ]
     assert not request_header_is_flexible(31_000, 9)
 
 

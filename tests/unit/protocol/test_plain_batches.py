@@ -25,13 +25,20 @@ RECORDS = st.lists(st.tuples(CONTENT, CONTENT), min_size=1, max_size=20)
 @given(RECORDS, st.integers(0, 2**62), st.integers(-1, 2**62), st.integers(-1, 2**15 - 1), st.booleans(), st.booleans())
 @example([(b"k", None)] * 2000, NOW, -1, -1, False, False)  # noqa: FBT003 - the example's positions are the strategies'
 def test_the_bytes_are_those_of_any_batch(
-    records: list[tuple[bytes | None, bytes | None]], now: int, producer_id: int, epoch: int, transactional: bool, control: bool
+    records: list[tuple[bytes | None, bytes | None]],
+    now: int,
+    producer_id: int,
+    epoch: int,
+    transactional: bool,
+    control: bool,
 ) -> None:
     """Protects the format: a coordinator's records are read by Kafka's tools, and by the next coordinator."""
     attributes = TRANSACTIONAL_BIT * transactional | CONTROL_BIT * control
     tail = encode_plain_batch(records, now, producer_id=producer_id, producer_epoch=epoch, attributes=attributes)
     rows = [(now, key, value, ()) for key, value in records]
-    whole = build_batch(rows, producer_id=producer_id, producer_epoch=epoch, is_transactional=transactional, is_control=control)
+    whole = build_batch(
+        rows, producer_id=producer_id, producer_epoch=epoch, is_transactional=transactional, is_control=control
+    )
     assert tail == whole[MAGIC_POSITION:]
 
 
@@ -41,7 +48,15 @@ def test_what_is_not_plain_is_left_to_the_plain_form() -> None:
     if native.compiled is None:
         pytest.skip("the plain form is in use")
     compiled = native.compiled.plain_records
-    strange: list[Any] = [(b"k",), (b"k", b"v", b"x"), [b"k", b"v"], (b"k", "v"), (1, b"v"), (bytearray(b"k"), b"v"), None]
+    strange: list[Any] = [
+        (b"k",),
+        (b"k", b"v", b"x"),
+        [b"k", b"v"],
+        (b"k", "v"),
+        (1, b"v"),
+        (bytearray(b"k"), b"v"),
+        None,
+    ]
     assert [compiled(b"", [(b"k", b"v"), pair]) for pair in strange] == [None] * len(strange)
     no_lists: list[Any] = [((b"k", b"v"),), None, b"kv", {}]
     assert [compiled(b"", rows) for rows in no_lists] == [None] * len(no_lists)

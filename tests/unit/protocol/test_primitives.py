@@ -25,7 +25,16 @@ from lowtide.protocol.primitives import (
 
 @pytest.mark.parametrize(
     ("number", "text"),
-    [(0, "00"), (1, "01"), (127, "7f"), (128, "8001"), (300, "ac02"), (4095, "ff1f"), (4096, "8020"), (2**31 - 1, "ffffffff07")],
+    [
+        (0, "00"),
+        (1, "01"),
+        (127, "7f"),
+        (128, "8001"),
+        (300, "ac02"),
+        (4095, "ff1f"),
+        (4096, "8020"),
+        (2**31 - 1, "ffffffff07"),
+    ],
 )
 def test_varints_by_hand(number, text) -> None:
     """Seven bits a byte, lowest first: the protocol guide's examples and the edges of our table."""

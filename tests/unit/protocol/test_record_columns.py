@@ -39,7 +39,9 @@ ALL = Wanted(0, 2**62)
 FIELDS = st.none() | st.binary(max_size=200)
 NAMES = st.text(max_size=5).map(str.encode)
 RECORDS = st.lists(
-    st.tuples(st.integers(-1, 2**50), FIELDS, FIELDS, st.lists(st.tuples(NAMES, FIELDS), max_size=3)), min_size=1, max_size=40
+    st.tuples(st.integers(-1, 2**50), FIELDS, FIELDS, st.lists(st.tuples(NAMES, FIELDS), max_size=3)),
+    min_size=1,
+    max_size=40,
 )
 
 
@@ -54,7 +56,9 @@ def values_of(*batches: bytes, wanted: Wanted = ALL) -> list[bytes | None]:
 
 
 def batch_of(base_offset: int, *values: bytes, **options: Any) -> bytes:
-    return build_batch([(NOW + number, None, value, ()) for number, value in enumerate(values)], base_offset=base_offset, **options)
+    return build_batch(
+        [(NOW + number, None, value, ()) for number, value in enumerate(values)], base_offset=base_offset, **options
+    )
 
 
 def changed(batch: bytes, change: Callable[[bytearray], None]) -> bytes:
@@ -67,11 +71,20 @@ def changed(batch: bytes, change: Callable[[bytearray], None]) -> bytes:
 
 # ------------------------------------------------------------------ batches to columns
 @settings(deadline=None)
-@given(records=RECORDS, base_offset=st.integers(0, 2**62), codec=st.sampled_from(Compression), append_time=st.booleans())
-def test_columns_have_what_the_records_have(records: Any, base_offset: int, codec: Compression, append_time: bool) -> None:
+@given(
+    records=RECORDS, base_offset=st.integers(0, 2**62), codec=st.sampled_from(Compression), append_time=st.booleans()
+)
+def test_columns_have_what_the_records_have(
+    records: Any, base_offset: int, codec: Compression, append_time: bool
+) -> None:
     """Protects every field, against the slow reader: nulls and empty strings, headers, both kinds of time, all codecs."""
     batch = build_batch(
-        records, base_offset=base_offset, compression=codec, timestamp_type=TimestampType(append_time), producer_id=5, producer_epoch=1
+        records,
+        base_offset=base_offset,
+        compression=codec,
+        timestamp_type=TimestampType(append_time),
+        producer_id=5,
+        producer_epoch=1,
     )
     expected = [
         (each.offset, each.timestamp * 1000, int(append_time), each.key, each.value, list(each.headers))
@@ -128,7 +141,9 @@ def test_markers_and_aborted_records_are_left_out() -> None:
     """Protects read_committed: a producer's aborted transaction, but neither its next one nor another producer's records in between."""
 
     def write(offset: int, producer_id: int, value: bytes) -> bytes:
-        return batch_of(offset, value, producer_id=producer_id, producer_epoch=0, base_sequence=0, is_transactional=True)
+        return batch_of(
+            offset, value, producer_id=producer_id, producer_epoch=0, base_sequence=0, is_transactional=True
+        )
 
     def end(offset: int, producer_id: int, kind: ControlRecordType) -> bytes:
         return build_end_transaction_marker(
@@ -187,7 +202,11 @@ def test_names_of_headers_are_text() -> None:
 
 
 @settings(deadline=None)
-@given(position=st.integers(0, 10_000), flip=st.integers(1, 255), codec=st.sampled_from([Compression.NONE, Compression.LZ4]))
+@given(
+    position=st.integers(0, 10_000),
+    flip=st.integers(1, 255),
+    codec=st.sampled_from([Compression.NONE, Compression.LZ4]),
+)
 def test_a_damaged_byte_is_always_detected(position: int, flip: int, codec: Compression) -> None:
     """Protects against a flipped bit anywhere in a batch: the CRC, or the walk, refuses it and names the offset; the batch before is kept.
 
@@ -251,9 +270,13 @@ def test_what_decompresses_beyond_the_limit_is_refused() -> None:
     size=st.integers(1500, 6000),
     sequence=st.integers(0, 2**31 - 1) | st.just(-1),
 )
-def test_batches_have_what_the_columns_have(records: Any, first: int, codec: Compression, size: int, sequence: int) -> None:
+def test_batches_have_what_the_columns_have(
+    records: Any, first: int, codec: Compression, size: int, sequence: int
+) -> None:
     """Protects every field on its way back: rows in order, as many in a batch as fit, valid CRCs, consecutive sequences."""
-    settings = BatchSettings(batch_bytes_max=size, compression=codec, producer_id=9, producer_epoch=2, is_transactional=True)
+    settings = BatchSettings(
+        batch_bytes_max=size, compression=codec, producer_id=9, producer_epoch=2, is_transactional=True
+    )
     built = list(build_batches(record_rows(records, first=first), settings, timestamp_ms=NOW, base_sequence=sequence))
     found: list[Any] = []
     for batch, row_count, base_sequence in built:
@@ -265,7 +288,10 @@ def test_batches_have_what_the_columns_have(records: Any, first: int, codec: Com
         assert (header.producer_id, header.producer_epoch, header.record_count) == (9, 2, row_count)
         assert header.last_offset_delta == row_count - 1
         assert header.max_timestamp == max(record[0] for record in records[len(found) : len(found) + row_count])
-        found += [(each.timestamp, each.key, each.value, list(each.headers)) for each in iterate_records(batch, max_bytes=1 << 20)]
+        found += [
+            (each.timestamp, each.key, each.value, list(each.headers))
+            for each in iterate_records(batch, max_bytes=1 << 20)
+        ]
     assert found == [(when, key, value, list(headers)) for when, key, value, headers in records]
     if codec is Compression.NONE:
         # The result of a builder of one batch at a time for the same rows.
@@ -337,7 +363,9 @@ def test_a_record_that_fits_nowhere_is_named() -> None:
 def test_columns_that_contradict_themselves_are_refused(values: BinaryInput) -> None:
     """Protects memory from buffers that don't belong together: nothing outside of them is read."""
     with pytest.raises((ValueError, IndexError)):
-        list(build_batches(RecordRows(row_count=1, values=values), BatchSettings(batch_bytes_max=1000), timestamp_ms=NOW))
+        list(
+            build_batches(RecordRows(row_count=1, values=values), BatchSettings(batch_bytes_max=1000), timestamp_ms=NOW)
+        )
 
 
 @pytest.mark.parametrize("number", [-1, 1, 2**62])

@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 
 from lowtide.protocol.batch_building import UnplacedRecord, append_varint, build_batch
 from lowtide.protocol.compression import Compression, CompressionError
-from lowtide.protocol.control_records import ControlRecord, ControlRecordType, build_end_transaction_marker, read_control_record
+from lowtide.protocol.control_records import (
+    ControlRecord,
+    ControlRecordType,
+    build_end_transaction_marker,
+    read_control_record,
+)
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.records import (
     RECORD_BATCH_OVERHEAD,
@@ -29,7 +34,9 @@ NOW = 1_700_000_000_000
 LIMIT = 1 << 20
 KEYS = st.none() | st.binary(max_size=200)
 RECORDS = st.lists(
-    st.tuples(st.integers(0, 2**62), KEYS, KEYS, st.lists(st.tuples(st.binary(max_size=9), KEYS), max_size=3)), min_size=1, max_size=20
+    st.tuples(st.integers(0, 2**62), KEYS, KEYS, st.lists(st.tuples(st.binary(max_size=9), KEYS), max_size=3)),
+    min_size=1,
+    max_size=20,
 )
 
 
@@ -72,7 +79,9 @@ def test_the_header_reads_back_as_it_was_built() -> None:
 
 def test_sequences_wrap_to_zero() -> None:
     """Protects producers that have sent 2^31 records: the sequence after the largest is 0."""
-    header = read_batch_header(build_batch([(NOW, None, None, ())] * 3, producer_id=1, producer_epoch=0, base_sequence=2**31 - 2))
+    header = read_batch_header(
+        build_batch([(NOW, None, None, ())] * 3, producer_id=1, producer_epoch=0, base_sequence=2**31 - 2)
+    )
     assert header.last_sequence == 0
 
 
@@ -97,7 +106,8 @@ def test_varints_are_read_back(value: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "encoded"), [(0, "00"), (-1, "01"), (1, "02"), (63, "7e"), (-64, "7f"), (64, "8001"), (8191, "fe7f"), (8192, "808001")]
+    ("value", "encoded"),
+    [(0, "00"), (-1, "01"), (1, "02"), (63, "7e"), (-64, "7f"), (64, "8001"), (8191, "fe7f"), (8192, "808001")],
 )
 def test_varints_have_protobuf_form(value: int, encoded: str) -> None:
     """Protects the form against a symmetric mistake in writer and reader."""
@@ -115,7 +125,9 @@ def test_cut_and_endless_varints_are_refused(encoded: bytes) -> None:
 
 def test_log_append_time_replaces_every_timestamp() -> None:
     """Protects readers of topics with LogAppendTime: the records' own timestamps are ignored there."""
-    batch = build_batch([(NOW, None, b"a", ()), (NOW - 9, None, b"b", ())], timestamp_type=TimestampType.LOG_APPEND_TIME)
+    batch = build_batch(
+        [(NOW, None, b"a", ()), (NOW - 9, None, b"b", ())], timestamp_type=TimestampType.LOG_APPEND_TIME
+    )
     assert read_batch_header(batch).timestamp_type is TimestampType.LOG_APPEND_TIME
     assert [record.timestamp for record in iterate_records(batch, max_bytes=LIMIT)] == [NOW, NOW]
 
@@ -156,7 +168,9 @@ def test_batches_are_walked_up_to_a_cut_one() -> None:
     assert [header.next_offset for _, header in iterate_batches(memoryview(first + second))] == [1, 3]
 
 
-@pytest.mark.parametrize(("position", "field"), [(8, b"\x00\x00\x00\x30"), (8, b"\xff\xff\xff\xff"), (16, b"\x01"), (16, b"\x03")])
+@pytest.mark.parametrize(
+    ("position", "field"), [(8, b"\x00\x00\x00\x30"), (8, b"\xff\xff\xff\xff"), (16, b"\x01"), (16, b"\x03")]
+)
 def test_impossible_batches_stop_the_walk(position: int, field: bytes) -> None:
     """Protects against a walk without progress, backwards, or through another format."""
     batch = bytearray(build_batch([(NOW, None, b"a", ())]))
@@ -202,9 +216,16 @@ def test_a_codec_without_meaning_is_a_protocol_error() -> None:
 @pytest.mark.parametrize("kind", ControlRecordType)
 def test_end_transaction_markers_are_read_back(kind: ControlRecordType) -> None:
     """Protects the markers' bytes: key `version, type`, value `version, coordinator epoch`."""
-    batch = build_end_transaction_marker(ControlRecord(kind, 11), timestamp_ms=NOW, producer_id=5, producer_epoch=2, base_offset=90)
+    batch = build_end_transaction_marker(
+        ControlRecord(kind, 11), timestamp_ms=NOW, producer_id=5, producer_epoch=2, base_offset=90
+    )
     header = read_batch_header(batch)
-    assert (header.is_control, header.is_transactional, header.base_sequence, header.last_offset) == (True, True, -1, 90)
+    assert (header.is_control, header.is_transactional, header.base_sequence, header.last_offset) == (
+        True,
+        True,
+        -1,
+        90,
+    )
     (record,) = iterate_records(batch, max_bytes=LIMIT)
     assert (record.key, record.value) == (bytes([0, 0, 0, kind]), b"\x00\x00\x00\x00\x00\x0b")
     assert read_control_record(batch, max_bytes=LIMIT) == ControlRecord(kind, 11)
@@ -216,7 +237,9 @@ def test_control_records_of_other_kinds_end_no_transaction() -> None:
     assert read_control_record(batch, max_bytes=LIMIT) is None
 
 
-@pytest.mark.parametrize(("key", "value"), [(None, b""), (b"\0\0\0", b""), (b"\0\0\0\x01", None), (b"\0\0\0\x01", b"\0\0\0")])
+@pytest.mark.parametrize(
+    ("key", "value"), [(None, b""), (b"\0\0\0", b""), (b"\0\0\0\x01", None), (b"\0\0\0\x01", b"\0\0\0")]
+)
 def test_markers_that_are_too_short_are_refused(key: bytes | None, value: bytes | None) -> None:
     """Protects recovery from struct errors over a damaged marker."""
     with pytest.raises(ProtocolError):

@@ -37,7 +37,13 @@ CODECS = pytest.mark.parametrize("codec", Compression)
 def built_by(builder: Any, codec: Compression) -> bytes:
     """The records as a client would send them."""
     made = builder(
-        magic=2, compression_type=int(codec), is_transactional=0, producer_id=12, producer_epoch=1, base_sequence=30, batch_size=1 << 20
+        magic=2,
+        compression_type=int(codec),
+        is_transactional=0,
+        producer_id=12,
+        producer_epoch=1,
+        base_sequence=30,
+        batch_size=1 << 20,
     )
     for offset, (timestamp, key, value, headers) in enumerate(RECORDS):
         assert made.append(offset, timestamp=timestamp, key=key, value=value, headers=headers) is not None
@@ -61,7 +67,9 @@ def test_we_read_and_accept_what_clients_build(builder: Any, codec: Compression)
 @BUILDERS
 def test_uncompressed_batches_are_the_same_bytes(builder: Any) -> None:
     """Protects against differences that both readers tolerate."""
-    records = [(ts, key, value, [(name.encode(), content) for name, content in headers]) for ts, key, value, headers in RECORDS]
+    records = [
+        (ts, key, value, [(name.encode(), content) for name, content in headers]) for ts, key, value, headers in RECORDS
+    ]
     ours = bytearray(build_batch(records, producer_id=12, producer_epoch=1, base_sequence=30))
     theirs = bytearray(built_by(builder, Compression.NONE))
     # The leader epoch before the leader has set it: -1 from us, 0 from aiokafka. It is outside the CRC.
@@ -73,7 +81,9 @@ def test_uncompressed_batches_are_the_same_bytes(builder: Any) -> None:
 @CODECS
 def test_clients_read_what_we_build(reader: Any, codec: Compression) -> None:
     """Protects the whole path out, including batches that the broker compresses itself."""
-    records = [(ts, key, value, [(name.encode(), content) for name, content in headers]) for ts, key, value, headers in RECORDS]
+    records = [
+        (ts, key, value, [(name.encode(), content) for name, content in headers]) for ts, key, value, headers in RECORDS
+    ]
     batch = reader(build_batch(records, base_offset=500, compression=codec))
     assert batch.validate_crc()
     read = [(r.offset, r.timestamp, r.key, r.value, list(r.headers)) for r in batch]

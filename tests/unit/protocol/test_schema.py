@@ -9,7 +9,19 @@ import pytest
 
 from lowtide.protocol.compiler import codec_for, generated_source, reference_codec
 from lowtide.protocol.errors import ProtocolError
-from lowtide.protocol.schema import ApiMessage, Bytes, Int16, Int32, Message, Nullable, String, Tagged, Uuid, Versions, wire_form
+from lowtide.protocol.schema import (
+    ApiMessage,
+    Bytes,
+    Int16,
+    Int32,
+    Message,
+    Nullable,
+    String,
+    Tagged,
+    Uuid,
+    Versions,
+    wire_form,
+)
 
 
 class Inner(Message, kw_only=True):
@@ -130,10 +142,22 @@ PLACE = Place(name="a", number=5)
     ("version", "page", "written"),
     [
         (0, Page(limit=1, start=None, end=2), "0001 ff 0002 00000000"),
-        (0, Page(limit=1, start=PLACE, end=2, others=[None, PLACE]), "0001 01 0001 61 00000005 0002 00000002 ff 01 0001 61 00000005"),
+        (
+            0,
+            Page(limit=1, start=PLACE, end=2, others=[None, PLACE]),
+            "0001 01 0001 61 00000005 0002 00000002 ff 01 0001 61 00000005",
+        ),
         (1, Page(limit=1, start=None, end=2), "0001 ff 0002 01 00"),
-        (1, Page(limit=1, start=PLACE, end=2, others=[PLACE, None]), "0001 01 02 61 00000005 00 0002 03 01 02 61 00000005 00 ff 00"),
-        (1, Page(limit=1, start=Place(name="", number=5, note="n"), end=2), "0001 01 01 00000005 01 03 02 02 6e 0002 01 00"),
+        (
+            1,
+            Page(limit=1, start=PLACE, end=2, others=[PLACE, None]),
+            "0001 01 02 61 00000005 00 0002 03 01 02 61 00000005 00 ff 00",
+        ),
+        (
+            1,
+            Page(limit=1, start=Place(name="", number=5, note="n"), end=2),
+            "0001 01 01 00000005 01 03 02 02 6e 0002 01 00",
+        ),
         (2, Page(limit=1, start=PLACE, end=2), "0001 02 61 00000005 00 0002 01 00"),
     ],
 )

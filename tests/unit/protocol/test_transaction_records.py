@@ -13,7 +13,9 @@ from lowtide.protocol.types import TopicPartition
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 INT16 = st.integers(-(2**15), 2**15 - 1)
-PARTITIONS = st.builds(TopicPartition, st.sampled_from(["t", "Länge", "x" * 126, "x" * 127, "x" * 249]), st.integers(0, 2**31 - 1))
+PARTITIONS = st.builds(
+    TopicPartition, st.sampled_from(["t", "Länge", "x" * 126, "x" * 127, "x" * 249]), st.integers(0, 2**31 - 1)
+)
 TRANSACTIONS = st.builds(
     Transaction,
     transactional_id=st.text(st.characters(exclude_categories=["Cs"]), max_size=200),

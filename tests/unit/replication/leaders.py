@@ -21,7 +21,10 @@ class FakeLog(LogOffsets):
 
     def __init__(self, *, log_start_offset: int = 0, log_end_offset: int = 0, min_insync_replicas: int = 1) -> None:
         super().__init__(
-            log_start_offset=log_start_offset, log_end_offset=log_end_offset, high_watermark=log_start_offset, recovery_point=log_end_offset
+            log_start_offset=log_start_offset,
+            log_end_offset=log_end_offset,
+            high_watermark=log_start_offset,
+            recovery_point=log_end_offset,
         )
         self.leader_epochs = LeaderEpochs()
         self.config = SimpleNamespace(min_insync_replicas=min_insync_replicas)
@@ -37,12 +40,29 @@ def image_of(revision: int, brokers: dict[int, int], *, reporting: bool = True, 
     return MetadataImage(revision=revision, brokers=alive, features=FeaturesRecord(int(reporting)), **changed)
 
 
-def partition_of(isr: tuple[int, ...], epochs: tuple[int, ...], *, revision: int = 10, **changed: Any) -> PartitionImage:
+def partition_of(
+    isr: tuple[int, ...], epochs: tuple[int, ...], *, revision: int = 10, **changed: Any
+) -> PartitionImage:
     """A partition of three replicas that broker 1 leads in leader epoch 5."""
-    values: dict[str, Any] = {"replicas": (1, 2, 3), "leader": SELF, "leader_epoch": 5, "partition_epoch": 1, "modify_revision": revision}
+    values: dict[str, Any] = {
+        "replicas": (1, 2, 3),
+        "leader": SELF,
+        "leader_epoch": 5,
+        "partition_epoch": 1,
+        "modify_revision": revision,
+    }
     return PartitionImage(isr=isr, isr_epochs=epochs, **(values | changed))
 
 
 def leads(log: Any, state: PartitionImage, image: MetadataImage, now_ms: int = 0) -> Leadership:
     """A leadership that begins."""
-    return Leadership(broker_id=SELF, topic_id=TOPIC_ID, number=0, log=log, state=state, image=image, lag_time_max_ms=LAG_MS, now_ms=now_ms)
+    return Leadership(
+        broker_id=SELF,
+        topic_id=TOPIC_ID,
+        number=0,
+        log=log,
+        state=state,
+        image=image,
+        lag_time_max_ms=LAG_MS,
+        now_ms=now_ms,
+    )

@@ -95,5 +95,7 @@ def test_a_request_is_as_large_as_the_store_takes_it() -> None:
         refusal = plan_new_acls(IMAGE, long)
         assert isinstance(refusal, Refusal)
         assert (refusal.error_code, str(CHANGE_BYTES_MAX) in refusal.message) == (ErrorCode.POLICY_VIOLATION, True)
-    usual = [AclRecord(2, f"a-topic-of-a-team-{number}", 3, "User:an-application", "*", 3, 3) for number in range(10_000)]
+    usual = [
+        AclRecord(2, f"a-topic-of-a-team-{number}", 3, "User:an-application", "*", 3, 3) for number in range(10_000)
+    ]
     assert isinstance(plan_new_acls(IMAGE, usual), ChangePlan)

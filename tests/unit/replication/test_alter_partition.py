@@ -18,10 +18,19 @@ from .leaders import LAG_MS, SELF, TOPIC_ID, FakeLog, image_of, partition_of
 IMAGE = image_of(10, {1: 1, 2: 2, 3: 3})
 
 
-def change(number: int = 0, isr: tuple[int, ...] = (1, 2), epochs: tuple[int, ...] = (1, 2), **more: Any) -> tuple[Leadership, IsrProposal]:
+def change(
+    number: int = 0, isr: tuple[int, ...] = (1, 2), epochs: tuple[int, ...] = (1, 2), **more: Any
+) -> tuple[Leadership, IsrProposal]:
     base = partition_of((1,), (1,), revision=10 + number, adding=(3,), removing=(2,))
     leadership = Leadership(
-        broker_id=SELF, topic_id=TOPIC_ID, number=number, log=FakeLog(), state=base, image=IMAGE, lag_time_max_ms=LAG_MS, now_ms=0
+        broker_id=SELF,
+        topic_id=TOPIC_ID,
+        number=number,
+        log=FakeLog(),
+        state=base,
+        image=IMAGE,
+        lag_time_max_ms=LAG_MS,
+        now_ms=0,
     )
     return leadership, IsrProposal(base, 10, isr, epochs, **more)
 

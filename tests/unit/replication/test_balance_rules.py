@@ -64,7 +64,9 @@ class Brokers:
     def __init__(self, rules: BalanceRules | None = None) -> None:
         self.balance = LeaderBalance(rules or BalanceRules(FULL, 100))
 
-    def moves(self, now_ms: int, loads: list[float], movable: list[PartitionLoad], others: tuple[float, float] = (0.0, 0.0)) -> list[int]:
+    def moves(
+        self, now_ms: int, loads: list[float], movable: list[PartitionLoad], others: tuple[float, float] = (0.0, 0.0)
+    ) -> list[int]:
         """What goes after each of these loads of broker 0 was reported."""
         for load in loads:
             self.balance.on_load(BrokerLoad(0, load, tuple(movable)))

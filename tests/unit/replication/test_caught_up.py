@@ -17,7 +17,15 @@ BROKERS = {1: 1, 2: 2, 3: 3}
 IMAGE = image_of(10, BROKERS)
 
 
-def fetched(follower: FollowerState, offset: int, leader_end: int, now_ms: int, *, epoch: int = 2, times: FetchTimes | None = None) -> None:
+def fetched(
+    follower: FollowerState,
+    offset: int,
+    leader_end: int,
+    now_ms: int,
+    *,
+    epoch: int = 2,
+    times: FetchTimes | None = None,
+) -> None:
     fetch = FollowerFetch(2, epoch, offset, 0, 5, 5, times)
     follower.note_fetch(fetch, leader_end_offset=leader_end, matches=True, now_ms=now_ms)
 
@@ -58,7 +66,9 @@ def test_a_follower_that_needs_several_fetches_was_caught_up_when_the_leader_end
         if number < 3:
             assert follower.caught_up_ms == NEVER_MS, "it has not yet what the leader had at its first fetch"
         else:
-            assert 30 <= lacks_ms <= 60, "it has what the leader had 30 ms ago; twice as long until it has reached its next goal"
+            assert 30 <= lacks_ms <= 60, (
+                "it has what the leader had 30 ms ago; twice as long until it has reached its next goal"
+            )
 
 
 def test_a_follower_that_falls_further_behind_is_caught_up_less_and_less() -> None:

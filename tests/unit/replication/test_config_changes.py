@@ -15,7 +15,13 @@ from lowtide.metadata.records import PartitionRecord, TopicRecord, encode
 from lowtide.metadata.store import Compare, Delete, Put, check_transaction
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import topic_id_text
-from lowtide.replication.config_changes import KeyChange, Operation, change_configs, plan_broker_configs, plan_topic_configs
+from lowtide.replication.config_changes import (
+    KeyChange,
+    Operation,
+    change_configs,
+    plan_broker_configs,
+    plan_topic_configs,
+)
 from lowtide.replication.refusal import Refusal
 
 SET, DELETE, APPEND, SUBTRACT = Operation
@@ -42,7 +48,9 @@ def change(current: dict[str, str], *changes: tuple[str, Operation, str | None])
         ({}, [("policy", APPEND, "")], {"policy": "delete"}),
     ],
 )
-def test_operations(current: dict[str, str], changes: list[tuple[str, Operation, str | None]], wanted: dict[str, str]) -> None:
+def test_operations(
+    current: dict[str, str], changes: list[tuple[str, Operation, str | None]], wanted: dict[str, str]
+) -> None:
     before = dict(current)
     assert change(current, *changes) == wanted
     assert current == before

@@ -23,7 +23,9 @@ BROKERS = (1, 2, 3)
 
 
 def image_with(epochs: dict[int, int]) -> MetadataImage:
-    return MetadataImage(revision=1000, brokers={broker_id: BrokerImage(broker_id, epoch, ()) for broker_id, epoch in epochs.items()})
+    return MetadataImage(
+        revision=1000, brokers={broker_id: BrokerImage(broker_id, epoch, ()) for broker_id, epoch in epochs.items()}
+    )
 
 
 def partition(isr: tuple[int, ...], leader: int, *, epochs: tuple[int, ...] | None = None) -> PartitionImage:
@@ -50,7 +52,9 @@ ALIVE = {1: 10, 2: 20, 3: 30}
         pytest.param(ALIVE, partition((2, 3), NO_LEADER), 2, (2, 3), 6, id="members-live-without-leader"),
     ],
 )
-def test_elections(live: dict[int, int], before: PartitionImage, leader: int, isr: tuple[int, ...], leader_epoch: int) -> None:
+def test_elections(
+    live: dict[int, int], before: PartitionImage, leader: int, isr: tuple[int, ...], leader_epoch: int
+) -> None:
     """Single cases: the order of the replicas decides, the epochs of members are those of live registrations."""
     after = elect(image_with(live), TOPIC_ID, 0, before)
     assert after is not None
@@ -59,7 +63,9 @@ def test_elections(live: dict[int, int], before: PartitionImage, leader: int, is
         assert after.isr_epochs == tuple(live[member] for member in isr)
     else:
         assert after.isr_epochs == before.isr_epochs
-    settled = PartitionImage(after.replicas, after.isr, after.isr_epochs, after.leader, after.leader_epoch, after.partition_epoch, 901)
+    settled = PartitionImage(
+        after.replicas, after.isr, after.isr_epochs, after.leader, after.leader_epoch, after.partition_epoch, 901
+    )
     assert elect(image_with(live), TOPIC_ID, 0, settled) is None, "an election is decided once"
 
 
@@ -105,7 +111,9 @@ class ClusterMachine(RuleBasedStateMachine):
         for broker_id in BROKERS:
             self.write([Put(keys.broker(broker_id), encode(BrokerRecord("i", ())))])
         epochs = tuple(self.image().brokers[broker_id].epoch for broker_id in BROKERS)
-        record = PartitionRecord(replicas=BROKERS, isr=BROKERS, isr_epochs=epochs, leader=1, leader_epoch=0, partition_epoch=0)
+        record = PartitionRecord(
+            replicas=BROKERS, isr=BROKERS, isr_epochs=epochs, leader=1, leader_epoch=0, partition_epoch=0
+        )
         puts = [Put(keys.partition(TOPIC_ID, number), encode(record)) for number in range(partitions)]
         self.write([Put(keys.topic("t"), encode(TopicRecord(topic_id_text(TOPIC_ID), partitions))), *puts])
         self.seen = self.image()
@@ -156,7 +164,10 @@ class ClusterMachine(RuleBasedStateMachine):
         image = self.image()
         state = image.topics["t"].partitions[number % self.count]
         members.add(state.leader)
-        if not members <= set(image.brokers) or state.isr_epochs[state.isr.index(state.leader)] != image.brokers[state.leader].epoch:
+        if (
+            not members <= set(image.brokers)
+            or state.isr_epochs[state.isr.index(state.leader)] != image.brokers[state.leader].epoch
+        ):
             return
         isr = tuple(sorted(members))
         record = PartitionRecord(
@@ -235,7 +246,12 @@ def test_steps_stay_small_with_many_leaders() -> None:
     for number in range(300):
         follower = 1 + number % 119
         record = PartitionRecord(
-            replicas=(0, follower), isr=(0, follower), isr_epochs=(1, follower + 1), leader=0, leader_epoch=0, partition_epoch=0
+            replicas=(0, follower),
+            isr=(0, follower),
+            isr_epochs=(1, follower + 1),
+            leader=0,
+            leader_epoch=0,
+            partition_epoch=0,
         )
         puts[keys.partition(TOPIC_ID, number)] = encode(record)
     engine = Engine(boot=1, revision=0, keys=())

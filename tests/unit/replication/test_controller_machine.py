@@ -51,7 +51,9 @@ class ControllerMachine(RuleBasedStateMachine):
             self.write([Put(keys.broker(broker_id), encode(BrokerRecord("i", ())))])
         first = (1, 2, 3)
         epochs = tuple(self.image().brokers[broker_id].epoch for broker_id in first)
-        record = PartitionRecord(replicas=first, isr=first, isr_epochs=epochs, leader=1, leader_epoch=0, partition_epoch=0)
+        record = PartitionRecord(
+            replicas=first, isr=first, isr_epochs=epochs, leader=1, leader_epoch=0, partition_epoch=0
+        )
         puts = [Put(keys.partition(TOPIC_ID, number), encode(record)) for number in range(COUNT)]
         self.write([Put(keys.topic("t"), encode(TopicRecord(topic_id_text(TOPIC_ID), COUNT))), *puts])
         self.targets = dict.fromkeys(range(COUNT), first)
@@ -89,7 +91,9 @@ class ControllerMachine(RuleBasedStateMachine):
         assert new.leader_epoch == old.leader_epoch + int(self.leads_anew(old, new) or removes)
         if new.leader != NO_LEADER:
             assert new.leader in new.isr
-            assert new.isr_epochs == tuple(after.brokers[member].epoch for member in new.isr), "members are live under their registration"
+            assert new.isr_epochs == tuple(after.brokers[member].epoch for member in new.isr), (
+                "members are live under their registration"
+            )
         if self.leads_anew(old, new) and new.leader != NO_LEADER and not self.unclean_is_asked:
             self.check_clean(number, before, old, new)
         if not new.adding and not new.removing:
@@ -115,7 +119,9 @@ class ControllerMachine(RuleBasedStateMachine):
         return [
             member
             for member, epoch in zip(partition.isr, partition.isr_epochs, strict=True)
-            if image.broker_epoch(member) == epoch and image.replica_is_online(member, TOPIC_ID, number) and member in self.targets[number]
+            if image.broker_epoch(member) == epoch
+            and image.replica_is_online(member, TOPIC_ID, number)
+            and member in self.targets[number]
         ]
 
     # Events
@@ -235,7 +241,11 @@ class ControllerMachine(RuleBasedStateMachine):
         assert plan_controller_work(settled, CLEAN, rebalance=True).is_empty
         for number, state in enumerate(settled.topics["t"].partitions):
             able = [member for member in state.isr if settled.replica_is_online(member, TOPIC_ID, number)]
-            sound = [member for member in able if not settled.is_stale(member, TOPIC_ID, number, self.membership(state, member) or 0)]
+            sound = [
+                member
+                for member in able
+                if not settled.is_stale(member, TOPIC_ID, number, self.membership(state, member) or 0)
+            ]
             assert state.has_leader == bool(sound)
             if state.has_leader:
                 assert settled.replica_is_online(state.leader, TOPIC_ID, number)

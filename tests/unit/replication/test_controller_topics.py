@@ -51,7 +51,12 @@ class Cluster:
 
     def plan(self, topic: NewTopic, config_refusal: Refusal | None = None) -> TopicCreation | Refusal:
         return plan_create_topic(
-            self.image, topic, default_partition_count=2, default_replication_factor=1, random=self.random, config_refusal=config_refusal
+            self.image,
+            topic,
+            default_partition_count=2,
+            default_replication_factor=1,
+            random=self.random,
+            config_refusal=config_refusal,
         )
 
     def create(self, name: str, partitions: int = 1) -> TopicCreation:
@@ -193,7 +198,10 @@ def test_a_topic_is_not_created_on_a_broker_that_is_gone() -> None:
 
 
 def test_a_creation_that_was_cut_short_is_invisible_and_swept_by_the_next_controller() -> None:
-    """Chunks without the record are not visible. The controller that creates the topic does not sweep them, the next one does."""
+    """Chunks without the record are not visible.
+
+    The controller that creates the topic does not sweep them, the next one does.
+    """
     cluster = Cluster()
     creation = cluster.plan(NewTopic("t", 250, 1))
     assert isinstance(creation, TopicCreation)
@@ -213,7 +221,11 @@ def test_replicas_are_spread(brokers: int, factor: int, partitions: int) -> None
     """Leaders and replicas are spread evenly, no broker has a partition twice, and a broker's followers are not always the same."""
     cluster = Cluster(range(brokers))
     creation = plan_create_topic(
-        cluster.image, NewTopic("t", partitions, factor), default_partition_count=1, default_replication_factor=1, random=Random(5)
+        cluster.image,
+        NewTopic("t", partitions, factor),
+        default_partition_count=1,
+        default_replication_factor=1,
+        random=Random(5),
     )
     assert isinstance(creation, TopicCreation)
     cluster.make(creation.plan)
@@ -256,7 +268,9 @@ def test_topic_ids_are_random_uuids_that_no_tool_takes_for_an_option() -> None:
 def test_too_many_partitions_in_one_request() -> None:
     """Ten thousand in all, defaults and assignments counted; impossible numbers are left to the check of the topic."""
     assert check_new_topics([NewTopic("a", 9_000, 1), NewTopic("b", -1, 1)], default_partition_count=1000) is None
-    refusal = check_new_topics([NewTopic("a", 9_000, 1), NewTopic("b", -1, 1), NewTopic("c", 1)], default_partition_count=1000)
+    refusal = check_new_topics(
+        [NewTopic("a", 9_000, 1), NewTopic("b", -1, 1), NewTopic("c", 1)], default_partition_count=1000
+    )
     assert refusal is not None
     assert refusal.error_code == ErrorCode.POLICY_VIOLATION
     assert check_new_topics([NewTopic("a", -5_000_000, 1)], default_partition_count=1) is None
@@ -314,7 +328,10 @@ def test_which_topics_a_deletion_names() -> None:
             ("not a name!", ZERO_TOPIC_ID),
         ],
     )
-    found = [(row.name, row.topic_id, row.refusal.error_code if row.refusal else row.topic and row.topic.name) for row in rows]
+    found = [
+        (row.name, row.topic_id, row.refusal.error_code if row.refusal else row.topic and row.topic.name)
+        for row in rows
+    ]
     assert found == [
         ("a", ids["a"], "a"),
         ("b", ids["b"], "b"),
@@ -341,7 +358,11 @@ def test_plans_fit_the_store_for_many_brokers() -> None:
     brokers = {broker_id: BrokerImage(broker_id, broker_id + 1, ()) for broker_id in range(200)}
     image = MetadataImage(revision=300, brokers=brokers)
     creation = plan_create_topic(
-        image, NewTopic("t", 1000, 3, configs={"a": "b"}), default_partition_count=1, default_replication_factor=1, random=Random(1)
+        image,
+        NewTopic("t", 1000, 3, configs={"a": "b"}),
+        default_partition_count=1,
+        default_replication_factor=1,
+        random=Random(1),
     )
     assert isinstance(creation, TopicCreation)
     fences = [Compare(b"broker", "create", "==", 1), Compare(b"controller", "create", "==", 1)]

@@ -34,7 +34,9 @@ def settled(image: MetadataImage, settings: ControllerSettings | None = None) ->
 
 def topics_of(*topics: TopicImage, **more: Any) -> MetadataImage:
     image = image_of(ALIVE, **more)
-    return msgspec.structs.replace(image, topics={t.name: t for t in topics}, topic_names={t.topic_id: t.name for t in topics})
+    return msgspec.structs.replace(
+        image, topics={t.name: t for t in topics}, topic_names={t.topic_id: t.name for t in topics}
+    )
 
 
 def topic(name: str, *partitions: Any, **configs: str) -> TopicImage:
@@ -111,7 +113,9 @@ def test_so_many_preferred_leaders_return_at_once() -> None:
     many = [partition(), *[partition(leader=2)] * (PREFERRED_ELECTIONS_MAX + 3)]
     elected = leaders(image_of(ALIVE, partitions=tuple(many)), rebalance=True)
     assert elected == [1] * PREFERRED_ELECTIONS_MAX
-    assert leaders(topics_of(topic("a", partition(), partition(leader=2)), topic("b", partition(leader=3))), rebalance=True) == [1, 1]
+    assert leaders(
+        topics_of(topic("a", partition(), partition(leader=2)), topic("b", partition(leader=3))), rebalance=True
+    ) == [1, 1]
     assert leaders(image_of(ALIVE, partitions=tuple(many))) == []
 
 

@@ -52,7 +52,10 @@ def test_each_change_compares_what_it_saw() -> None:
 
 def test_only_tokens_that_have_ended_are_swept_by_the_controller() -> None:
     ends = {b"past": (100, 500), b"life over": (500, 100), b"alive": (101, 101)}
-    tokens = {key: TokenImage(msgspec.structs.replace(TOKEN, expires_ms=one, ends_ms=two), 7) for key, (one, two) in ends.items()}
+    tokens = {
+        key: TokenImage(msgspec.structs.replace(TOKEN, expires_ms=one, ends_ms=two), 7)
+        for key, (one, two) in ends.items()
+    }
     plan = plan_sweep_of_tokens(MetadataImage(tokens=tokens), 100)
     assert plan.needs_controller
     assert plan.steps[0].operations == (Delete(b"past"), Delete(b"life over"))
@@ -64,7 +67,9 @@ def test_only_tokens_that_have_ended_are_swept_by_the_controller() -> None:
 
 def tokens_of(counts: dict[str, int]) -> MetadataImage:
     made = {name: TokenImage(msgspec.structs.replace(TOKEN, requester=name), 7) for name in counts}
-    return MetadataImage(tokens={f"{name} {number}".encode(): made[name] for name, count in counts.items() for number in range(count)})
+    return MetadataImage(
+        tokens={f"{name} {number}".encode(): made[name] for name, count in counts.items() for number in range(count)}
+    )
 
 
 def is_refused(image: MetadataImage, requester: str) -> bool:

@@ -11,7 +11,9 @@ from lowtide.replication.steps import MAX_STEP_COMPARES
 
 
 def topic(number: int, partitions: int = 1) -> TopicImage:
-    return TopicImage(f"t{number}", b"%016d" % number, (PartitionImage((0,), (0,), (1,), 0, 0, 0, 3),) * partitions, {}, 3)
+    return TopicImage(
+        f"t{number}", b"%016d" % number, (PartitionImage((0,), (0,), (1,), 0, 0, 0, 3),) * partitions, {}, 3
+    )
 
 
 def cluster(*topics: TopicImage) -> tuple[MetadataImage, dict[int, TopicDeletion]]:
@@ -39,7 +41,9 @@ def test_as_many_small_topics_are_deleted_together_as_fit_a_transaction() -> Non
 def test_each_topic_is_deleted_only_in_the_state_of_the_image() -> None:
     image, wanted = cluster(topic(1), topic(2))
     ((group,), _) = plan_deletions(image, wanted)
-    assert [(compare.field, compare.operator, compare.argument) for compare in group.plan.steps[0].compares] == [("modify", "==", 3)] * 2
+    assert [(compare.field, compare.operator, compare.argument) for compare in group.plan.steps[0].compares] == [
+        ("modify", "==", 3)
+    ] * 2
     assert all(type(compare) is Compare for compare in group.plan.steps[0].compares)
     assert len({compare.key for compare in group.plan.steps[0].compares}) == 2
 
@@ -55,5 +59,7 @@ def test_a_missing_topic_is_refused_and_the_others_are_deleted() -> None:
     smaller, _ = cluster(topic(0), topic(2))
     groups, refusals = plan_deletions(smaller, wanted)
     assert [group.members for group in groups] == [(0, 2)]
-    assert {number: refusal.error_code for number, refusal in refusals.items()} == {1: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert {number: refusal.error_code for number, refusal in refusals.items()} == {
+        1: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    }
     assert plan_deletions(image, {}) == ([], {})

@@ -50,8 +50,14 @@ def test_topic_ids_are_random_in_all_bits_but_those_of_the_version() -> None:
 
 def test_an_impossible_number_of_partitions_counts_as_none() -> None:
     """The topic is refused for itself; the others of the request aren't refused with it."""
-    assert check_new_topics([NewTopic("a", MAX_REQUEST_PARTITIONS, 1), NewTopic("b", -5, 1)], default_partition_count=1) is None
-    assert check_new_topics([NewTopic("a", MAX_REQUEST_PARTITIONS, 1), NewTopic("b", 1, 1)], default_partition_count=1) is not None
+    assert (
+        check_new_topics([NewTopic("a", MAX_REQUEST_PARTITIONS, 1), NewTopic("b", -5, 1)], default_partition_count=1)
+        is None
+    )
+    assert (
+        check_new_topics([NewTopic("a", MAX_REQUEST_PARTITIONS, 1), NewTopic("b", 1, 1)], default_partition_count=1)
+        is not None
+    )
 
 
 @pytest.mark.parametrize("configs", [{}, {"retention.ms": "1"}])

@@ -34,7 +34,10 @@ def image_of(
         revision=1000,
         controller_id=1,
         controller_revision=5,
-        brokers={each: BrokerImage(each, epoch, (), in_controlled_shutdown=each in stopping) for each, epoch in brokers.items()},
+        brokers={
+            each: BrokerImage(each, epoch, (), in_controlled_shutdown=each in stopping)
+            for each, epoch in brokers.items()
+        },
         topics={"t": topic} if partitions else {},
         topic_names={TOPIC_ID: "t"} if partitions else {},
         offline_replicas={each: {TOPIC_ID: frozenset({0})} for each in offline},
@@ -62,23 +65,46 @@ def decide(image: MetadataImage, before: PartitionImage, **options: object) -> P
     [
         pytest.param(image_of(ALIVE, stopping=(1,)), partition(), 2, (2, 3), 6, id="leader-stops"),
         pytest.param(image_of(ALIVE, stopping=(2,)), partition(), 1, (1, 3), 5, id="follower-stops"),
-        pytest.param(image_of(ALIVE, stopping=(2, 3)), partition((2, 3), NO_LEADER), 2, (2, 3), 6, id="only-stopping-ones-left"),
+        pytest.param(
+            image_of(ALIVE, stopping=(2, 3)), partition((2, 3), NO_LEADER), 2, (2, 3), 6, id="only-stopping-ones-left"
+        ),
         pytest.param(image_of(ALIVE, offline=(1,)), partition(), 2, (2, 3), 6, id="directory-of-the-leader-fails"),
         pytest.param(image_of(ALIVE, offline=(3,)), partition(), 1, (1, 2), 5, id="directory-of-a-follower-fails"),
-        pytest.param(image_of(ALIVE, offline=(1,)), partition((1,)), NO_LEADER, (1,), 6, id="directory-of-the-last-member-fails"),
-        pytest.param(image_of({1: 11, 2: 21}, stale={1: 11}), partition((1, 2)), 2, (2,), 6, id="a-stale-one-is-passed-over"),
-        pytest.param(image_of({1: 11}, stale={1: 11}), partition((1,)), NO_LEADER, (1,), 6, id="a-stale-one-is-never-elected"),
-        pytest.param(image_of({1: 11}, stale={1: 10}), partition((1,)), 1, (1,), 6, id="it-joined-again-after-the-mark"),
-        pytest.param(image_of({1: 11, 2: 21}, stopping=(1,)), partition((1, 2), NO_LEADER), 2, (2,), 6, id="returned-but-stopping"),
-        pytest.param(image_of({1: 11}, stopping=(1,)), partition((1, 2), NO_LEADER), 1, (1,), 6, id="stopping-but-the-only-one"),
+        pytest.param(
+            image_of(ALIVE, offline=(1,)), partition((1,)), NO_LEADER, (1,), 6, id="directory-of-the-last-member-fails"
+        ),
+        pytest.param(
+            image_of({1: 11, 2: 21}, stale={1: 11}), partition((1, 2)), 2, (2,), 6, id="a-stale-one-is-passed-over"
+        ),
+        pytest.param(
+            image_of({1: 11}, stale={1: 11}), partition((1,)), NO_LEADER, (1,), 6, id="a-stale-one-is-never-elected"
+        ),
+        pytest.param(
+            image_of({1: 11}, stale={1: 10}), partition((1,)), 1, (1,), 6, id="it-joined-again-after-the-mark"
+        ),
+        pytest.param(
+            image_of({1: 11, 2: 21}, stopping=(1,)),
+            partition((1, 2), NO_LEADER),
+            2,
+            (2,),
+            6,
+            id="returned-but-stopping",
+        ),
+        pytest.param(
+            image_of({1: 11}, stopping=(1,)), partition((1, 2), NO_LEADER), 1, (1,), 6, id="stopping-but-the-only-one"
+        ),
     ],
 )
-def test_clean_elections(image: MetadataImage, before: PartitionImage, leader: int, isr: tuple[int, ...], leader_epoch: int) -> None:
+def test_clean_elections(
+    image: MetadataImage, before: PartitionImage, leader: int, isr: tuple[int, ...], leader_epoch: int
+) -> None:
     """Leaders move away first, a replica that cannot serve leaves an ISR with other members, and one that lost its records never leads."""
     after = decide(image, before)
     assert after is not None
     assert (after.leader, after.isr, after.leader_epoch) == (leader, isr, leader_epoch)
-    settled = PartitionImage(after.replicas, after.isr, after.isr_epochs, after.leader, after.leader_epoch, after.partition_epoch, 901)
+    settled = PartitionImage(
+        after.replicas, after.isr, after.isr_epochs, after.leader, after.leader_epoch, after.partition_epoch, 901
+    )
     assert decide(image, settled) is None, "decided once"
 
 
@@ -115,7 +141,12 @@ def test_unclean_elections_only_where_they_are_allowed() -> None:
 def test_the_topic_s_key_for_unclean_elections_overrides_the_broker_s() -> None:
     """As in Kafka."""
     before = (partition((1, 2), NO_LEADER),)
-    for configs, by_default, elected in (({}, False, False), ({}, True, True), ({"true": ""}, False, True), ({"false": ""}, True, False)):
+    for configs, by_default, elected in (
+        ({}, False, False),
+        ({}, True, True),
+        ({"true": ""}, False, True),
+        ({"false": ""}, True, False),
+    ):
         of_topic = {"unclean.leader.election.enable": text for text in configs}
         image = image_of({3: 30}, partitions=before, configs=of_topic)
         assert plan_controller_work(image, ControllerSettings(elects_unclean=by_default)).is_empty != elected
@@ -144,7 +175,9 @@ def test_a_reassignment_is_complete_when_its_whole_target_is_in_sync() -> None:
     stays = decide(image_of(brokers), partition((1, 2, 3, 4), 2, **moving))
     assert stays is not None
     assert (stays.leader, stays.leader_epoch) == (2, 6), "the leader stays, and refuses what the removed one fetches"
-    assert decide(image_of({1: 10, 2: 20, 4: 40}), partition((1, 2, 4), **moving)) is None, "not while one of the target is down"
+    assert decide(image_of({1: 10, 2: 20, 4: 40}), partition((1, 2, 4), **moving)) is None, (
+        "not while one of the target is down"
+    )
 
 
 def test_a_new_assignment_that_is_in_sync_is_applied_at_once() -> None:
@@ -203,7 +236,11 @@ def test_partitions_without_a_leader_are_first_in_a_plan() -> None:
     """
     led = [partition(leader=number % 3 + 1) for number in range(999)]
     plan = plan_controller_work(image_of({2: 20, 3: 30}, partitions=tuple(led)))
-    leaders = [decode(b"", operation.value, PartitionRecord).leader_epoch for step in plan.steps for operation in step.operations]  # type: ignore[union-attr]
+    leaders = [
+        decode(b"", operation.value, PartitionRecord).leader_epoch
+        for step in plan.steps
+        for operation in step.operations
+    ]  # type: ignore[union-attr]
     assert leaders == [6] * 333 + [5] * 666
     assert [len(step.operations) for step in plan.steps] == [*[STEP_PARTITIONS] * 3, 33, *[STEP_PARTITIONS] * 6, 66]
 
@@ -211,7 +248,11 @@ def test_partitions_without_a_leader_are_first_in_a_plan() -> None:
 def test_every_broker_event_and_setting_is_work() -> None:
     """A broker that is not controller has no work; when it becomes controller it examines everything."""
     image = image_of(ALIVE, partitions=(partition(),))
-    for delta in (ImageDelta(brokers_changed=(2,)), ImageDelta(controller_changed=True), ImageDelta(broker_configs_changed=("",))):
+    for delta in (
+        ImageDelta(brokers_changed=(2,)),
+        ImageDelta(controller_changed=True),
+        ImageDelta(broker_configs_changed=("",)),
+    ):
         work = ControllerWork(1, ControllerSettings)
         assert work.plan(image).is_empty
         assert work.on_image(image, image, delta)

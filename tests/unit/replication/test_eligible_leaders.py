@@ -1,6 +1,7 @@
 """Eligible leader replicas (KIP-966): who stays eligible, who is elected, and what waits while there are any.
 
-Members joined under ten times their id; a broker with another epoch has registered again. Brokers that aren't alive are known.
+Members joined under ten times their id; a broker with another epoch has registered again. Brokers that aren't alive are
+known.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ def image_of(
 
 def partition(isr: tuple[int, ...], leader: int, elr: tuple[int, ...] = ()) -> PartitionImage:
     epochs = tuple(10 * member for member in isr)
-    return PartitionImage(REPLICAS, isr, epochs, leader, 5, 7, 900, elr=elr, elr_epochs=tuple(10 * member for member in elr))
+    return PartitionImage(
+        REPLICAS, isr, epochs, leader, 5, 7, 900, elr=elr, elr_epochs=tuple(10 * member for member in elr)
+    )
 
 
 def decide(image: MetadataImage, before: PartitionImage, **options: object) -> PartitionRecord | None:
@@ -69,14 +72,35 @@ def settled(record: PartitionRecord) -> PartitionImage:
 @pytest.mark.parametrize(
     ("image", "before", "leader", "isr", "elr"),
     [
-        pytest.param(image_of({1: 10}), partition(REPLICAS, 1), 1, (1,), (2, 3), id="who-left-below-the-minimum-stays-eligible"),
-        pytest.param(image_of({1: 10, 2: 20}), partition(REPLICAS, 1), 1, (1, 2), (), id="none-while-enough-are-in-sync"),
-        pytest.param(image_of({2: 20}), partition((1,), 1, (2, 3)), 2, (2,), (1, 3), id="an-eligible-one-leads-when-the-last-is-dead"),
         pytest.param(
-            image_of({1: 11, 2: 20}, unclean={1: 11}), partition((1,), 1, (2, 3)), 2, (2,), (3,), id="the-last-lost-its-power-and-is-back"
+            image_of({1: 10}), partition(REPLICAS, 1), 1, (1,), (2, 3), id="who-left-below-the-minimum-stays-eligible"
         ),
         pytest.param(
-            image_of({1: 11, 2: 21}, unclean={2: 21}), partition((1,), NO_LEADER, (2,)), 1, (1,), (), id="it-returned-with-all-that-it-had"
+            image_of({1: 10, 2: 20}), partition(REPLICAS, 1), 1, (1, 2), (), id="none-while-enough-are-in-sync"
+        ),
+        pytest.param(
+            image_of({2: 20}),
+            partition((1,), 1, (2, 3)),
+            2,
+            (2,),
+            (1, 3),
+            id="an-eligible-one-leads-when-the-last-is-dead",
+        ),
+        pytest.param(
+            image_of({1: 11, 2: 20}, unclean={1: 11}),
+            partition((1,), 1, (2, 3)),
+            2,
+            (2,),
+            (3,),
+            id="the-last-lost-its-power-and-is-back",
+        ),
+        pytest.param(
+            image_of({1: 11, 2: 21}, unclean={2: 21}),
+            partition((1,), NO_LEADER, (2,)),
+            1,
+            (1,),
+            (),
+            id="it-returned-with-all-that-it-had",
         ),
         pytest.param(
             image_of({1: 11}, unclean={1: 11}),
@@ -87,10 +111,20 @@ def settled(record: PartitionRecord) -> PartitionImage:
             id="others-have-all-so-they-lead",
         ),
         pytest.param(
-            image_of({1: 11}, unclean={1: 11}), partition((1, 2), 1), NO_LEADER, (1, 2), (), id="another-member-that-has-all-is-waited-for"
+            image_of({1: 11}, unclean={1: 11}),
+            partition((1, 2), 1),
+            NO_LEADER,
+            (1, 2),
+            (),
+            id="another-member-that-has-all-is-waited-for",
         ),
         pytest.param(
-            image_of({1: 11}, unclean={1: 11, 2: 21}), partition((1, 2), 1), 1, (1,), (), id="all-have-lost-something-so-the-first-leads"
+            image_of({1: 11}, unclean={1: 11, 2: 21}),
+            partition((1, 2), 1),
+            1,
+            (1,),
+            (),
+            id="all-have-lost-something-so-the-first-leads",
         ),
         pytest.param(
             image_of({1: 11}, unclean={1: 11}, stale={2: 25}),
@@ -100,14 +134,35 @@ def settled(record: PartitionRecord) -> PartitionImage:
             (),
             id="no-one-waits-for-a-lost-directory",
         ),
-        pytest.param(image_of({1: 11}, unclean={1: 11}, known=(1, 3)), partition((1, 2), 1), 1, (1,), (), id="nor-who-was-unregistered"),
-        pytest.param(image_of({3: 30}, stale={3: 35}), partition((1,), 1, (3,)), NO_LEADER, (1,), (), id="a-stale-one-isnt-eligible"),
         pytest.param(
-            image_of({1: 11}, unclean={1: 11}, agreed=False), partition((1, 2), 1), 1, (1,), (), id="nothing-is-waited-for-before-all-agree"
+            image_of({1: 11}, unclean={1: 11}, known=(1, 3)),
+            partition((1, 2), 1),
+            1,
+            (1,),
+            (),
+            id="nor-who-was-unregistered",
+        ),
+        pytest.param(
+            image_of({3: 30}, stale={3: 35}),
+            partition((1,), 1, (3,)),
+            NO_LEADER,
+            (1,),
+            (),
+            id="a-stale-one-isnt-eligible",
+        ),
+        pytest.param(
+            image_of({1: 11}, unclean={1: 11}, agreed=False),
+            partition((1, 2), 1),
+            1,
+            (1,),
+            (),
+            id="nothing-is-waited-for-before-all-agree",
         ),
     ],
 )
-def test_elections(image: MetadataImage, before: PartitionImage, leader: int, isr: tuple[int, ...], elr: tuple[int, ...]) -> None:
+def test_elections(
+    image: MetadataImage, before: PartitionImage, leader: int, isr: tuple[int, ...], elr: tuple[int, ...]
+) -> None:
     after = decide(image, before)
     assert after is not None
     assert (after.leader, after.isr, after.elr) == (leader, isr, elr)
@@ -132,7 +187,10 @@ def test_a_replica_that_is_removed_is_not_eligible() -> None:
 
 def test_the_election_of_an_eligible_leader_is_clean() -> None:
     before = partition((1,), 1, (2,))
-    old, new = (image_of(ALIVE, partitions=(state,)) for state in (before, msgspec.structs.replace(before, leader=2, isr=(2,), elr=())))
+    old, new = (
+        image_of(ALIVE, partitions=(state,))
+        for state in (before, msgspec.structs.replace(before, leader=2, isr=(2,), elr=()))
+    )
     assert led_uncleanly(old, ImageDelta(topics_changed=tuple(new.topics.values()))) == {}
     outside = msgspec.structs.replace(before, leader=3, isr=(3,), elr=())
     changed = tuple(image_of(ALIVE, partitions=(outside,)).topics.values())
@@ -166,7 +224,9 @@ def test_what_all_brokers_can_do_is_agreed_on_once() -> None:
     (step,) = plan_controller_work(image).steps
     assert step.operations[0].value == b'{"log_start_reporting":1,"eligible_leaders":1,"levels":{}}'  # type: ignore[union-attr]
     brokers[3] = BrokerImage(3, 30, ())
-    assert plan_controller_work(msgspec.structs.replace(image, features=FeaturesRecord(1, 1))).is_empty, "it isn't taken back"
+    assert plan_controller_work(msgspec.structs.replace(image, features=FeaturesRecord(1, 1))).is_empty, (
+        "it isn't taken back"
+    )
 
 
 # The leader
@@ -249,7 +309,9 @@ def test_who_is_eligible_no_more_is_taken_off_the_record() -> None:
     assert (after.leader, after.isr, after.elr, after.elr_epochs, after.leader_epoch) == (1, (1,), (2,), (20,), 5)
 
 
-@pytest.mark.parametrize("unclean", [{}, {1: 11, 2: 21, 3: 31}], ids=["all have what is committed", "all may lack records"])
+@pytest.mark.parametrize(
+    "unclean", [{}, {1: 11, 2: 21, 3: 31}], ids=["all have what is committed", "all may lack records"]
+)
 def test_a_member_goes_before_an_eligible_replica(unclean: dict[int, int]) -> None:
     """It is the last of the replicas, and all have returned."""
     after = decide(image_of({1: 11, 2: 21, 3: 31}, unclean=unclean), partition((3,), NO_LEADER, (1, 2)))

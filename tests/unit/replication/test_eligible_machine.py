@@ -39,7 +39,11 @@ class Eligible(RuleBasedStateMachine):
         brokers = {each: BrokerImage(each, epoch, ()) for each, epoch in self.alive.items()}
         known = {each: BrokerImage(each, 1, ()) for each in REPLICAS}
         return MetadataImage(
-            revision=self.revision, brokers=brokers, known_brokers=known, features=FeaturesRecord(1, 1), unclean_starts=self.unclean
+            revision=self.revision,
+            brokers=brokers,
+            known_brokers=known,
+            features=FeaturesRecord(1, 1),
+            unclean_starts=self.unclean,
         )
 
     def take_over(self, record: PartitionRecord) -> None:
@@ -48,7 +52,9 @@ class Eligible(RuleBasedStateMachine):
         elected = record.leader != NO_LEADER and record.leader_epoch > self.partition.leader_epoch
         self.partition = PartitionImage(**fields, modify_revision=self.revision)
         if elected:
-            assert self.logs[record.leader] == self.committed, f"broker {record.leader} has {self.logs[record.leader]} of {self.committed}"
+            assert self.logs[record.leader] == self.committed, (
+                f"broker {record.leader} has {self.logs[record.leader]} of {self.committed}"
+            )
 
     def elect(self) -> None:
         record = elect(self.image, TOPIC_ID, 0, self.partition, min_insync_replicas=LEAST)
@@ -80,7 +86,9 @@ class Eligible(RuleBasedStateMachine):
 
     def complete(self) -> list[int]:
         known = self.partition.members.items()
-        return [member for member, epoch in known if member not in self.lost_power and epoch >= self.unclean.get(member, 0)]
+        return [
+            member for member, epoch in known if member not in self.lost_power and epoch >= self.unclean.get(member, 0)
+        ]
 
     @rule(broker=BROKERS)
     def is_killed(self, broker: int) -> None:

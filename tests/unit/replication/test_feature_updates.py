@@ -9,7 +9,13 @@ from lowtide.metadata.image import BrokerImage, MetadataImage
 from lowtide.metadata.records import ELIGIBLE_LEADERS_LEVEL, FEATURE_LEVELS_LEVEL, FeaturesRecord, decode
 from lowtide.metadata.store import Put
 from lowtide.protocol.errors import ErrorCode
-from lowtide.replication.feature_updates import FeatureChange, FeatureState, FeatureUpdate, UpgradeType, plan_feature_updates
+from lowtide.replication.feature_updates import (
+    FeatureChange,
+    FeatureState,
+    FeatureUpdate,
+    UpgradeType,
+    plan_feature_updates,
+)
 from lowtide.replication.refusal import Refusal
 
 UP, DOWN, UNSAFE = UpgradeType.UPGRADE, UpgradeType.SAFE_DOWNGRADE, UpgradeType.UNSAFE_DOWNGRADE

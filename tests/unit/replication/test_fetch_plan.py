@@ -30,7 +30,10 @@ def following(number: int) -> Following:
 
 
 def answered(plan: FetchPlan, fetch: Any, *numbers: int) -> list[Following]:
-    rows = [PartitionData(partition_index=number, error_code=0, high_watermark=0, log_start_offset=0, records=b"") for number in numbers]
+    rows = [
+        PartitionData(partition_index=number, error_code=0, high_watermark=0, log_start_offset=0, records=b"")
+        for number in numbers
+    ]
     topics = [FetchableTopicResponse(topic="", topic_id=TOPIC_ID, partitions=rows)] if rows else []
     found = plan.on_answer(fetch, FetchResponse(error_code=0, session_id=3, responses=topics), 0)
     assert isinstance(found, list)

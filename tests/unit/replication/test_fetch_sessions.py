@@ -36,9 +36,18 @@ def forgotten(fetch: Fetch) -> list[int]:
     return [number for topic in fetch.request.forgotten_topics_data for number in topic.partitions]
 
 
-def answer(plan: FetchPlan, fetch: Fetch, *numbers: int, session: int = SESSION, now_ms: int = 0, topic_id: bytes = TOPIC_ID) -> list[int]:
-    rows = [PartitionData(partition_index=number, error_code=0, high_watermark=0, log_start_offset=0, records=b"") for number in numbers]
-    topics = [FetchableTopicResponse(topic="t" if topic_id == ZERO_TOPIC_ID else "", topic_id=topic_id, partitions=rows)] if rows else []
+def answer(
+    plan: FetchPlan, fetch: Fetch, *numbers: int, session: int = SESSION, now_ms: int = 0, topic_id: bytes = TOPIC_ID
+) -> list[int]:
+    rows = [
+        PartitionData(partition_index=number, error_code=0, high_watermark=0, log_start_offset=0, records=b"")
+        for number in numbers
+    ]
+    topics = (
+        [FetchableTopicResponse(topic="t" if topic_id == ZERO_TOPIC_ID else "", topic_id=topic_id, partitions=rows)]
+        if rows
+        else []
+    )
     found = plan.on_answer(fetch, FetchResponse(error_code=0, session_id=session, responses=topics), now_ms)
     assert isinstance(found, list)
     return [each.key.partition for each, _ in found]
@@ -119,7 +128,8 @@ def test_an_answer_to_a_request_under_another_registration_does_not_count() -> N
 
 
 @pytest.mark.parametrize(
-    ("error", "session_id"), [(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0), (ErrorCode.INVALID_FETCH_SESSION_EPOCH, SESSION)]
+    ("error", "session_id"),
+    [(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0), (ErrorCode.INVALID_FETCH_SESSION_EPOCH, SESSION)],
 )
 def test_an_error_of_the_session_begins_again(error: ErrorCode, session_id: int) -> None:
     plan, _ = in_session(4, 5)

@@ -48,7 +48,10 @@ def new_partition(broker_id: int, *epochs: int) -> Partition:
     """A replica with one record of each of these leader epochs."""
     filesystem = MemoryFileSystem(Random(broker_id))
     filesystem.make_directories("/d/t-0")
-    log = create_log(LogPlace(filesystem=filesystem, directory="/d/t-0", config=CONFIG, topic_partition=KEY, topic_id=b"t" * 16), now_ms=1)
+    log = create_log(
+        LogPlace(filesystem=filesystem, directory="/d/t-0", config=CONFIG, topic_partition=KEY, topic_id=b"t" * 16),
+        now_ms=1,
+    )
     partition = Partition(topic_partition=KEY, topic_id=b"t" * 16, local_broker_id=broker_id, log=log)
     for offset, epoch in enumerate(epochs):
         log.append_as_follower(memoryview(stored(offset, epoch)), now_ms=1)
@@ -69,7 +72,13 @@ def following(*epochs: int, start: int = 0, leader_epoch: int = 9) -> Following:
 
 
 def row(**values: Any) -> PartitionData:
-    fields: dict[str, Any] = {"partition_index": 0, "error_code": 0, "high_watermark": 0, "log_start_offset": 0, "records": b""}
+    fields: dict[str, Any] = {
+        "partition_index": 0,
+        "error_code": 0,
+        "high_watermark": 0,
+        "log_start_offset": 0,
+        "records": b"",
+    }
     return PartitionData(**(fields | values))
 
 
@@ -86,7 +95,10 @@ def test_the_leader_has_more_of_the_epoch_than_this_log() -> None:
 
 
 def test_an_epoch_of_the_leader_that_is_unknown_here_truncates_to_the_one_before_and_asks_again() -> None:
-    """KIP-279: fast elections. Truncation to the leader's end would leave records of an epoch that the leader never had."""
+    """KIP-279: fast elections.
+
+    Truncation to the leader's end would leave records of an epoch that the leader never had.
+    """
     log = following(1, 2, 2, 5, 5).log
     assert truncation(log, 4, 4) == Truncate(3, 2, again=True)
 
@@ -130,7 +142,12 @@ def test_an_emptied_log_does_not_truncate_forever() -> None:
 def test_diverging_records_are_truncated_and_the_rest_of_the_response_is_ignored() -> None:
     """KAFKA-14704."""
     one = following(1, 1, 1)
-    answer = row(diverging_epoch=EpochEndOffset(epoch=1, end_offset=2), high_watermark=3, log_start_offset=9, records=stored(3, 2))
+    answer = row(
+        diverging_epoch=EpochEndOffset(epoch=1, end_offset=2),
+        high_watermark=3,
+        log_start_offset=9,
+        records=stored(3, 2),
+    )
     assert decide(one, answer) == Truncate(2, 1)
     assert (one.log.high_watermark, one.received_log_start, one.heard) == (0, -1, False)
 
@@ -274,7 +291,9 @@ step = st.one_of(
 
 @settings(max_examples=examples(250), deadline=None)
 @given(st.lists(step, max_size=60), st.integers(0, 2))
-def test_followers_end_with_their_leaders_bytes_after_any_history(steps: list[tuple[str, Any]], last_leader: int) -> None:
+def test_followers_end_with_their_leaders_bytes_after_any_history(
+    steps: list[tuple[str, Any]], last_leader: int
+) -> None:
     replicas = Replicas(3)
     replicas.elect(0)
     for name, value in steps:
@@ -292,7 +311,9 @@ def test_followers_end_with_their_leaders_bytes_after_any_history(steps: list[tu
                 break
             replicas.fetch(number)
         else:
-            raise AssertionError(f"no end after {rounds + 1} rounds: {log.describe()}, {log.leader_epochs.entries()}; {leader.describe()}")
+            raise AssertionError(
+                f"no end after {rounds + 1} rounds: {log.describe()}, {log.leader_epochs.entries()}; {leader.describe()}"
+            )
         start = max(log.log_start_offset, leader.log_start_offset)
         assert replicas.batches(number, start) == replicas.batches(last_leader, start)
         known = [entry for entry in leader.leader_epochs.entries() if entry[1] > start]

@@ -44,7 +44,9 @@ def test_not_while_its_own_log_start_is_on_its_way_to_the_disk() -> None:
     assert serves(heard(8), log)
 
 
-@pytest.mark.parametrize("changed", [{"leader_epoch": 6}, {"leader_epoch": 8}, {"broker_epoch": 2}, {"broker_epoch": 4}])
+@pytest.mark.parametrize(
+    "changed", [{"leader_epoch": 6}, {"leader_epoch": 8}, {"broker_epoch": 2}, {"broker_epoch": 4}]
+)
 def test_what_was_received_counts_in_its_leader_epoch_and_registration_only(changed: dict[str, int]) -> None:
     assert not serves(heard(), **changed)
 

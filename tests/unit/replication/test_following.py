@@ -90,7 +90,8 @@ def test_a_phase_leads_to_the_next() -> None:
 
 
 @pytest.mark.parametrize(
-    ("disk_full", "offline", "counts"), [(True, False, True), (True, True, False), (False, False, False), (False, True, False)]
+    ("disk_full", "offline", "counts"),
+    [(True, False, True), (True, True, False), (False, False, False), (False, True, False)],
 )
 def test_of_an_answer_that_cannot_be_appended_the_rest_counts_while_the_disk_is_full_only(
     disk_full: bool, offline: bool, counts: bool

@@ -45,7 +45,9 @@ def test_it_is_awaited_for_the_lag_time_and_no_longer() -> None:
 def test_the_end_of_its_registration_or_of_its_directory_ends_it() -> None:
     former = removed(2)
     assert awaited(former, image_of(11, {1: 1, 3: 3})) == [], "it isn't registered"
-    assert awaited(former, image_of(11, {1: 1, 2: 11, 3: 3})) == [], "it has registered again, and read the metadata before"
+    assert awaited(former, image_of(11, {1: 1, 2: 11, 3: 3})) == [], (
+        "it has registered again, and read the metadata before"
+    )
     assert awaited(former, image_of(11, {1: 1, 2: 2}, offline_replicas={2: {TOPIC_ID: (0,)}})) == []
     assert awaited(former, image_of(11, {1: 1, 2: 2}, offline_replicas={2: {TOPIC_ID: (1,)}})) == [2]
 

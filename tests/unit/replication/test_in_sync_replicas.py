@@ -35,12 +35,16 @@ def replica(log: tuple[int, ...], start: int) -> log_ends.Replica:
     return log_ends.Replica(log, start, start, None, start, True, True)
 
 
-def told(log: tuple[int, ...], start: int, epochs: LeaderEpochs, follower: tuple[int, ...], follower_start: int) -> bool:
+def told(
+    log: tuple[int, ...], start: int, epochs: LeaderEpochs, follower: tuple[int, ...], follower_start: int
+) -> bool:
     """The leader's verdict on a fetch that does not diverge by its epochs."""
     ours = FakeLog(log_start_offset=start, log_end_offset=len(log))
     ours.leader_epochs = epochs
     leadership = leads(ours, partition_of((1, 2), (1, 2)), image_of(10, {1: 1, 2: 2}))
-    return leadership.matches(FollowerFetch(2, 2, len(follower), follower_start, 5, last_fetched_epoch=follower[-1] if follower else -1))
+    return leadership.matches(
+        FollowerFetch(2, 2, len(follower), follower_start, 5, last_fetched_epoch=follower[-1] if follower else -1)
+    )
 
 
 @pytest.mark.parametrize("start", range(END + 1))
@@ -55,7 +59,11 @@ def test_a_log_that_is_reported_to_match_does_so_in_the_model(start: int) -> Non
             if diverges or not told(log, start, epochs, follower, follower_start):
                 continue
             found += 1
-            assert log_ends.matches(replica(follower, follower_start), replica(log, start)), (log, follower, follower_start)
+            assert log_ends.matches(replica(follower, follower_start), replica(log, start)), (
+                log,
+                follower,
+                follower_start,
+            )
     assert found > 0
 
 

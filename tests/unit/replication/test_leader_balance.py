@@ -29,7 +29,10 @@ QUIET_ROUNDS = REST_MS // REPORT_INTERVAL_MS + SAMPLES + 2
 
 
 class Machine:
-    """Brokers whose partitions cost the same wherever they are led, so loads are constant but for the moves. Each can lead each."""
+    """Brokers whose partitions cost the same wherever they are led, so loads are constant but for the moves.
+
+    Each can lead each.
+    """
 
     def __init__(self, leaders: Mapping[int, tuple[int, float]], brokers: int, rules: BalanceRules = RULES) -> None:
         """`leaders`: the leader of each partition, and what it costs."""
@@ -114,7 +117,11 @@ def test_a_broker_that_is_the_busiest_alone_gets_less(machine: Machine) -> None:
         assert machine.largest < before
 
 
-@given(st.dictionaries(st.integers(0, 3), st.floats(0, 1), min_size=2), st.lists(st.floats(0, 1), max_size=8), st.integers(0, 5))
+@given(
+    st.dictionaries(st.integers(0, 3), st.floats(0, 1), min_size=2),
+    st.lists(st.floats(0, 1), max_size=8),
+    st.integers(0, 5),
+)
 def test_a_plan_keeps_to_its_numbers(loads: dict[int, float], costs: list[float], most: int) -> None:
     """Whatever is reported, also loads and partitions that do not add up."""
     giver = max(loads, key=lambda broker: loads[broker])

@@ -17,13 +17,19 @@ TOPIC_ID = b"T" * 16
 ALIVE = {1: 10, 2: 20, 3: 30}
 
 
-def partition(replicas: tuple[int, ...] = (1, 2, 3), isr: tuple[int, ...] = (1, 2, 3), **fields: object) -> PartitionImage:
+def partition(
+    replicas: tuple[int, ...] = (1, 2, 3), isr: tuple[int, ...] = (1, 2, 3), **fields: object
+) -> PartitionImage:
     """Led by 1. Members joined under the epoch of ten times their id; leader epoch 5, partition epoch 7."""
-    return msgspec.structs.replace(PartitionImage(replicas, isr, tuple(10 * each for each in isr), 1, 5, 7, 900), **fields)
+    return msgspec.structs.replace(
+        PartitionImage(replicas, isr, tuple(10 * each for each in isr), 1, 5, 7, 900), **fields
+    )
 
 
 def image_of(state: PartitionImage, brokers: dict[int, int] | None = None, **fields: object) -> MetadataImage:
-    known = {each: BrokerImage(each, epoch, (), in_controlled_shutdown=False) for each, epoch in (brokers or ALIVE).items()}
+    known = {
+        each: BrokerImage(each, epoch, (), in_controlled_shutdown=False) for each, epoch in (brokers or ALIVE).items()
+    }
     image = MetadataImage(
         revision=1000,
         controller_id=1,
@@ -63,7 +69,13 @@ def test_what_is_written_and_compared() -> None:
 
 @pytest.mark.parametrize(
     ("replicas", "after"),
-    [((1, 2, 3), (2, 1, 3)), ((1, 3, 2), (2, 3, 1)), ((3, 1, 2), (3, 2, 1)), ((2, 1, 3), (2, 1, 3)), ((2, 3, 1), (2, 3, 1))],
+    [
+        ((1, 2, 3), (2, 1, 3)),
+        ((1, 3, 2), (2, 3, 1)),
+        ((3, 1, 2), (3, 2, 1)),
+        ((2, 1, 3), (2, 1, 3)),
+        ((2, 3, 1), (2, 3, 1)),
+    ],
 )
 def test_the_controller_takes_nothing_back(replicas: tuple[int, ...], after: tuple[int, ...]) -> None:
     """Only a preferred replica that is neither of the two gets its leadership back, as it would have without the move."""
@@ -72,7 +84,12 @@ def test_the_controller_takes_nothing_back(replicas: tuple[int, ...], after: tup
     assert record.replicas == after
     state = PartitionImage(after, record.isr, record.isr_epochs, 2, 6, 8, 901)
     plan = plan_controller_work(image_of(state), rebalance=True)
-    puts = [each for step in plan.steps for each in step.operations if isinstance(each, Put) and each.key == keys.partition(TOPIC_ID, 0)]
+    puts = [
+        each
+        for step in plan.steps
+        for each in step.operations
+        if isinstance(each, Put) and each.key == keys.partition(TOPIC_ID, 0)
+    ]
     leaders = {decode(each.key, each.value, PartitionRecord).leader for each in puts}
     assert leaders == (set() if after[0] == 2 else {3})
 
@@ -89,8 +106,13 @@ def test_the_controller_takes_nothing_back(replicas: tuple[int, ...], after: tup
         pytest.param(image_of(partition(), {1: 11, 2: 20, 3: 30}), id="the-leader-has-registered-again"),
         pytest.param(image_of(partition(replicas=(1, 2, 3, 4), adding=(4,))), id="a-replica-is-added"),
         pytest.param(image_of(partition(removing=(3,))), id="a-replica-is-removed"),
-        pytest.param(image_of(partition(), offline_replicas={2: {TOPIC_ID: frozenset({0})}}), id="its-directory-is-offline"),
-        pytest.param(image_of(partition(), stale_marks={2: (StaleMark(1, 25, {TOPIC_ID: frozenset({0})}),)}), id="it-has-lost-what-it-had"),
+        pytest.param(
+            image_of(partition(), offline_replicas={2: {TOPIC_ID: frozenset({0})}}), id="its-directory-is-offline"
+        ),
+        pytest.param(
+            image_of(partition(), stale_marks={2: (StaleMark(1, 25, {TOPIC_ID: frozenset({0})}),)}),
+            id="it-has-lost-what-it-had",
+        ),
     ],
 )
 def test_where_it_may_not_be(image: MetadataImage) -> None:

@@ -174,7 +174,10 @@ def test_a_registration_that_is_not_shown_counts_for_a_while() -> None:
     follower.note_unseen(20, LAG_MS, began)
     follower.note_unseen(15, LAG_MS, began + LAG_MS)
     assert (follower.unseen_epoch, follower.unseen_ms) == (20, began + LAG_MS), "the newest"
-    assert [follower.may_have_registered(revision, LAG_MS, began + 2 * LAG_MS) for revision in (19, 20)] == [True, False]
+    assert [follower.may_have_registered(revision, LAG_MS, began + 2 * LAG_MS) for revision in (19, 20)] == [
+        True,
+        False,
+    ]
     assert not follower.may_have_registered(19, LAG_MS, began + 2 * LAG_MS + 1)
     follower.note_unseen(15, LAG_MS, began + 2 * LAG_MS + 1)
     assert follower.unseen_epoch == 15, "the other one was invented"
@@ -254,7 +257,9 @@ def test_a_delete_looks_again_when_the_first_live_replica_has_been_silent() -> N
     leadership.note_fetch(fetch_of(3, start=50), IMAGE, 30)
     assert leadership.slow_at_ms(IMAGE, 30) == 30 + LAG_MS + 1
     assert leadership.slow_at_ms(OFFLINE, 30) == 30 + LAG_MS + 1, "that is broker 2"
-    assert leadership.slow_at_ms(image_of(10, {1: 1, 2: 2}), 30) is None, "a member of the ISR is waited for, however silent"
+    assert leadership.slow_at_ms(image_of(10, {1: 1, 2: 2}), 30) is None, (
+        "a member of the ISR is waited for, however silent"
+    )
     assert leadership.slow_at_ms(IMAGE, 31 + LAG_MS) is None
     leadership.note_fetch(fetch_of(2, broker_epoch=12), IMAGE, 20)
     assert leadership.slow_at_ms(IMAGE, 30) == 20 + LAG_MS + 1, "a registration that isn't shown, and is the first"
@@ -273,14 +278,7 @@ def test_the_floor_is_the_largest_delete_that_was_acknowledged() -> None:
 
 @pytest.mark.parametrize(
     ("start", "offset", "last_epoch", "matches"),
-    [
-        (50, 50, 5, True),
-        (60, 60, 3, True),
-        (20, 50, 5, True),
-        (20, 50, 6, True),
-        (20, 50, 4, False),
-        (20, 51, 4, True),
-    ],
+    [(50, 50, 5, True), (60, 60, 3, True), (20, 50, 5, True), (20, 50, 6, True), (20, 50, 4, False), (20, 51, 4, True)],
 )
 def test_a_log_that_ends_where_the_leader_s_starts_has_to_show_its_last_epoch(
     start: int, offset: int, last_epoch: int, matches: bool
@@ -323,7 +321,10 @@ def test_a_follower_joins_that_has_what_is_committed_and_every_delete() -> None:
 
 
 def test_a_follower_joins_when_it_has_the_leader_epoch_s_first_offset() -> None:
-    """What was committed before the election may be more than the high watermark says. It was in sync then, and has been dropped since."""
+    """What was committed before the election may be more than the high watermark says.
+
+    It was in sync then, and has been dropped since.
+    """
     log = log_of(100, log_start_offset=50)
     leadership = led(1, 2, 3, log=log)
     leadership.follow(partition_of((1, 3), (1, 3), revision=10))
@@ -424,7 +425,9 @@ def test_it_waits_for_who_is_caught_up_and_may_join() -> None:
     assert in_sync_replicas.high_watermark(leadership, image_of(11, {1: 1, 2: 11, 3: 3}), 1) == 100
 
 
-@pytest.mark.parametrize(("least", "isr", "moves"), [(2, (1, 3), True), (3, (1, 3), False), (3, (1, 2, 3), True), (9, (1, 2, 3), True)])
+@pytest.mark.parametrize(
+    ("least", "isr", "moves"), [(2, (1, 3), True), (3, (1, 3), False), (3, (1, 2, 3), True), (9, (1, 2, 3), True)]
+)
 def test_it_stands_still_while_the_isr_is_too_small(least: int, isr: tuple[int, ...], moves: bool) -> None:
     leadership = led(*isr, log=log_of(100, min_insync_replicas=least))
     for broker_id in (2, 3):

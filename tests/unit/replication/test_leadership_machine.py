@@ -1,8 +1,8 @@
 """The state of a leader under any order of fetches, appends, deletes, images and ISR changes.
 
-Checked after every step: the high watermark never falls and never passes a member of the maximal ISR; the low watermark follows rule DR3;
-a proposed member of the ISR has all committed records and every acknowledged delete; no proposal is taken back by the next; a refused
-fetch changes nothing.
+Checked after every step: the high watermark never falls and never passes a member of the maximal ISR; the low watermark
+follows rule DR3; a proposed member of the ISR has all committed records and every acknowledged delete; no proposal is
+taken back by the next; a refused fetch changes nothing.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ class LeadershipMachine(RuleBasedStateMachine):
         self.highest = self.log.high_watermark
 
     def see(self) -> None:
-        self.image = image_of(self.revision, {broker: epoch for broker, epoch in self.epochs.items() if broker not in self.fenced})
+        self.image = image_of(
+            self.revision, {broker: epoch for broker, epoch in self.epochs.items() if broker not in self.fenced}
+        )
 
     @rule(count=st.integers(1, 3))
     def append(self, count: int) -> None:
@@ -89,7 +91,10 @@ class LeadershipMachine(RuleBasedStateMachine):
             self.advance()
 
     @rule(
-        broker=st.sampled_from([0, 1, 2, 3, 77]), epoch=st.integers(-1, 9), leader_epoch=st.sampled_from([-1, 5]), start=st.integers(-3, 99)
+        broker=st.sampled_from([0, 1, 2, 3, 77]),
+        epoch=st.integers(-1, 9),
+        leader_epoch=st.sampled_from([-1, 5]),
+        start=st.integers(-3, 99),
     )
     def forge(self, broker: int, epoch: int, leader_epoch: int, start: int) -> None:
         before = deepcopy(self.leadership.followers)
@@ -166,7 +171,9 @@ class LeadershipMachine(RuleBasedStateMachine):
         assert in_sync_replicas.next_proposal(taken, image, self.now_ms) is None
 
     def as_proposed(self, proposal: IsrProposal) -> PartitionImage:
-        return msgspec.structs.replace(self.state, isr=proposal.isr, isr_epochs=proposal.isr_epochs, modify_revision=self.revision + 1)
+        return msgspec.structs.replace(
+            self.state, isr=proposal.isr, isr_epochs=proposal.isr_epochs, modify_revision=self.revision + 1
+        )
 
     @precondition(lambda self: self.leadership.proposal is not None)
     @rule(taken=st.booleans())
@@ -188,9 +195,9 @@ class LeadershipMachine(RuleBasedStateMachine):
         assert self.log.high_watermark >= self.highest
         if self.log.high_watermark > self.highest:
             for member in self.leadership.maximal_isr - {SELF}:
-                assert self.leadership.followers[member].log_end_offset >= self.log.high_watermark or self.log.high_watermark <= (
-                    self.log.log_start_offset
-                )
+                assert self.leadership.followers[
+                    member
+                ].log_end_offset >= self.log.high_watermark or self.log.high_watermark <= (self.log.log_start_offset)
         self.highest = self.log.high_watermark
 
     @invariant()
@@ -200,7 +207,9 @@ class LeadershipMachine(RuleBasedStateMachine):
             reported = self.reported[broker]
             epoch, at_ms = self.unseen[broker]
             newer = epoch > self.revision and self.now_ms - at_ms <= LAG_MS
-            is_shown = self.revision >= epoch >= self.epochs[broker]  # The fetch came before the image showed its registration.
+            is_shown = (
+                self.revision >= epoch >= self.epochs[broker]
+            )  # The fetch came before the image showed its registration.
             heard_ms = max(self.fetched_ms[broker], at_ms) if is_shown else self.fetched_ms[broker]
             live = self.now_ms - heard_ms <= LAG_MS and broker not in self.fenced
             if newer or live or broker in self.leadership.maximal_isr:

@@ -14,7 +14,13 @@ from lowtide.metadata.image import MetadataImage, TopicImage
 from lowtide.metadata.records import AclChangeRecord, AclRecord, TokenRecord, encode
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication import acl_changes, config_changes, delegation_token_changes, scram_changes
-from lowtide.replication.config_changes import KeyChange, Operation, change_configs, plan_client_metrics, plan_group_configs
+from lowtide.replication.config_changes import (
+    KeyChange,
+    Operation,
+    change_configs,
+    plan_client_metrics,
+    plan_group_configs,
+)
 from lowtide.replication.refusal import MAX_MESSAGE_CHARACTERS, Refusal
 from lowtide.replication.scram_changes import plan_scram
 from lowtide.replication.sweep import plan_sweep, plan_sweep_of_tombstones
@@ -45,7 +51,10 @@ def test_rules_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("count", [acl_changes.STEP_ACLS, acl_changes.STEP_ACLS + 1])
 def test_rules_of_one_transaction(count: int) -> None:
     there = MetadataImage(acls={keys.acl(encode(rule)): AclImage(rule, 1) for rule in rules(count)})
-    for plan in (acl_changes.plan_new_acls(MetadataImage(), rules(count)), acl_changes.plan_removed_acls(there, there.acls)):
+    for plan in (
+        acl_changes.plan_new_acls(MetadataImage(), rules(count)),
+        acl_changes.plan_removed_acls(there, there.acls),
+    ):
         assert isinstance(plan, ChangePlan)
         (step,) = plan.steps
         assert len(step.operations) == (count if count == acl_changes.STEP_ACLS else 1), "more are one record"
@@ -84,7 +93,9 @@ def test_names_and_salts_of_credentials() -> None:
 
 
 def test_a_refusal_says_whether_iterations_are_too_few_or_too_many() -> None:
-    planned = plan_scram(image().scram, [], [setting("few", iterations=4095), setting("many", iterations=16_385)], b"fresh")
+    planned = plan_scram(
+        image().scram, [], [setting("few", iterations=4095), setting("many", iterations=16_385)], b"fresh"
+    )
     assert ["Too few" in str(refusal) for refusal in planned.outcomes.values()] == [True, False]
 
 
@@ -99,7 +110,9 @@ def test_a_request_that_changes_nothing_brings_no_secret() -> None:
     assert plan_scram(image(secret=b"").scram, [], [setting("")], b"fresh").plan.is_empty
 
 
-@pytest.mark.parametrize(("salt", "salted", "deletes"), [(b"", b"", True), (b"s", b"", False), (b"", b"s", False), (b"s", b"s", False)])
+@pytest.mark.parametrize(
+    ("salt", "salted", "deletes"), [(b"", b"", True), (b"s", b"", False), (b"", b"s", False), (b"s", b"s", False)]
+)
 def test_a_change_without_a_credential_deletes(salt: bytes, salted: bytes, deletes: bool) -> None:
     assert scram_changes.ScramChange("alice", SHA_256, 4096, salt, salted).deletes == deletes
 
@@ -120,9 +133,14 @@ def test_names_of_tokens(extra: int) -> None:
 
 @pytest.mark.parametrize(
     ("plan", "field", "limit"),
-    [(plan_group_configs, "group_configs", "GROUPS_SET_MAX"), (plan_client_metrics, "client_metrics", "SUBSCRIPTIONS_MAX")],
+    [
+        (plan_group_configs, "group_configs", "GROUPS_SET_MAX"),
+        (plan_client_metrics, "client_metrics", "SUBSCRIPTIONS_MAX"),
+    ],
 )
-def test_groups_and_subscriptions_that_have_something_set(monkeypatch: pytest.MonkeyPatch, plan: Any, field: str, limit: str) -> None:
+def test_groups_and_subscriptions_that_have_something_set(
+    monkeypatch: pytest.MonkeyPatch, plan: Any, field: str, limit: str
+) -> None:
     monkeypatch.setattr(config_changes, limit, 2)
     one, two = ({name: ConfigImage({"a": "1"}, 5) for name in names} for names in (("x",), ("x", "y")))
     assert not refused(plan(MetadataImage(**{field: one}), "z", {"a": "1"}))
@@ -134,7 +152,11 @@ def test_groups_and_subscriptions_that_have_something_set(monkeypatch: pytest.Mo
 
 
 def test_a_key_without_a_value_goes_and_the_ones_behind_it_count() -> None:
-    changes = [KeyChange("a", Operation.SET, None), KeyChange("b", Operation.DELETE, "x"), KeyChange("c", Operation.SET, "3")]
+    changes = [
+        KeyChange("a", Operation.SET, None),
+        KeyChange("b", Operation.DELETE, "x"),
+        KeyChange("c", Operation.SET, "3"),
+    ]
     assert change_configs({"a": "1", "b": "2"}, changes, {}.get) == {"c": "3"}
 
 
@@ -154,7 +176,10 @@ def test_leftovers_are_swept_that_are_older_than_the_controller(revision: int, s
     """Newer ones may be of a creation that continues."""
     leftover = partition()
     before = image_of({1: 10})
-    values = {name: getattr(before, name) for name in ("revision", "controller_id", "controller_revision", "brokers", "features")}
+    values = {
+        name: getattr(before, name)
+        for name in ("revision", "controller_id", "controller_revision", "brokers", "features")
+    }
     old = type(leftover)(leftover.replicas, leftover.isr, leftover.isr_epochs, 1, 5, 7, revision)
     assert plan_sweep(MetadataImage(**values, loose_partitions={TOPIC_ID: {0: old}})).is_empty != swept
 

@@ -35,7 +35,9 @@ def log_of(*epochs: int, config: LogConfig | None = None, folder: str = "/d/t-3"
     """A log with one record of each of these leader epochs."""
     filesystem = MemoryFileSystem(Random(1))
     filesystem.make_directories(folder)
-    place = LogPlace(filesystem=filesystem, directory=folder, config=config or LogConfig(), topic_partition=KEY, topic_id=TOPIC_ID)
+    place = LogPlace(
+        filesystem=filesystem, directory=folder, config=config or LogConfig(), topic_partition=KEY, topic_id=TOPIC_ID
+    )
     log = create_log(place, now_ms=1)
     append(log, *epochs)
     return log
@@ -49,7 +51,11 @@ def append(log: Log, *epochs: int) -> None:
 def hosted(*epochs: int, config: LogConfig | None = None, name: str = "t", **more: Any) -> Partition:
     """A partition without a leader."""
     return Partition(
-        topic_partition=TopicPartition(name, 3), topic_id=TOPIC_ID, local_broker_id=OURS, log=log_of(*epochs, config=config), **more
+        topic_partition=TopicPartition(name, 3),
+        topic_id=TOPIC_ID,
+        local_broker_id=OURS,
+        log=log_of(*epochs, config=config),
+        **more,
     )
 
 
@@ -90,7 +96,9 @@ def test_a_configuration_is_that_of_the_log_and_of_what_producers_send() -> None
     assert not partition.rules.compacted
     assert (partition.rules.timestamp_type, partition.rules.allow_zstd) == ("create", True)
     assert partition.rules_without_zstd.allow_zstd is False
-    config = LogConfig(cleanup_policy=("compact",), message_timestamp_type="LogAppendTime", max_message_bytes=77, flush_messages=1)
+    config = LogConfig(
+        cleanup_policy=("compact",), message_timestamp_type="LogAppendTime", max_message_bytes=77, flush_messages=1
+    )
     partition.configure(config)
     assert partition.log.config == config
     assert partition.rules.compacted
@@ -150,9 +158,16 @@ def test_a_leadership_begins_with_the_leader_epoch_and_ends_with_it() -> None:
 
 @pytest.mark.parametrize(
     ("leaders", "begins_at"),
-    [([(1, 5), (OURS, 6)], 21), ([(1, 5), (3, 6), (OURS, 7)], 24), ([(1, 5), (OURS, 7)], 24), ([(OURS, 5), (OURS, 6)], 21)],
+    [
+        ([(1, 5), (OURS, 6)], 21),
+        ([(1, 5), (3, 6), (OURS, 7)], 24),
+        ([(1, 5), (OURS, 7)], 24),
+        ([(OURS, 5), (OURS, 6)], 21),
+    ],
 )
-def test_what_was_refused_is_the_beginning_of_a_producer_until_another_leads(leaders: list[tuple[int, int]], begins_at: int) -> None:
+def test_what_was_refused_is_the_beginning_of_a_producer_until_another_leads(
+    leaders: list[tuple[int, int]], begins_at: int
+) -> None:
     """That one may have got it, and its answer; and since then it may be deleted, so that this log never gets it."""
     image, partition = image_of(10, {1: 1, OURS: OURS, 3: 3}), hosted(5)
     (leader, epoch), *later = leaders
@@ -260,7 +275,12 @@ def test_watchers_see_a_change_and_may_leave_meanwhile() -> None:
 
 @pytest.mark.parametrize(
     ("known", "code"),
-    [(-1, ErrorCode.NONE), (5, ErrorCode.NONE), (4, ErrorCode.FENCED_LEADER_EPOCH), (6, ErrorCode.UNKNOWN_LEADER_EPOCH)],
+    [
+        (-1, ErrorCode.NONE),
+        (5, ErrorCode.NONE),
+        (4, ErrorCode.FENCED_LEADER_EPOCH),
+        (6, ErrorCode.UNKNOWN_LEADER_EPOCH),
+    ],
 )
 def test_a_leader_serves_who_knows_its_epoch_or_none(known: int, code: ErrorCode) -> None:
     assert led().check_leadership(known) == code
@@ -280,7 +300,9 @@ def test_a_delete_reaches_to_the_high_watermark_at_most(offset: int, start: int)
     assert isinstance(answer, ErrorCode) == isinstance(start, ErrorCode)
 
 
-@pytest.mark.parametrize(("policy", "refused"), [(("delete",), False), (("compact",), True), (("compact", "delete"), False), ((), False)])
+@pytest.mark.parametrize(
+    ("policy", "refused"), [(("delete",), False), (("compact",), True), (("compact", "delete"), False), ((), False)]
+)
 def test_a_topic_that_is_only_compacted_refuses_deletes(policy: tuple[str, ...], refused: bool) -> None:
     partition = led(5, config=LogConfig(cleanup_policy=policy))
     assert partition.check_delete(0) == (ErrorCode.POLICY_VIOLATION if refused else 0)
@@ -306,7 +328,9 @@ def test_epochs_end_where_the_next_one_begins() -> None:
 
 def test_an_epoch_of_an_empty_log_ends_at_its_end() -> None:
     partition = led(epoch=6)
-    assert [partition.end_offset_for_epoch(epoch) for epoch in (0, 5, 6)] == [EpochEndOffset(epoch, 0) for epoch in (0, 5, 6)]
+    assert [partition.end_offset_for_epoch(epoch) for epoch in (0, 5, 6)] == [
+        EpochEndOffset(epoch, 0) for epoch in (0, 5, 6)
+    ]
     assert partition.end_offset_for_epoch(7) == EpochEndOffset(-1, -1)
 
 
@@ -385,4 +409,6 @@ def test_a_follower_keeps_who_was_removed_until_it_leads() -> None:
     ((broker_id, former),) = awaited_former(partition, IMAGE, later).items()
     assert (broker_id, former.since_ms, former.revision) == (3, later, 9)
     partition.become(state(epoch=6, isr=(1, 2), replicas=(1, 2), revision=11), IMAGE, later + 5)
-    assert awaited_former(partition, IMAGE, later + partition.lag_time_max_ms + 1) == {}, "the time doesn't begin again within an epoch"
+    assert awaited_former(partition, IMAGE, later + partition.lag_time_max_ms + 1) == {}, (
+        "the time doesn't begin again within an epoch"
+    )

@@ -24,12 +24,16 @@ from lowtide.replication.unregistration import plan_unregistration
 NOBODY: frozenset[int] = frozenset()
 
 
-def image_of(racks: dict[int, str | None], *, stopping: frozenset[int] = NOBODY, dead: frozenset[int] = NOBODY) -> MetadataImage:
+def image_of(
+    racks: dict[int, str | None], *, stopping: frozenset[int] = NOBODY, dead: frozenset[int] = NOBODY
+) -> MetadataImage:
     known = {
         broker_id: BrokerImage(broker_id, 100 + broker_id, (), rack, in_controlled_shutdown=broker_id in stopping)
         for broker_id, rack in racks.items()
     }
-    return MetadataImage(revision=1000, brokers={number: known[number] for number in known if number not in dead}, known_brokers=known)
+    return MetadataImage(
+        revision=1000, brokers={number: known[number] for number in known if number not in dead}, known_brokers=known
+    )
 
 
 def placed(image: MetadataImage, count: int, factor: int, seed: int = 1) -> list[tuple[int, ...]]:
@@ -64,7 +68,9 @@ def test_any_cluster(racks: list[str | None], factor: int, count: int, seed: int
     count=st.integers(1, 30),
     seed=st.integers(0, 99),
 )
-def test_any_cluster_with_dead_brokers(racks: list[tuple[str | None, bool]], factor: int, count: int, seed: int) -> None:
+def test_any_cluster_with_dead_brokers(
+    racks: list[tuple[str | None, bool]], factor: int, count: int, seed: int
+) -> None:
     """The leader is live; a rack's dead brokers come after its live ones; only as many replicas as there are known brokers, live or not."""
     dead = frozenset(number for number, (_, is_dead) in enumerate(racks) if is_dead)
     image = image_of({number: rack for number, (rack, _) in enumerate(racks)}, dead=dead)
@@ -79,7 +85,11 @@ def test_any_cluster_with_dead_brokers(racks: list[tuple[str | None, bool]], fac
         assert replicas[0] not in dead
         for place, broker_id in enumerate(replicas):
             if broker_id in dead:
-                others = {number for number, (rack, _) in enumerate(racks) if rack == racks[broker_id][0] and number not in dead}
+                others = {
+                    number
+                    for number, (rack, _) in enumerate(racks)
+                    if rack == racks[broker_id][0] and number not in dead
+                }
                 assert others <= set(replicas[:place])
 
 
@@ -115,7 +125,9 @@ def test_chosen_replicas_that_are_stopping_begin_out_of_sync() -> None:
 
     def plan(assignments: list[tuple[int, list[int]]]) -> TopicCreation | Refusal:
         topic = NewTopic("t", assignments=assignments)
-        return plan_create_topic(image, topic, default_partition_count=1, default_replication_factor=1, random=Random(1))
+        return plan_create_topic(
+            image, topic, default_partition_count=1, default_replication_factor=1, random=Random(1)
+        )
 
     made = plan([(0, [0, 2, 1])])
     assert isinstance(made, TopicCreation)
@@ -141,7 +153,9 @@ def test_new_partitions_are_checked_the_same_way(replicas: list[int]) -> None:
 def test_a_topic_is_created_while_a_broker_is_dead(dead: int) -> None:
     """It has a replica on it, out of sync; the plan fails if it is unregistered, or if another one fails, at the same time."""
     image = image_of(dict.fromkeys(range(3)), dead=frozenset({dead}))
-    made = plan_create_topic(image, NewTopic("t", 3, 3), default_partition_count=1, default_replication_factor=1, random=Random(1))
+    made = plan_create_topic(
+        image, NewTopic("t", 3, 3), default_partition_count=1, default_replication_factor=1, random=Random(1)
+    )
     assert isinstance(made, TopicCreation)
     (step,) = made.plan.steps
     for operation in step.operations:
@@ -162,7 +176,9 @@ def test_chosen_replicas_may_be_dead_but_not_all_of_them() -> None:
 
     def code(*replicas: int) -> ErrorCode:
         topic = NewTopic("t", assignments=[(0, replicas)])
-        planned = plan_create_topic(image, topic, default_partition_count=1, default_replication_factor=1, random=Random(1))
+        planned = plan_create_topic(
+            image, topic, default_partition_count=1, default_replication_factor=1, random=Random(1)
+        )
         return planned.error_code if isinstance(planned, Refusal) else ErrorCode.NONE
 
     assert code(0, 2, 1) == ErrorCode.NONE
@@ -177,7 +193,9 @@ def test_new_partitions_may_be_on_dead_brokers() -> None:
     for assignments in (None, [[0, 1, 2]]):
         planned = plan_new_partitions(image, NewPartitions("t", 2, assignments), random=Random(1))
         assert not isinstance(planned, Refusal)
-        (value,) = [operation.value for operation in planned.plan.steps[0].operations if operation.key.startswith(b"parts/")]
+        (value,) = [
+            operation.value for operation in planned.plan.steps[0].operations if operation.key.startswith(b"parts/")
+        ]
         assert set(decode(b"", value, PartitionRecord).isr) == {1, 2}
 
 
@@ -188,9 +206,14 @@ def test_a_dead_broker_can_be_unregistered() -> None:
     assert not isinstance(planned, Refusal)
     (step,) = planned.plan.steps
     assert step.operations == (Delete(keys.known_broker(0)),)
-    assert step.compares == (Compare(keys.broker(0), "create", "==", ABSENT), Compare(keys.known_broker(0), "modify", "==", 100))
+    assert step.compares == (
+        Compare(keys.broker(0), "create", "==", ABSENT),
+        Compare(keys.known_broker(0), "modify", "==", 100),
+    )
     codes = [
-        refusal.error_code for refusal in (plan_unregistration(image, 1), plan_unregistration(image, 7)) if isinstance(refusal, Refusal)
+        refusal.error_code
+        for refusal in (plan_unregistration(image, 1), plan_unregistration(image, 7))
+        if isinstance(refusal, Refusal)
     ]
     assert codes == [ErrorCode.INVALID_REQUEST, ErrorCode.BROKER_ID_NOT_REGISTERED]
 

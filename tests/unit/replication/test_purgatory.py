@@ -261,7 +261,11 @@ class PurgatoryMachine(RuleBasedStateMachine):
         self.ready: list[DelayedOperation] = []
         self.now_ms = 0
 
-    @rule(target=operations, keys=st.dictionaries(st.sampled_from("abc"), st.integers(0, 20), min_size=1), timeout_ms=st.integers(0, 200))
+    @rule(
+        target=operations,
+        keys=st.dictionaries(st.sampled_from("abc"), st.integers(0, 20), min_size=1),
+        timeout_ms=st.integers(0, 200),
+    )
     def watch(self, keys: dict[str, int], timeout_ms: int) -> DelayedOperation:
         operation = DelayedOperation()
         self.purgatory.watch(operation, keys.items(), self.now_ms + timeout_ms)
@@ -283,7 +287,9 @@ class PurgatoryMachine(RuleBasedStateMachine):
         self.now_ms += elapsed_ms
         self.purgatory.expire(self.now_ms)
         bucket = self.now_ms // DEADLINE_BUCKET_MS
-        self._become_ready([o for o, (_, deadline_ms) in self.waits.items() if -(-deadline_ms // DEADLINE_BUCKET_MS) <= bucket])
+        self._become_ready(
+            [o for o, (_, deadline_ms) in self.waits.items() if -(-deadline_ms // DEADLINE_BUCKET_MS) <= bucket]
+        )
 
     @rule(operation=operations)
     def remove(self, operation: DelayedOperation) -> None:

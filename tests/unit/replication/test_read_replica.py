@@ -17,14 +17,18 @@ BROKERS = {1: 1, 2: 2, 3: 3}
 
 
 def racks(image: MetadataImage, **of: str) -> MetadataImage:
-    brokers = {number: msgspec.structs.replace(each, rack=of.get(f"broker_{number}")) for number, each in image.brokers.items()}
+    brokers = {
+        number: msgspec.structs.replace(each, rack=of.get(f"broker_{number}")) for number, each in image.brokers.items()
+    }
     return msgspec.structs.replace(image, brokers=brokers)
 
 
 IMAGE = racks(image_of(10, BROKERS), broker_1="a", broker_2="b", broker_3="b")
 
 
-def led(*, isr: tuple[int, ...] = (1, 2, 3), ends: tuple[int, int] = (80, 90), starts: tuple[int, int] = (20, 20)) -> Leadership:
+def led(
+    *, isr: tuple[int, ...] = (1, 2, 3), ends: tuple[int, int] = (80, 90), starts: tuple[int, int] = (20, 20)
+) -> Leadership:
     """Broker 1 leads a log from 20 to 100; 2 and 3 have fetched up to `ends`."""
     log = FakeLog(log_start_offset=20, log_end_offset=100)
     leadership = leads(log, partition_of(isr, isr), IMAGE)

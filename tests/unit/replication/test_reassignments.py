@@ -18,14 +18,20 @@ TOPIC_ID = b"T" * 16
 ALIVE = (1, 2, 3, 4, 5)
 
 
-def image_of(partition: PartitionImage, alive: tuple[int, ...] = ALIVE, configs: dict[str, str] | None = None) -> MetadataImage:
+def image_of(
+    partition: PartitionImage, alive: tuple[int, ...] = ALIVE, configs: dict[str, str] | None = None
+) -> MetadataImage:
     topic = TopicImage("t", TOPIC_ID, (partition,), configs or {}, 500)
     brokers = {broker_id: BrokerImage(broker_id, 10 * broker_id, ()) for broker_id in alive}
     return MetadataImage(revision=1000, brokers=brokers, topics={"t": topic}, topic_names={TOPIC_ID: "t"})
 
 
 def partition(
-    replicas: tuple[int, ...], isr: tuple[int, ...], leader: int, adding: tuple[int, ...] = (), removing: tuple[int, ...] = ()
+    replicas: tuple[int, ...],
+    isr: tuple[int, ...],
+    leader: int,
+    adding: tuple[int, ...] = (),
+    removing: tuple[int, ...] = (),
 ) -> PartitionImage:
     return PartitionImage(replicas, isr, tuple(10 * member for member in isr), leader, 5, 7, 900, adding, removing)
 
@@ -57,7 +63,9 @@ def test_the_new_replicas_come_first_and_the_old_ones_stay_behind_them() -> None
     before = partition((1, 2, 3), (1, 2, 3), 1)
     assert shape(reassigned(image_of(before), (5, 4, 3))) == ((5, 4, 3, 1, 2), (4, 5), (1, 2), (1, 2, 3), 1)
     assert shape(reassigned(image_of(before), (1, 2, 3, 4))) == ((1, 2, 3, 4), (4,), (), (1, 2, 3), 1)
-    assert shape(reassigned(image_of(before), (3, 2))) == ((3, 2), (), (), (2, 3), 3), "a target that is in sync already is applied at once"
+    assert shape(reassigned(image_of(before), (3, 2))) == ((3, 2), (), (), (2, 3), 3), (
+        "a target that is in sync already is applied at once"
+    )
     assert shape(reassigned(image_of(before), (3, 1, 2))) == ((3, 1, 2), (), (), (1, 2, 3), 1)
     assert reassigned(image_of(before), (1, 2, 3)) is None
 
@@ -70,7 +78,9 @@ def test_a_new_request_replaces_the_one_under_way() -> None:
     after = partition((5, 2, 3, 1), (1, 2, 3), 1, (5,), (1,))
     assert shape(reassigned(image_of(after), None)) == ((2, 3, 1), (), (), (1, 2, 3), 1)
     assert shape(reassigned(image_of(moving), (4, 5))) == ((4, 5, 2, 3, 1), (4, 5), (1, 2, 3), (1, 2, 3, 4), 1)
-    assert shape(reassigned(image_of(moving), (1, 2, 3))) == ((1, 2, 3), (), (), (1, 2, 3), 1), "back to the initial replicas"
+    assert shape(reassigned(image_of(moving), (1, 2, 3))) == ((1, 2, 3), (), (), (1, 2, 3), 1), (
+        "back to the initial replicas"
+    )
 
 
 def test_the_only_live_replica_stays_until_another_is_in_sync() -> None:
@@ -89,7 +99,9 @@ def test_cancelling() -> None:
     only_new = partition((4, 1, 2), (4,), 4, (4,), (1, 2))
     assert reassigned(image_of(only_new), None) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
     assert shape(reassigned(image_of(only_new), None, unclean=True)) == ((1, 2), (), (), (1,), 1)
-    assert reassigned(image_of(only_new, (4,)), None, unclean=True) == ErrorCode.INVALID_REPLICA_ASSIGNMENT, "no replica could lead"
+    assert reassigned(image_of(only_new, (4,)), None, unclean=True) == ErrorCode.INVALID_REPLICA_ASSIGNMENT, (
+        "no replica could lead"
+    )
     of_topic = image_of(only_new, configs={"unclean.leader.election.enable": "true"})
     assert shape(reassigned(of_topic, None)) == ((1, 2), (), (), (1,), 1)
 
@@ -126,7 +138,11 @@ def test_of_two_requests_for_one_partition_the_last_counts() -> None:
     image = image_of(partition((1, 2), (1, 2), 1))
     wanted = [Reassignment("t", 0, (1, 3)), Reassignment("t", 0, (1, 4)), Reassignment("t", 0, ())]
     planned = plan_reassignments(image, wanted, ControllerSettings())
-    assert [None if each is None else each.error_code for each in planned.outcomes] == [None, None, ErrorCode.INVALID_REPLICA_ASSIGNMENT]
+    assert [None if each is None else each.error_code for each in planned.outcomes] == [
+        None,
+        None,
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+    ]
     (step,) = planned.plan.steps
     assert b'"replicas":[1,4,2]' in step.operations[0].value
 
@@ -175,5 +191,7 @@ def test_what_cannot_be_read_is_not_changed() -> None:
         assert planned.outcomes[0].error_code is ErrorCode.INVALID_REQUEST
     work = plan_controller_work(image, ControllerSettings(elects_unclean=True, rebalances=True), rebalance=True)
     assert not any(
-        isinstance(operation, Put) and operation.key.startswith(keys.PARTITIONS) for step in work.steps for operation in step.operations
+        isinstance(operation, Put) and operation.key.startswith(keys.PARTITIONS)
+        for step in work.steps
+        for operation in step.operations
     )

@@ -8,7 +8,8 @@ from lowtide.replication.replication_quota import ReplicationQuota, throttled_pa
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [("", []), ("*", [0, 1, 2, 7]), ("0:1, 2:1,7:2", [0, 2]), ("1:11", []), ("7:1", [7]), ("none", [])]
+    ("text", "expected"),
+    [("", []), ("*", [0, 1, 2, 7]), ("0:1, 2:1,7:2", [0, 2]), ("1:11", []), ("7:1", [7]), ("none", [])],
 )
 def test_replicas_are_named_by_partition_and_broker(text: str, expected: list[int]) -> None:
     found = throttled_partitions(text, 1)

@@ -21,13 +21,18 @@ PREFIX = b"/p/"
 def image(*users: str, secret: bytes = b"s") -> MetadataImage:
     """Users of SCRAM-SHA-256, each changed at its own revision from 11 on."""
     record = encode(ScramRecord(b"salt", b"stored", b"server", 4096))
-    pairs = [KeyValue(PREFIX + keys.scram(SHA_256, user), record, 11 + index, 11 + index, 0) for index, user in enumerate(users)]
+    pairs = [
+        KeyValue(PREFIX + keys.scram(SHA_256, user), record, 11 + index, 11 + index, 0)
+        for index, user in enumerate(users)
+    ]
     if secret:
         pairs.append(KeyValue(PREFIX + keys.SCRAM_SECRET, encode(ScramSecretRecord(secret)), 5, 5, 0))
     return load_image(pairs, 20, prefix=PREFIX)
 
 
-def setting(user: str, mechanism: int = SHA_256, iterations: int = 4096, salt: bytes = b"salt", salted: bytes = SALTED) -> ScramChange:
+def setting(
+    user: str, mechanism: int = SHA_256, iterations: int = 4096, salt: bytes = b"salt", salted: bytes = SALTED
+) -> ScramChange:
     return ScramChange(user, mechanism, iterations, salt, salted)
 
 
@@ -36,12 +41,21 @@ def code(planned: object) -> ErrorCode:
 
 
 def test_a_credential_is_written_without_the_password_and_compared() -> None:
-    planned = plan_scram(image("alice", "bob").scram, [ScramChange("bob", SHA_256)], [setting("alice"), setting("eve", SHA_512)], b"fresh")
+    planned = plan_scram(
+        image("alice", "bob").scram,
+        [ScramChange("bob", SHA_256)],
+        [setting("alice"), setting("eve", SHA_512)],
+        b"fresh",
+    )
     assert planned.outcomes == {"bob": None, "alice": None, "eve": None}
     (step,) = planned.plan.steps
     assert not planned.plan.needs_controller
     bob, alice, eve = keys.scram(SHA_256, "bob"), keys.scram(SHA_256, "alice"), keys.scram(SHA_512, "eve")
-    assert step.compares == (Compare(bob, "modify", "==", 12), Compare(alice, "modify", "==", 11), Compare(eve, "modify", "==", 0))
+    assert step.compares == (
+        Compare(bob, "modify", "==", 12),
+        Compare(alice, "modify", "==", 11),
+        Compare(eve, "modify", "==", 0),
+    )
     delete, put, _ = step.operations
     assert delete == Delete(bob)
     assert isinstance(put, Put)
@@ -71,7 +85,10 @@ def test_the_first_credential_brings_the_secret() -> None:
 )
 def test_a_credential_that_is_none_is_refused_alone(change: ScramChange, expected: ErrorCode) -> None:
     planned = plan_scram(image().scram, [], [change, setting("bob")], b"fresh")
-    assert {user: code(refusal) for user, refusal in planned.outcomes.items()} == {change.user: expected, "bob": ErrorCode.NONE}
+    assert {user: code(refusal) for user, refusal in planned.outcomes.items()} == {
+        change.user: expected,
+        "bob": ErrorCode.NONE,
+    }
 
 
 def test_what_is_not_there_is_not_deleted() -> None:
@@ -84,8 +101,13 @@ def test_what_is_not_there_is_not_deleted() -> None:
 
 
 def test_a_user_is_changed_once_whatever_the_mechanisms() -> None:
-    planned = plan_scram(image("alice").scram, [ScramChange("alice", SHA_256)], [setting("alice", SHA_512), setting("bob")], b"fresh")
-    assert {user: code(refusal) for user, refusal in planned.outcomes.items()} == {"alice": ErrorCode.DUPLICATE_RESOURCE, "bob": 0}
+    planned = plan_scram(
+        image("alice").scram, [ScramChange("alice", SHA_256)], [setting("alice", SHA_512), setting("bob")], b"fresh"
+    )
+    assert {user: code(refusal) for user, refusal in planned.outcomes.items()} == {
+        "alice": ErrorCode.DUPLICATE_RESOURCE,
+        "bob": 0,
+    }
 
 
 def test_so_many_as_one_transaction_takes() -> None:

@@ -40,7 +40,9 @@ def test_it_moves_no_watermark_and_no_isr(leadership: Leadership, log: FakeLog, 
     assert leadership.check_fetch(fetch, IMAGE) == ErrorCode.NONE
     assert leadership.note_fetch(fetch, IMAGE, 1) is None
     assert in_sync_replicas.high_watermark(leadership, IMAGE, 1) == 90
-    assert in_sync_replicas.next_proposal(leadership, IMAGE, LAG_MS) is None, "another client's fetch removes no replica"
+    assert in_sync_replicas.next_proposal(leadership, IMAGE, LAG_MS) is None, (
+        "another client's fetch removes no replica"
+    )
 
 
 def test_the_named_broker_continues_under_its_own_registration(leadership: Leadership) -> None:

@@ -51,9 +51,9 @@ def test_a_visitor_is_an_address_or_a_network_of_ipv6(address, visitor):
 
 
 def test_this_machine_has_a_network_of_addresses():
-    assert [is_loopback(each) for each in ("127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1", "128.0.0.1", "")] == [True] * 4 + [
-        False
-    ] * 2
+    assert [is_loopback(each) for each in ("127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1", "128.0.0.1", "")] == [
+        True
+    ] * 4 + [False] * 2
 
 
 class Peer:

@@ -23,7 +23,10 @@ async def test_no_more_than_wanted(tmp_path: Path) -> None:
 
 
 async def test_a_cancelled_reader_leaves_no_file_open(tmp_path: Path) -> None:
-    """It is cancelled while the file is opened, which here takes until a writer comes. An open file that is forgotten is a warning."""
+    """It is cancelled while the file is opened, which here takes until a writer comes.
+
+    An open file that is forgotten is a warning.
+    """
     path = tmp_path / "pipe"
     os.mkfifo(path)
     reading = asyncio.create_task(read_file(str(path), 10))

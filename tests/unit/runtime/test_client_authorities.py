@@ -53,7 +53,9 @@ def test_each_authority_is_named_once() -> None:
     assert flight.count(subject(OURS)) == first_flight(context("none")).count(subject(OURS)) + 1
 
 
-@pytest.mark.parametrize("text", ["", "-----BEGIN CERTIFICATE-----\nnonsense\n-----END CERTIFICATE-----\n", "-----BEGIN CERTIFICATE-----"])
+@pytest.mark.parametrize(
+    "text", ["", "-----BEGIN CERTIFICATE-----\nnonsense\n-----END CERTIFICATE-----\n", "-----BEGIN CERTIFICATE-----"]
+)
 def test_what_is_no_certificate_names_nothing(text: str) -> None:
     assert not name_authorities(context("none"), text)
 
@@ -83,7 +85,10 @@ def test_a_python_that_is_not_known_is_left_alone(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_memory_of_certificates_is_freed() -> None:
-    """A listener's stores are read again as long as a broker runs. In a process of its own, so that other tests' memory doesn't count."""
+    """A listener's stores are read again as long as a broker runs.
+
+    In a process of its own, so that other tests' memory doesn't count.
+    """
     program = """
 import os, ssl, sys
 from lowtide.runtime.client_authorities import name_authorities

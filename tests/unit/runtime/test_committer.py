@@ -143,7 +143,13 @@ def test_barriers_that_wait_while_the_disk_is_busy_become_one_round() -> None:
         await answers.done.wait()
         assert answers.told == [(str(number), None) for number in range(11)]
 
-    assert on_threads(scenario).steps == ["sync /d/a", "sync_directory /d", "sync /d/a", "sync /d/b", "sync_directory /d"]
+    assert on_threads(scenario).steps == [
+        "sync /d/a",
+        "sync_directory /d",
+        "sync /d/a",
+        "sync /d/b",
+        "sync_directory /d",
+    ]
 
 
 @either
@@ -192,7 +198,10 @@ def test_a_rename_that_finds_no_room_fails_only_its_own_barrier(run: Callable[..
         committer.submit(Barrier(renames=(("/d/a", "/d/b"),), directories=("/d",)), answers.of("no room"))
         committer.submit(Barrier(directories=("/d",)), answers.of("good"))
         await answers.done.wait()
-        assert [(name, error and error.errno) for name, error in answers.told] == [("no room", errno.ENOSPC), ("good", None)]
+        assert [(name, error and error.errno) for name, error in answers.told] == [
+            ("no room", errno.ENOSPC),
+            ("good", None),
+        ]
 
     assert run(scenario).exists("/d/a")
 
@@ -372,7 +381,9 @@ def test_a_round_that_finds_no_descriptor_waits_for_one(operation: str, run: Cal
 
 
 @either
-def test_a_stop_that_finds_no_descriptor_ends_as_failed(monkeypatch: pytest.MonkeyPatch, run: Callable[..., RecordingDisk]) -> None:
+def test_a_stop_that_finds_no_descriptor_ends_as_failed(
+    monkeypatch: pytest.MonkeyPatch, run: Callable[..., RecordingDisk]
+) -> None:
     """It does not wait forever, and does not report the disk's state as known."""
     monkeypatch.setattr("lowtide.runtime.committer.RETRY_S", 0.0001)
 

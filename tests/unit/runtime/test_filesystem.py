@@ -36,7 +36,13 @@ def test_reads_are_short_only_at_the_end(filesystem: tuple[FileSystem, str]) -> 
     disk, folder = filesystem
     disk.write_bytes(f"{folder}/a", b"0123456789")
     file = disk.open(f"{folder}/a")
-    assert [file.pread(4, 2), file.pread(4, 8), file.pread(4, 10), file.pread(4, 99), file.pread(0, 0)] == [b"2345", b"89", b"", b"", b""]
+    assert [file.pread(4, 2), file.pread(4, 8), file.pread(4, 10), file.pread(4, 99), file.pread(0, 0)] == [
+        b"2345",
+        b"89",
+        b"",
+        b"",
+        b"",
+    ]
     first, second = bytearray(3), bytearray(b"......")
     assert file.preadv([first, memoryview(second)[1:5]], 4) == 6
     assert [bytes(first), bytes(second)] == [b"456", b".789.."]

@@ -39,7 +39,9 @@ def test_a_short_write_is_continued(disk: OsFileSystem, tmp_path: Path, monkeypa
     assert file.pread(99, 0) == b"\0\0abcdefghi"
 
 
-def test_a_write_without_progress_raises_and_does_not_hang(disk: OsFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_without_progress_raises_and_does_not_hang(
+    disk: OsFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = disk.open(str(tmp_path / "a"), write=True, create=True)
     monkeypatch.setattr(os, "pwritev", lambda *_: 0)
     with pytest.raises(OSError, match="0 of 1 bytes") as caught:
@@ -59,7 +61,9 @@ def test_short_reads_are_continued(disk: OsFileSystem, tmp_path: Path, monkeypat
     file = disk.open(str(tmp_path / "a"))
     read, read_into = os.pread, os.preadv
     monkeypatch.setattr(os, "pread", lambda number, size, position: read(number, min(size, 3), position))
-    monkeypatch.setattr(os, "preadv", lambda number, buffers, position: read_into(number, [memoryview(buffers[0])[:3]], position))
+    monkeypatch.setattr(
+        os, "preadv", lambda number, buffers, position: read_into(number, [memoryview(buffers[0])[:3]], position)
+    )
     assert file.pread(8, 1) == b"12345678"
     assert file.pread(99, 1) == b"123456789"
     first, second = bytearray(4), bytearray(5)
@@ -67,7 +71,9 @@ def test_short_reads_are_continued(disk: OsFileSystem, tmp_path: Path, monkeypat
     assert [bytes(first), bytes(second)] == [b"0123", b"45678"]
 
 
-def test_without_nowait_in_the_kernel_the_read_may_block(disk: OsFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_nowait_in_the_kernel_the_read_may_block(
+    disk: OsFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     disk.write_bytes(str(tmp_path / "a"), b"0123456789")
     plain, flags_seen = os.preadv, []
 
@@ -87,7 +93,9 @@ def test_without_nowait_in_the_kernel_the_read_may_block(disk: OsFileSystem, tmp
     assert flags_seen == [8, 0, 0], "the flag is tried once per file"
 
 
-def test_cold_pages_are_reported_as_blocking(disk: OsFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cold_pages_are_reported_as_blocking(
+    disk: OsFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def cold(*_: object) -> int:
         raise BlockingIOError(errno.EAGAIN, "cold")
 
@@ -98,7 +106,9 @@ def test_cold_pages_are_reported_as_blocking(disk: OsFileSystem, tmp_path: Path,
         disk.open(str(tmp_path / "a")).preadv([bytearray(1)], 0, nowait=True)
 
 
-def test_allocate_where_the_file_system_cannot(disk: OsFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_allocate_where_the_file_system_cannot(
+    disk: OsFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def unsupported(*_: object) -> None:
         raise OSError(errno.EOPNOTSUPP, "not here")
 
@@ -120,7 +130,9 @@ def test_a_file_closes_with_its_last_reference(disk: OsFileSystem, tmp_path: Pat
     assert descriptors() == before
 
 
-def test_close_during_a_call_of_another_thread_waits_for_it(disk: OsFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_during_a_call_of_another_thread_waits_for_it(
+    disk: OsFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Otherwise the sync would affect the next file that the kernel gives the number to."""
     began, closed, seen = threading.Event(), threading.Event(), []
 

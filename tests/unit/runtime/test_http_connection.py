@@ -89,7 +89,12 @@ async def test_each_kind_of_visitor_has_places_of_its_own():
         world.connect(f"198.51.100.{number}")[0].on_request()
         world.clock.now_ms += 50
     assert world.connect("198.51.100.250")[1].is_ended
-    for address, kind in {"127.0.0.1": Kind.HERE, "::1": Kind.HERE, "10.1.2.3": Kind.PROXY, "192.0.2.1": Kind.KNOWN}.items():
+    for address, kind in {
+        "127.0.0.1": Kind.HERE,
+        "::1": Kind.HERE,
+        "10.1.2.3": Kind.PROXY,
+        "192.0.2.1": Kind.KNOWN,
+    }.items():
         connection, socket = world.connect(address)
         assert (connection.kind, socket.is_ended) == (kind, False)
     assert world.connect("127.0.0.2")[0].kind is Kind.STRANGER

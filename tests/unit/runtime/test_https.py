@@ -63,7 +63,9 @@ def test_a_request() -> None:
     assert get.startswith(b"GET /keys?a=b HTTP/1.1\r\nHost: [::1]:8443\r\n")
     assert get.endswith(b"\r\n\r\n")
     assert b"\r\nConnection: close\r\n" in get
-    post = request_bytes(parse_url("https://host/token"), form=b"a=b", headers={"Authorization": basic_authorization("id", "se:cret")})
+    post = request_bytes(
+        parse_url("https://host/token"), form=b"a=b", headers={"Authorization": basic_authorization("id", "se:cret")}
+    )
     assert b"\r\nContent-Length: 3\r\n" in post
     assert post.endswith(b"\r\nAuthorization: Basic aWQ6c2U6Y3JldA==\r\n\r\na=b")
 

@@ -31,7 +31,9 @@ def test_a_histogram_counts_all_and_never_falls(values: list[float]) -> None:
     seen = histogram.snapshot()
     assert seen.count == len(values)
     assert list(seen.cumulative_counts) == sorted(seen.cumulative_counts)
-    assert [seen.count_above(bound) for bound in BOUNDS_MS] == [sum(value > bound for value in values) for bound in BOUNDS_MS]
+    assert [seen.count_above(bound) for bound in BOUNDS_MS] == [
+        sum(value > bound for value in values) for bound in BOUNDS_MS
+    ]
 
 
 def test_a_snapshot_does_not_change() -> None:

@@ -1,7 +1,7 @@
 """The simulated disk against a model of the port's promises that is independent of its implementation.
 
-The model keeps, per file, what is durable and every change since; per folder, every state of its names since it was synced. After a
-power cut each byte must come from somewhere allowed, and the names must be one of those states.
+The model keeps, per file, what is durable and every change since; per folder, every state of its names since it was
+synced. After a power cut each byte must come from somewhere allowed, and the names must be one of those states.
 """
 
 from __future__ import annotations
@@ -50,7 +50,11 @@ class ModelFile:
             return False
         for place, byte in enumerate(content):
             sources = [b"\0", self.durable[place : place + 1]]
-            sources += [data[place - position : place - position + 1] for position, data in self.changes if data and place >= position]
+            sources += [
+                data[place - position : place - position + 1]
+                for position, data in self.changes
+                if data and place >= position
+            ]
             if bytes([byte]) not in sources:
                 return False
         return True

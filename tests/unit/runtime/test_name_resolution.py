@@ -13,7 +13,14 @@ from lowtide.runtime.name_resolution import is_literal, unresolved
 
 @pytest.mark.parametrize(
     ("host", "expected"),
-    [("127.0.0.1", True), ("::1", True), ("fe80::1%eth0", True), ("localhost", False), ("broker-1", False), ("10.example", False)],
+    [
+        ("127.0.0.1", True),
+        ("::1", True),
+        ("fe80::1%eth0", True),
+        ("localhost", False),
+        ("broker-1", False),
+        ("10.example", False),
+    ],
 )
 def test_literal_addresses_are_known(host: str, expected: bool) -> None:
     assert is_literal(host) is expected
@@ -50,7 +57,9 @@ async def test_a_resolver_that_is_silent_is_waited_for_no_longer_than_that() -> 
         if name != "known":
             assert answers.wait(60)
 
-    assert await unresolved(["known", "silent", "behind"], 0.05, resolve) == dict.fromkeys(("silent", "behind"), "no answer within 0.05 s")
+    assert await unresolved(["known", "silent", "behind"], 0.05, resolve) == dict.fromkeys(
+        ("silent", "behind"), "no answer within 0.05 s"
+    )
     (thread,) = [each for each in threading.enumerate() if each.name == "name resolution"]
     answers.set()
     await asyncio.to_thread(thread.join, 60)

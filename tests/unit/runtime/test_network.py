@@ -43,7 +43,9 @@ async def accepted() -> tuple[socket.socket, asyncio.Transport, Any]:
 
 @LOOPS
 @pytest.mark.parametrize("reset", [True, False])
-def test_a_peer_that_has_gone_is_seen_while_nothing_is_read(new_loop: Callable[[], asyncio.AbstractEventLoop], reset: bool) -> None:
+def test_a_peer_that_has_gone_is_seen_while_nothing_is_read(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], reset: bool
+) -> None:
     async def main() -> None:
         client, transport, listener = await accepted()
         client.sendall(b"never read")

@@ -14,7 +14,16 @@ from lowtide.testing.brokers import _common
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [("3", "3"), (3, "3"), (0.5, "0.5"), (True, "true"), (False, "false"), (["a:1", "b:2"], "a:1,b:2"), ((1, True), "1,true"), ("", "")],
+    [
+        ("3", "3"),
+        (3, "3"),
+        (0.5, "0.5"),
+        (True, "true"),
+        (False, "false"),
+        (["a:1", "b:2"], "a:1,b:2"),
+        ((1, True), "1,true"),
+        ("", ""),
+    ],
 )
 def test_a_value_is_written_as_in_a_file(value: object, text: str) -> None:
     assert property_text("key", value) == text

@@ -17,7 +17,8 @@ from lowtide.runtime.committer import Barrier, ThreadCommitter
 from lowtide.runtime.filesystem import OsFile, OsFileSystem, is_passing
 
 needs_compiled = pytest.mark.skipif(
-    native.compiled is None or not hasattr(os, "eventfd"), reason="the compiled form wasn't built, or has no such thread here"
+    native.compiled is None or not hasattr(os, "eventfd"),
+    reason="the compiled form wasn't built, or has no such thread here",
 )
 SYNCS_MAX = 64
 

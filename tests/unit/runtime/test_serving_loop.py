@@ -9,7 +9,9 @@ import pytest
 
 from lowtide.runtime.serving_loop import new_serving_loop, report
 
-CLOSED = RuntimeError("unable to perform operation on <TCPTransport closed=True reading=False 0x55c147d995a0>; the handler is closed")
+CLOSED = RuntimeError(
+    "unable to perform operation on <TCPTransport closed=True reading=False 0x55c147d995a0>; the handler is closed"
+)
 ON_TLS = "Fatal error on SSL protocol"
 
 
@@ -34,7 +36,9 @@ class Loop(asyncio.BaseEventLoop):
         ("Task exception was never retrieved", None, True),
     ],
 )
-def test_only_a_write_of_tls_to_a_closed_connection_is_no_fault(message: str, error: Exception | None, *, is_reported: bool) -> None:
+def test_only_a_write_of_tls_to_a_closed_connection_is_no_fault(
+    message: str, error: Exception | None, *, is_reported: bool
+) -> None:
     loop = Loop()
     context: dict[str, Any] = {"message": message} | ({} if error is None else {"exception": error})
     report(loop, context)

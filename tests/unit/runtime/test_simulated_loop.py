@@ -144,7 +144,9 @@ def test_threads_are_refused() -> None:
     run_simulation(main, 1)
 
 
-def in_node(body: Callable[[list[str]], Awaitable[None]], after: Callable[[SimulatedLoop, list[str]], Awaitable[None]]) -> list[str]:
+def in_node(
+    body: Callable[[list[str]], Awaitable[None]], after: Callable[[SimulatedLoop, list[str]], Awaitable[None]]
+) -> list[str]:
     """Run `body` in a node, kill the node after a second, run `after`, and return the events of both."""
 
     async def main(loop: SimulatedLoop) -> list[str]:

@@ -14,7 +14,16 @@ from lowtide.runtime import token_source
 from lowtide.runtime.clock import SystemClock
 from lowtide.runtime.https import parse_url
 from lowtide.runtime.tls import TlsSettings
-from lowtide.runtime.token_source import TOKEN_BYTES_MAX, Token, TokenError, Tokens, TokenSource, read_token, token_of, token_request
+from lowtide.runtime.token_source import (
+    TOKEN_BYTES_MAX,
+    Token,
+    TokenError,
+    Tokens,
+    TokenSource,
+    read_token,
+    token_of,
+    token_request,
+)
 from tests.https_server import HttpsServer, answer, https_server
 
 

@@ -14,7 +14,9 @@ HOUR = 3600.0
 
 def run(per_hour: float, *, noise: float = 2.0, hours: float = 4.0, seed: int = 7) -> list[tuple[float, float]]:
     chosen = random.Random(seed)
-    return [(second, 100 + per_hour * second / HOUR + chosen.gauss(0, noise)) for second in range(0, int(hours * HOUR), 15)]
+    return [
+        (second, 100 + per_hour * second / HOUR + chosen.gauss(0, noise)) for second in range(0, int(hours * HOUR), 15)
+    ]
 
 
 @pytest.mark.parametrize("per_hour", [-3.0, 0.5, 3.0])
@@ -55,12 +57,20 @@ def test_the_first_fifth_does_not_count():
 def samples(**per_hour: float) -> list[tuple[float, dict[str, float]]]:
     """Of four hours; `_` stands for a blank."""
     lines = {name.replace("_", " "): run(slope) for name, slope in per_hour.items()}
-    return [(second, {name: line[index][1] for name, line in lines.items()}) for index, (second, _) in enumerate(run(0.0))]
+    return [
+        (second, {name: line[index][1] for name, line in lines.items()}) for index, (second, _) in enumerate(run(0.0))
+    ]
 
 
 def test_what_rises_is_named_if_it_must_not():
     found = trends(
-        samples(broker_3_resident_MiB=5.0, broker_1_resident_MiB=5.0, broker_1_disk_MiB=5.0, etcd_file_MiB=5.0, produce_p99_ms=5.0)
+        samples(
+            broker_3_resident_MiB=5.0,
+            broker_1_resident_MiB=5.0,
+            broker_1_disk_MiB=5.0,
+            etcd_file_MiB=5.0,
+            produce_p99_ms=5.0,
+        )
     )
     assert rising(found, ["broker 3 "]) == ["broker 3 resident MiB", "broker 1 disk MiB"]
 

@@ -43,7 +43,9 @@ def test_epochs_come_back(entries: list[tuple[int, int]]) -> None:
     assert decode_epochs(encode_epochs(rising), PATH) == rising
 
 
-@given(st.dictionaries(st.builds(TopicPartition, TOPICS, st.integers(0, 99)), OFFSETS, min_size=1, max_size=4), st.data())
+@given(
+    st.dictionaries(st.builds(TopicPartition, TOPICS, st.integers(0, 99)), OFFSETS, min_size=1, max_size=4), st.data()
+)
 def test_a_cut_at_any_byte_is_noticed(offsets: dict[TopicPartition, int], draw: st.DataObject) -> None:
     """The count gives the number of lines, and the last line must end with a newline."""
     content = encode_offsets(offsets)
@@ -100,7 +102,14 @@ def test_partition_metadata_is_as_kafka_writes_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"version: 0\n", b"version: 1\ntopic_id: XyyrUmRjQ6mwBRQYFZGmXQ\n", b"version: 0\ntopic_id: XyyrUm", b"\0" * 20]
+    "content",
+    [
+        b"",
+        b"version: 0\n",
+        b"version: 1\ntopic_id: XyyrUmRjQ6mwBRQYFZGmXQ\n",
+        b"version: 0\ntopic_id: XyyrUm",
+        b"\0" * 20,
+    ],
 )
 def test_a_torn_partition_metadata_is_refused(content: bytes) -> None:
     with pytest.raises(CheckpointError):
@@ -148,7 +157,10 @@ def test_the_marker_of_a_clean_stop_holds_the_broker_epoch_or_nothing() -> None:
 
 def test_a_staged_checkpoint_is_the_old_or_the_new_after_any_power_cut() -> None:
     """S7: never empty, never mixed."""
-    old, new = encode_offsets({TopicPartition("a", 0): 1}), encode_offsets({TopicPartition("b", part): 2 for part in range(200)})
+    old, new = (
+        encode_offsets({TopicPartition("a", 0): 1}),
+        encode_offsets({TopicPartition("b", part): 2 for part in range(200)}),
+    )
     outcomes = set()
     for seed in range(60):
         filesystem = MemoryFileSystem(Random(seed))

@@ -10,7 +10,12 @@ import pytest
 
 from lowtide.protocol.types import ZERO_TOPIC_ID, TopicPartition
 from lowtide.runtime.filesystem.memory import MemoryFileSystem, SimulatedCrashError
-from lowtide.storage.checkpoint import CLEAN_SHUTDOWN_MARKER, META_PROPERTIES, PARTITION_METADATA, encode_partition_metadata
+from lowtide.storage.checkpoint import (
+    CLEAN_SHUTDOWN_MARKER,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    encode_partition_metadata,
+)
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log_directory import (
     REGISTRATION_COUNTER,
@@ -89,8 +94,14 @@ def test_a_directory_has_one_user_at_a_time() -> None:
 @pytest.mark.parametrize(
     ("identity", "sentence"),
     [
-        (Identity(cluster_id="theirs", node_id=1), "the log directory belongs to cluster 'our-cluster' .*, this broker is of 'theirs'"),
-        (Identity(cluster_id="our-cluster", node_id=2), "the log directory belongs to node 1 .*, this broker is node 2"),
+        (
+            Identity(cluster_id="theirs", node_id=1),
+            "the log directory belongs to cluster 'our-cluster' .*, this broker is of 'theirs'",
+        ),
+        (
+            Identity(cluster_id="our-cluster", node_id=2),
+            "the log directory belongs to node 1 .*, this broker is node 2",
+        ),
     ],
 )
 def test_a_directory_of_another_owner_is_refused_and_left_free(identity: Identity, sentence: str) -> None:

@@ -1,15 +1,20 @@
 """Record the frames that real clients and a real broker exchange, through a proxy between them.
 
-    python -m tests.wire.golden.capture --broker 127.0.0.1:9092 --listen 127.0.0.1:9093 [--groups|--transactions] [--java JARS] [CLIENT ...]
+    python -m tests.wire.golden.capture --broker 127.0.0.1:9092 --listen 127.0.0.1:9093 [--groups|--transactions]
+    [--java JARS] [CLIENT ...]
 
-The broker must advertise the proxy's address (`advertised.listeners=PLAINTEXT://127.0.0.1:9093`), otherwise the clients bypass the proxy
-after their first Metadata. Clients run one after another; each uses all APIs of `KEPT`, or with `--groups` those of `GROUPS`, with
+The broker must advertise the proxy's address (`advertised.listeners=PLAINTEXT://127.0.0.1:9093`), otherwise the clients
+bypass the proxy after their first Metadata. Clients run one after another; each uses all APIs of `KEPT`, or with
+`--groups` those of `GROUPS`, with
 `group.initial.rebalance.delay.ms=0`, or with `--transactions` those of `TRANSACTIONS`. Of each API and version the requests of
-at most `FRAME_BYTES_MAX` that differ in length are kept, because they differ in form, and the shortest and the longest response.
+at most `FRAME_BYTES_MAX` that differ in length are kept, because they differ in form, and the shortest and the longest
+response.
 
-The broker's requests to itself pass through the proxy too: AddPartitionsToTxn in version 5 and WriteTxnMarkers are Kafka's own.
+The broker's requests to itself pass through the proxy too: AddPartitionsToTxn in version 5 and WriteTxnMarkers are
+Kafka's own.
 
-The output is `captured/<client>.jsonl`, `captured/<client>_groups.jsonl` or `captured/<client>_transactions.jsonl`, a JSON object a line:
+The output is `captured/<client>.jsonl`, `captured/<client>_groups.jsonl` or `captured/<client>_transactions.jsonl`, a
+JSON object a line:
 
     client     name and version            api        the API's name as in `ApiKey`
     version    the API version             direction  "request" or "response"
@@ -124,7 +129,9 @@ class Proxy:
             )
 
     @staticmethod
-    async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, on_frame: Callable[[bytes], None]) -> None:
+    async def _pump(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, on_frame: Callable[[bytes], None]
+    ) -> None:
         try:
             while True:
                 size = await reader.readexactly(4)
@@ -299,7 +306,15 @@ def look_after(keeper: Keeper, group: str, topic: str) -> None:
 
 def run_java(bootstrap: str, jars: Path, *what: str) -> None:
     """Run JavaClient.java from its source."""
-    command = ["java", "-cp", f"{jars}/libs/*", str(FOLDER / "JavaClient.java"), bootstrap, f"captured-{uuid.uuid4().hex[:8]}", *what]
+    command = [
+        "java",
+        "-cp",
+        f"{jars}/libs/*",
+        str(FOLDER / "JavaClient.java"),
+        bootstrap,
+        f"captured-{uuid.uuid4().hex[:8]}",
+        *what,
+    ]
     subprocess.run(command, check=True, timeout=120)
 
 
@@ -343,11 +358,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--listen", required=True, help="host:port of the proxy, which the broker advertises")
     parser.add_argument("--java", type=Path, help="folder whose libs/ holds Kafka's jars")
     for part in ("groups", "transactions"):
-        parser.add_argument(f"--{part}", action="store_const", const=part, default="", dest="part", help=f"the APIs of {part} only")
+        parser.add_argument(
+            f"--{part}", action="store_const", const=part, default="", dest="part", help=f"the APIs of {part} only"
+        )
     given = parser.parse_args(arguments)
     drivers = {"confluent_kafka": Confluent, "kafka_python": KafkaPython, "aiokafka": Aiokafka}
     runs: dict[str, tuple[str, Callable[[Proxy], None]]] = {
-        name: (library_version(kind.name), lambda _proxy, kind=kind: exercise(kind, given.listen)) for name, kind in drivers.items()
+        name: (library_version(kind.name), lambda _proxy, kind=kind: exercise(kind, given.listen))
+        for name, kind in drivers.items()
     }
     runs["kcat"] = (kcat_version(), lambda proxy: exercise_kcat(Kcat(given.listen), Confluent(given.listen), proxy))
     if given.java:

@@ -15,7 +15,9 @@ REFUSAL = Refusal(ErrorCode.INVALID_CONFIG, "no")
 
 
 def resources(prefix: str, count: int) -> list[AlterConfigsResource]:
-    return [AlterConfigsResource(resource_type=2, resource_name=f"{prefix}{number}", configs=[]) for number in range(count)]
+    return [
+        AlterConfigsResource(resource_type=2, resource_name=f"{prefix}{number}", configs=[]) for number in range(count)
+    ]
 
 
 async def test_many_large_requests_hold_the_loop_for_no_longer_than_one() -> None:
@@ -46,7 +48,11 @@ async def test_a_small_request_does_not_wait_for_large_ones() -> None:
 
     async with lane:
         outcomes = await change_each(resources("a", RESOURCES_AT_ONCE), change, lane)
-    assert [code for _, code, _ in outcomes] == [ErrorCode.NONE, ErrorCode.INVALID_CONFIG, *[ErrorCode.NONE] * (RESOURCES_AT_ONCE - 2)]
+    assert [code for _, code, _ in outcomes] == [
+        ErrorCode.NONE,
+        ErrorCode.INVALID_CONFIG,
+        *[ErrorCode.NONE] * (RESOURCES_AT_ONCE - 2),
+    ]
 
 
 async def test_each_row_has_its_outcome_in_order_and_a_resource_named_twice_is_refused() -> None:

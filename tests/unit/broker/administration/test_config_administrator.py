@@ -46,12 +46,15 @@ class Broker:
     def __init__(self, world: World, node_id: int) -> None:
         self.client = MemoryClient(world.store, latency_ms=1)
         self.session = MetadataSession(
-            SessionPorts(store=self.client, clock=world.clock, tasks=world.tasks, random=world.loop.random), broker_id=node_id
+            SessionPorts(store=self.client, clock=world.clock, tasks=world.tasks, random=world.loop.random),
+            broker_id=node_id,
         )
         self.configs = BrokerConfigs(load_config(settings={"node.id": str(node_id)}))
         self.session.on_image(lambda _old, new, _delta: self.configs.follow(new))
         turns = Turns(asyncio.get_running_loop(), world.clock)
-        parts = SimpleNamespace(configs=self.configs, metadata=self.session, assigned=Settled(), log=quiet_logger(), turns=turns)
+        parts = SimpleNamespace(
+            configs=self.configs, metadata=self.session, assigned=Settled(), log=quiet_logger(), turns=turns
+        )
         self.administrator = ConfigAdministrator(cast("BrokerContext", parts), ())
 
     async def set(self, resource: Resource, **configs: str) -> ErrorCode | None:
@@ -66,14 +69,18 @@ class World:
     def __init__(self, loop: SimulatedLoop) -> None:
         self.loop = loop
         self.clock = SimulatedClock(loop)
-        self.tasks = TaskRegistry(lambda name, error: loop.call_exception_handler({"message": name, "exception": error}))
+        self.tasks = TaskRegistry(
+            lambda name, error: loop.call_exception_handler({"message": name, "exception": error})
+        )
         self.store = MemoryStore(MemoryDisk(), clock=self.clock, random=loop.random, loop=loop)
         self.brokers = [Broker(self, node_id) for node_id in (0, 1)]
 
     async def start(self) -> None:
         record = PartitionRecord(replicas=(0,), isr=(0,), isr_epochs=(1,), leader=0, leader_epoch=0, partition_epoch=0)
         topic = encode(TopicRecord(topic_id_text(TOPIC_ID), 1))
-        await self.store.transact([], [Put(PREFIX + keys.topic("a"), topic), Put(PREFIX + keys.partition(TOPIC_ID, 0), encode(record))])
+        await self.store.transact(
+            [], [Put(PREFIX + keys.topic("a"), topic), Put(PREFIX + keys.partition(TOPIC_ID, 0), encode(record))]
+        )
         for broker in self.brokers:
             await broker.session.start(BrokerRegistration(()))
 
@@ -98,8 +105,12 @@ def test_changes_at_once_through_one_broker_are_all_made() -> None:
     """They take turns: each sees the result of the previous one."""
 
     async def scenario(world: World) -> None:
-        wanted = {f"{name}.ms": "5000" for name in ("retention", "segment", "flush", "file.delete.delay", "delete.retention")}
-        codes = await asyncio.gather(*(world.brokers[0].set(TOPIC, **{name.replace(".", "_"): value}) for name, value in wanted.items()))
+        wanted = {
+            f"{name}.ms": "5000" for name in ("retention", "segment", "flush", "file.delete.delay", "delete.retention")
+        }
+        codes = await asyncio.gather(
+            *(world.brokers[0].set(TOPIC, **{name.replace(".", "_"): value}) for name, value in wanted.items())
+        )
         assert codes == [None] * len(wanted)
         assert world.topic_configs == wanted
 
@@ -110,10 +121,23 @@ def test_changes_at_once_through_two_brokers_are_all_made() -> None:
     """A change that finds a newer revision in the store is decided again. Only one of the brokers is controller."""
 
     async def scenario(world: World) -> None:
-        names = ("retention_ms", "segment_ms", "flush_ms", "flush_messages", "file_delete_delay_ms", "delete_retention_ms")
-        writes = [broker.set(TOPIC, **{name: "5000"}) for number, name in enumerate(names) for broker in [world.brokers[number % 2]]]
+        names = (
+            "retention_ms",
+            "segment_ms",
+            "flush_ms",
+            "flush_messages",
+            "file_delete_delay_ms",
+            "delete_retention_ms",
+        )
+        writes = [
+            broker.set(TOPIC, **{name: "5000"})
+            for number, name in enumerate(names)
+            for broker in [world.brokers[number % 2]]
+        ]
         appends = [
-            broker.administrator.alter(TOPIC, [KeyChange("cleanup.policy", Operation.APPEND, "compact")], validate_only=False)
+            broker.administrator.alter(
+                TOPIC, [KeyChange("cleanup.policy", Operation.APPEND, "compact")], validate_only=False
+            )
             for broker in world.brokers
         ]
         assert await asyncio.gather(*writes, *appends) == [None] * (len(names) + 2)
@@ -149,7 +173,8 @@ def test_a_change_of_two_keys_that_another_change_makes_impossible_is_refused() 
 
     async def scenario(world: World) -> None:
         codes = await asyncio.gather(
-            world.brokers[0].set(TOPIC, min_compaction_lag_ms="10"), world.brokers[1].set(TOPIC, max_compaction_lag_ms="9")
+            world.brokers[0].set(TOPIC, min_compaction_lag_ms="10"),
+            world.brokers[1].set(TOPIC, max_compaction_lag_ms="9"),
         )
         assert sorted(codes, key=str) == [ErrorCode.INVALID_CONFIG, None]
         assert len(world.topic_configs) == 1

@@ -1,4 +1,7 @@
-"""The four requests about configurations: the order of checks, and the rows of the responses. Codes are as observed with Kafka 4.3."""
+"""The four requests about configurations: the order of checks, and the rows of the responses.
+
+Codes are as observed with Kafka 4.3.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,11 @@ from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.messages import alter_configs as legacy
 from lowtide.protocol.messages import incremental_alter_configs as incremental
-from lowtide.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResponse
+from lowtide.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
 from lowtide.protocol.messages.list_config_resources import ListConfigResourcesRequest
 
 from .test_config_administrator import World, play
@@ -36,14 +43,21 @@ async def alter(world: World, rows: Rows, *, validate_only: bool = False) -> lis
         incremental.AlterConfigsResource(
             resource_type=kind,
             resource_name=name,
-            configs=[incremental.AlterableConfig(name=key, config_operation=operation, value=value) for key, operation, value in changes],
+            configs=[
+                incremental.AlterableConfig(name=key, config_operation=operation, value=value)
+                for key, operation, value in changes
+            ],
         )
         for kind, name, changes in rows
     ]
     handle = incremental_alter_configs.handler(world.brokers[0].administrator).handle_later
     assert handle is not None
-    answer = await handle(incremental.IncrementalAlterConfigsRequest(resources=resources, validate_only=validate_only), CONTEXT)
-    assert [(row.resource_type, row.resource_name) for row in answer.responses] == [(kind, name) for kind, name, _ in rows]
+    answer = await handle(
+        incremental.IncrementalAlterConfigsRequest(resources=resources, validate_only=validate_only), CONTEXT
+    )
+    assert [(row.resource_type, row.resource_name) for row in answer.responses] == [
+        (kind, name) for kind, name, _ in rows
+    ]
     assert all((row.error_code == NONE) == (row.error_message is None) for row in answer.responses)
     return [(row.error_code, row.error_message) for row in answer.responses]
 
@@ -51,7 +65,9 @@ async def alter(world: World, rows: Rows, *, validate_only: bool = False) -> lis
 async def replace(world: World, rows: Rows) -> list[int]:
     resources = [
         legacy.AlterConfigsResource(
-            resource_type=kind, resource_name=name, configs=[legacy.AlterableConfig(name=key, value=value) for key, value in configs]
+            resource_type=kind,
+            resource_name=name,
+            configs=[legacy.AlterableConfig(name=key, value=value) for key, value in configs],
         )
         for kind, name, configs in rows
     ]
@@ -62,7 +78,10 @@ async def replace(world: World, rows: Rows) -> list[int]:
 
 
 async def describe(world: World, *rows: tuple[int, str, list[str] | None], **options: bool) -> DescribeConfigsResponse:
-    resources = [DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys) for kind, name, keys in rows]
+    resources = [
+        DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
+        for kind, name, keys in rows
+    ]
     handle = describe_configs.handler(world.brokers[0].administrator).handle
     assert handle is not None
     answer = handle(DescribeConfigsRequest(resources=resources, **options), CONTEXT)
@@ -107,7 +126,12 @@ async def describe(world: World, *rows: tuple[int, str, list[str] | None], **opt
         (BROKER_LOGGER, "0", [("root", APPEND, "INFO")], INVALID_REQUEST),
         (BROKER_LOGGER, "", [], INVALID_REQUEST),
         (BROKER_LOGGER, "1", [("root", SET, "INFO")], INVALID_REQUEST),
-        (CLIENT_METRICS, "s", [("interval.ms", SET, "1000"), ("match", SET, "client_id=a.*,client_software_name=.*")], NONE),
+        (
+            CLIENT_METRICS,
+            "s",
+            [("interval.ms", SET, "1000"), ("match", SET, "client_id=a.*,client_software_name=.*")],
+            NONE,
+        ),
         (CLIENT_METRICS, "s", [("metrics", APPEND, "a")], NONE),
         (CLIENT_METRICS, "s", [("interval.ms", APPEND, "1000")], INVALID_CONFIG),
         (CLIENT_METRICS, "s", [("interval.ms", SET, "99")], INVALID_REQUEST),
@@ -116,7 +140,12 @@ async def describe(world: World, *rows: tuple[int, str, list[str] | None], **opt
         (CLIENT_METRICS, "s", [("match", SET, "client_id=(")], INVALID_CONFIG),
         (CLIENT_METRICS, "", [], INVALID_REQUEST),
         (CLIENT_METRICS, "s", [("interval.ms", DELETE, None)], NONE),
-        (GROUP, "g", [("consumer.session.timeout.ms", SET, " 50000 "), ("consumer.heartbeat.interval.ms", SET, "15000")], NONE),
+        (
+            GROUP,
+            "g",
+            [("consumer.session.timeout.ms", SET, " 50000 "), ("consumer.heartbeat.interval.ms", SET, "15000")],
+            NONE,
+        ),
         (GROUP, "g/x", [("consumer.assignment.interval.ms", SET, "0"), ("no.such", DELETE, None)], NONE),
         (GROUP, "g", [("consumer.session.timeout.ms", SET, "1")], INVALID_CONFIG),
         (GROUP, "g", [("consumer.session.timeout.ms", APPEND, "50000")], INVALID_CONFIG),
@@ -148,7 +177,9 @@ def test_a_change_is_answered_as_by_kafka(kind: int, name: str, changes: list[tu
 
 def test_of_a_resource_all_keys_are_changed_or_none() -> None:
     async def scenario(world: World) -> None:
-        [(code, message)] = await alter(world, [(TOPIC, "a", [("retention.ms", SET, "777"), ("segment.bytes", SET, "1")])])
+        [(code, message)] = await alter(
+            world, [(TOPIC, "a", [("retention.ms", SET, "777"), ("segment.bytes", SET, "1")])]
+        )
         assert code == INVALID_CONFIG
         assert "segment.bytes=1" in (message or "")
         assert world.topic_configs == {}
@@ -160,8 +191,20 @@ def test_resources_are_answered_each_in_the_order_of_the_request() -> None:
     """A resource that is named twice is refused in both rows; an invalid one does not affect the others."""
 
     async def scenario(world: World) -> None:
-        rows: Rows = [(TOPIC, "b", []), (77, "x", []), (TOPIC, "a", [("retention.ms", SET, "1")]), (BROKER, "77", []), (TOPIC, "b", [])]
-        assert [code for code, _ in await alter(world, rows)] == [INVALID_REQUEST, INVALID_REQUEST, NONE, INVALID_REQUEST, INVALID_REQUEST]
+        rows: Rows = [
+            (TOPIC, "b", []),
+            (77, "x", []),
+            (TOPIC, "a", [("retention.ms", SET, "1")]),
+            (BROKER, "77", []),
+            (TOPIC, "b", []),
+        ]
+        assert [code for code, _ in await alter(world, rows)] == [
+            INVALID_REQUEST,
+            INVALID_REQUEST,
+            NONE,
+            INVALID_REQUEST,
+            INVALID_REQUEST,
+        ]
         assert world.topic_configs == {"retention.ms": "1"}
 
     play(scenario)
@@ -172,18 +215,20 @@ def test_the_older_request_sets_all_keys() -> None:
 
     async def scenario(world: World) -> None:
         assert await replace(
-            world, [(TOPIC, "a", [("retention.ms", "1"), ("segment.ms", "2")]), (BROKER, "", [("log.retention.ms", "5")])]
+            world,
+            [(TOPIC, "a", [("retention.ms", "1"), ("segment.ms", "2")]), (BROKER, "", [("log.retention.ms", "5")])],
         ) == [0, 0]
-        assert await replace(world, [(TOPIC, "a", [("segment.ms", "3")]), (TOPIC, "b", []), (BROKER_LOGGER, "0", [])]) == [
-            NONE,
-            UNKNOWN_TOPIC,
-            INVALID_REQUEST,
-        ]
+        assert await replace(
+            world, [(TOPIC, "a", [("segment.ms", "3")]), (TOPIC, "b", []), (BROKER_LOGGER, "0", [])]
+        ) == [NONE, UNKNOWN_TOPIC, INVALID_REQUEST]
         assert world.topic_configs == {"segment.ms": "3"}
         twice = (TOPIC, "a", [("segment.ms", "3"), ("segment.ms", "4")])
         assert await replace(world, [twice, (GROUP, "g", [("segment.ms", None)])]) == [INVALID_REQUEST, INVALID_REQUEST]
         assert await replace(world, [twice, twice]) == [INVALID_REQUEST] * 2
-        assert await replace(world, [(TOPIC, "a", []), (BROKER, "", [("num.partitions", "3")])]) == [NONE, INVALID_REQUEST]
+        assert await replace(world, [(TOPIC, "a", []), (BROKER, "", [("num.partitions", "3")])]) == [
+            NONE,
+            INVALID_REQUEST,
+        ]
         assert world.topic_configs == {}
         assert dict(world.brokers[0].configs.of_all) == {"log.retention.ms": "5"}
 
@@ -223,7 +268,9 @@ def test_one_unknown_type_refuses_a_whole_description() -> None:
 def test_synonyms_and_documentation_are_returned_on_request() -> None:
     async def scenario(world: World) -> None:
         for synonyms, documentation in ((False, False), (True, True)):
-            answer = await describe(world, (TOPIC, "a", ["segment.bytes"]), include_synonyms=synonyms, include_documentation=documentation)
+            answer = await describe(
+                world, (TOPIC, "a", ["segment.bytes"]), include_synonyms=synonyms, include_documentation=documentation
+            )
             (config,) = answer.results[0].configs
             assert bool(config.synonyms) is synonyms
             assert (config.documentation is not None) is documentation
@@ -252,7 +299,10 @@ def test_resources_are_listed_by_type(version: int, types: list[int], code: int,
         assert handle is not None
         context: RequestContext = SimpleNamespace(api_version=version)  # type: ignore[assignment]
         answer = handle(ListConfigResourcesRequest(resource_types=types), context)
-        assert (answer.error_code, [(row.resource_name, row.resource_type) for row in answer.config_resources]) == (code, found)
+        assert (answer.error_code, [(row.resource_name, row.resource_type) for row in answer.config_resources]) == (
+            code,
+            found,
+        )
 
     play(scenario)
 
@@ -265,7 +315,8 @@ def test_what_is_set_on_a_group_is_described_and_listed_until_it_is_deleted() ->
 
         def listed() -> list[str]:
             return [
-                row.resource_name for row in list_resources(ListConfigResourcesRequest(resource_types=[GROUP]), CONTEXT).config_resources
+                row.resource_name
+                for row in list_resources(ListConfigResourcesRequest(resource_types=[GROUP]), CONTEXT).config_resources
             ]
 
         session, interval = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
@@ -281,13 +332,22 @@ def test_what_is_set_on_a_group_is_described_and_listed_until_it_is_deleted() ->
         assert ("share.auto.offset.reset", "latest", 5, 2, False) in told[0], "a key that the broker has none of"
         told[0] = [row for row in told[0] if row[0].startswith("consumer.")]
         assert told == [
-            [("consumer.assignment.interval.ms", "1000", 5, 3, False), (interval, "5000", 5, 3, False), (session, "50000", 8, 3, False)],
+            [
+                ("consumer.assignment.interval.ms", "1000", 5, 3, False),
+                (interval, "5000", 5, 3, False),
+                (session, "50000", 8, 3, False),
+            ],
             [(session, "45000", 5, 3, False)],
         ]
         (synonyms,) = [each.synonyms for each in answer.results[0].configs if each.name == session]
-        assert [(each.name, each.value, each.source) for each in synonyms] == [(session, "50000", 8), (f"group.{session}", "45000", 5)]
+        assert [(each.name, each.value, each.source) for each in synonyms] == [
+            (session, "50000", 8),
+            (f"group.{session}", "45000", 5),
+        ]
         assert await replace(world, [(GROUP, "g", [])]) == [NONE]
-        assert await alter(world, [(GROUP, "h", [(interval, DELETE, None), ("no.such", DELETE, None)])]) == [(NONE, None)]
+        assert await alter(world, [(GROUP, "h", [(interval, DELETE, None), ("no.such", DELETE, None)])]) == [
+            (NONE, None)
+        ]
         assert listed() == []
 
     play(scenario)
@@ -298,8 +358,14 @@ def test_the_number_of_groups_with_a_configuration_is_bounded(monkeypatch: pytes
 
     async def scenario(world: World) -> None:
         change = [("consumer.heartbeat.interval.ms", SET, "6000")]
-        assert [code for code, _ in await alter(world, [(GROUP, "g", change), (GROUP, "h", change)])] == [NONE, POLICY_VIOLATION]
-        assert await replace(world, [(GROUP, "g", [("consumer.session.timeout.ms", "50000")]), (GROUP, "h", [])]) == [NONE, NONE]
+        assert [code for code, _ in await alter(world, [(GROUP, "g", change), (GROUP, "h", change)])] == [
+            NONE,
+            POLICY_VIOLATION,
+        ]
+        assert await replace(world, [(GROUP, "g", [("consumer.session.timeout.ms", "50000")]), (GROUP, "h", [])]) == [
+            NONE,
+            NONE,
+        ]
         assert await replace(world, [(GROUP, "g", [])]) == [NONE]
         assert await alter(world, [(GROUP, "h", change)]) == [(NONE, None)]
 
@@ -330,7 +396,9 @@ def test_a_long_name_is_refused_with_a_sentence_that_can_be_sent(row: tuple[int,
     async def scenario(world: World) -> None:
         [(code, message)] = await alter(world, [row])
         assert code != NONE
-        answer = incremental.AlterConfigsResourceResponse(error_code=code, error_message=message, resource_type=2, resource_name="a")
+        answer = incremental.AlterConfigsResourceResponse(
+            error_code=code, error_message=message, resource_type=2, resource_name="a"
+        )
         assert codec_for(incremental.IncrementalAlterConfigsResponse, 0).encode(
             incremental.IncrementalAlterConfigsResponse(responses=[answer])
         )

@@ -56,7 +56,8 @@ def test_partitions_above_the_limit_are_refused_by_the_keys_name():
     assert world.limits.check_partitions("t", 10) is None
     refusal = world.limits.check_partitions("t", 11)
     assert refusal == Refusal(
-        ErrorCode.POLICY_VIOLATION, "A broker may host 100 partitions (lowtide.partitions.max): it has 90, and would get 11 more"
+        ErrorCode.POLICY_VIOLATION,
+        "A broker may host 100 partitions (lowtide.partitions.max): it has 90, and would get 11 more",
     )
     assert world.limits.check_partitions("__consumer_offsets", 50) is None, "groups must work"
 

@@ -12,14 +12,22 @@ import pytest
 
 from lowtide.broker.administration.delegation_token_administrator import TokenAdministrator, new_token_id
 from lowtide.broker.administration.spread import Spread
-from lowtide.broker.handlers import create_delegation_token, describe_delegation_token, expire_delegation_token, renew_delegation_token
+from lowtide.broker.handlers import (
+    create_delegation_token,
+    describe_delegation_token,
+    expire_delegation_token,
+    renew_delegation_token,
+)
 from lowtide.broker.lifecycle.listener_security import ImageTokens
 from lowtide.broker.security.delegation_tokens import secret_of
 from lowtide.broker.security.principal import ANONYMOUS, KafkaPrincipal, ShownBy
 from lowtide.broker.security.scram import TokenOwner
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_delegation_token import CreatableRenewer, CreateDelegationTokenRequest
-from lowtide.protocol.messages.describe_delegation_token import DescribeDelegationTokenOwner, DescribeDelegationTokenRequest
+from lowtide.protocol.messages.describe_delegation_token import (
+    DescribeDelegationTokenOwner,
+    DescribeDelegationTokenRequest,
+)
 from lowtide.protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from lowtide.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest
 from lowtide.protocol.scram import ScramMechanism
@@ -29,7 +37,11 @@ from lowtide.simulation.chronicle import Chronicle
 from lowtide.simulation.machines import Machine, State
 from lowtide.simulation.shared_store import SharedStore
 
-SECRET = {"delegation.token.secret.key": "geheim", "delegation.token.max.lifetime.ms": "10000", "delegation.token.expiry.time.ms": "4000"}
+SECRET = {
+    "delegation.token.secret.key": "geheim",
+    "delegation.token.max.lifetime.ms": "10000",
+    "delegation.token.expiry.time.ms": "4000",
+}
 SWEEP = {"delegation.token.expiry.check.interval.ms": "60000"}
 
 
@@ -62,12 +74,16 @@ class World:
             ExpireDelegationTokenRequest,
             DescribeDelegationTokenRequest,
         )
-        self.handlers = {request: part.handler(administrator).handle_later for request, part in zip(requests, parts, strict=True)}
+        self.handlers = {
+            request: part.handler(administrator).handle_later for request, part in zip(requests, parts, strict=True)
+        }
         self.logins = ImageTokens(lambda: self.broker.metadata.image, secret_of("geheim"), self.broker.clock)
 
     async def ask(self, request: Any, name: str = "alice", shown_by: ShownBy = ShownBy.LOGIN) -> Any:
         principal = KafkaPrincipal("User", name)
-        context: Any = SimpleNamespace(principal=principal, client_address="", connection=SimpleNamespace(shown_by=shown_by))
+        context: Any = SimpleNamespace(
+            principal=principal, client_address="", connection=SimpleNamespace(shown_by=shown_by)
+        )
         handle = self.handlers[type(request)]
         assert handle is not None
         return await handle(request, context)
@@ -105,7 +121,9 @@ def test_without_a_secret_all_is_refused_but_what_is_wrong_anyway_first() -> Non
     async def body(world: World) -> None:
         for request in REQUESTS:
             for shown_by in (ShownBy.NOTHING, ShownBy.TOKEN):
-                assert (await world.ask(request, shown_by=shown_by)).error_code == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+                assert (
+                    await world.ask(request, shown_by=shown_by)
+                ).error_code == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
             assert (await world.ask(request)).error_code == ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
         assert (await world.create(renewers=GROUP)).error_code == ErrorCode.INVALID_PRINCIPAL_TYPE
 
@@ -151,7 +169,9 @@ def test_a_token_that_has_ended_logs_nobody_in_and_is_swept() -> None:
         await asyncio.sleep(60)
         assert world.count == 0
         again = await world.create()
-        assert (await world.ask(ExpireDelegationTokenRequest(hmac=again.hmac, expiry_time_period_ms=-1))).error_code == 0
+        assert (
+            await world.ask(ExpireDelegationTokenRequest(hmac=again.hmac, expiry_time_period_ms=-1))
+        ).error_code == 0
         assert world.count == 0, "a removal does not wait for the sweep"
 
     on_a_broker(SECRET, body)

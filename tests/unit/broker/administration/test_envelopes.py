@@ -23,7 +23,9 @@ from lowtide.protocol.messages.list_groups import ListGroupsRequest
 
 ALICE, BROKER = KafkaPrincipal("User", "alice"), KafkaPrincipal("User", "broker")
 REQUEST = CreateTopicsRequest(
-    topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1, assignments=[], configs=[])], timeout_ms=1, validate_only=False
+    topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1, assignments=[], configs=[])],
+    timeout_ms=1,
+    validate_only=False,
 )
 VERSIONS = range(CreateTopicsRequest.VERSIONS.low, CreateTopicsRequest.VERSIONS.high + 1)
 
@@ -79,7 +81,9 @@ async def ask(
             seen.append(context)
         return CreateTopicsResponse(topics=[], throttle_time_ms=5)
 
-    broker: Any = SimpleNamespace(config=SimpleNamespace(inter_broker_listener="BROKERS"), authorizer=SimpleNamespace(authorize=authorize))
+    broker: Any = SimpleNamespace(
+        config=SimpleNamespace(inter_broker_listener="BROKERS"), authorizer=SimpleNamespace(authorize=authorize)
+    )
     route: Any = SimpleNamespace(handle=carry_out)
     routes: dict[tuple[int, int], Route | None] = {(ApiKey.CREATE_TOPICS, version): route for version in VERSIONS}
     connection: Any = SimpleNamespace(
@@ -102,14 +106,24 @@ def test_a_request_is_carried_out_as_the_client_that_sent_it() -> None:
     assert answer.response_data is not None
     assert answer_in(ApiKey.CREATE_TOPICS, 7, answer.response_data).throttle_time_ms == 5
     (context,) = seen
-    assert (context.principal, context.client_address, context.client_id, context.correlation_id) == (ALICE, "10.0.0.7", "me", 9)
+    assert (context.principal, context.client_address, context.client_id, context.correlation_id) == (
+        ALICE,
+        "10.0.0.7",
+        "me",
+        9,
+    )
     assert (context.forwarded, context.of_a_broker) == (True, False)
 
 
 def test_a_request_of_a_broker_itself_is_of_that_broker() -> None:
     seen: list[RequestContext] = []
     asyncio.run(ask(sealed(ApiKey.CREATE_TOPICS, 7, REQUEST, OF_THE_BROKER), seen=seen))
-    assert (seen[0].principal, seen[0].client_address, seen[0].forwarded, seen[0].of_a_broker) == (BROKER, "10.0.0.1", True, True)
+    assert (seen[0].principal, seen[0].client_address, seen[0].forwarded, seen[0].of_a_broker) == (
+        BROKER,
+        "10.0.0.1",
+        True,
+        True,
+    )
 
 
 @pytest.mark.parametrize(("listener", "allowed"), [("CLIENTS", True), ("BROKERS", False)])

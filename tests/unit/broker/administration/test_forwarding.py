@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from lowtide.broker.administration.envelopes import OF_THE_BROKER, Origin, answered, opened
-from lowtide.broker.administration.forwarding import CONNECTIONS_MAX, CONNECTIONS_SHARE, CONTROLLER_WAIT_MS, FORWARDED, Forwarder
+from lowtide.broker.administration.forwarding import (
+    CONNECTIONS_MAX,
+    CONNECTIONS_SHARE,
+    CONTROLLER_WAIT_MS,
+    FORWARDED,
+    Forwarder,
+)
 from lowtide.broker.network.peer_client import PeerError
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import promised
@@ -19,7 +25,10 @@ from lowtide.metadata.records import LOG_START_REPORTING_LEVEL, NEWEST_LEVEL, Li
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.envelope import EnvelopeResponse
-from lowtide.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse
+from lowtide.protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
 from lowtide.replication.refusal import Refusal
 from lowtide.runtime.simulated_loop import SimulatedLoop
 from lowtide.runtime.tasks import TaskRegistry
@@ -42,7 +51,9 @@ class Session:
     def show(self, controller_id: int, *, without: int | None = None) -> None:
         listener = Listener("PLAINTEXT", "host", 9000)
         ids = [broker_id for broker_id in (1, 2, 3) if broker_id != without]
-        brokers = {broker_id: BrokerImage(broker_id, broker_id, (listener,), metadata_level=self.level) for broker_id in ids}
+        brokers = {
+            broker_id: BrokerImage(broker_id, broker_id, (listener,), metadata_level=self.level) for broker_id in ids
+        }
         old = getattr(self, "image", MetadataImage())
         self.image = MetadataImage(revision=old.revision + 1, controller_id=controller_id, brokers=brokers)
         self.changed.set()
@@ -158,14 +169,19 @@ def test_the_controller_is_asked_over_as_many_connections_as_requests_wait() -> 
 
 
 def test_a_controller_of_a_version_without_envelopes_is_asked_without_one() -> None:
-    """In the middle of an upgrade. It closed the connection, and no topic could be created by way of an upgraded broker."""
+    """In the middle of an upgrade.
+
+    It closed the connection, and no topic could be created by way of an upgraded broker.
+    """
 
     async def scenario(session: Session, peers: Peers, forwarder: Forwarder) -> None:
         peers.know_no_envelopes = True
         session.level = LOG_START_REPORTING_LEVEL
         session.show(2)
         assert await forwarder.ask(KEY, 0, REQUEST, 1000) == answer_of(2)
-        assert peers.asked == [(2, "forwarding-0", 0)], "the purpose is in the client id, by which it knows what is forwarded"
+        assert peers.asked == [(2, "forwarding-0", 0)], (
+            "the purpose is in the client id, by which it knows what is forwarded"
+        )
 
     play(scenario)
 
@@ -294,7 +310,9 @@ def test_the_controller_gets_the_client_of_a_request() -> None:
     async def scenario(_session: Session, peers: Peers, forwarder: Forwarder) -> None:
         async def local(_request: object, _context: object) -> None: ...
 
-        handle = forwarder.wrap(HandlerSpec(key=KEY, handle_later=local), lambda _request, _version, refusal: refusal).handle_later
+        handle = forwarder.wrap(
+            HandlerSpec(key=KEY, handle_later=local), lambda _request, _version, refusal: refusal
+        ).handle_later
         assert handle is not None
         await handle(REQUEST, Context("broker-3-forwarding-0"))
         await forwarder.ask(KEY, 0, REQUEST, 1000)

@@ -40,7 +40,9 @@ def image(revision: int, *topics: TopicImage) -> MetadataImage:
 class Session:
     """A metadata session whose commits have the `outcomes`, one after the other: an error to raise, or an image to show."""
 
-    def __init__(self, first: MetadataImage, *outcomes: Exception | MetadataImage | tuple[Exception, MetadataImage]) -> None:
+    def __init__(
+        self, first: MetadataImage, *outcomes: Exception | MetadataImage | tuple[Exception, MetadataImage]
+    ) -> None:
         self.image = first
         self.outcomes = list(outcomes)
         self.plans: list[ChangePlan] = []
@@ -147,7 +149,9 @@ def test_conflicting_topics_are_deleted_except_those_that_are_gone() -> None:
     everything = many(10)
     anew = msgspec.structs.replace(everything[3], topic_id=b"another-topic-id")
     grown = msgspec.structs.replace(topic(3, everything[4].topic_id), name="t4", modify_revision=6)
-    session = Session(image(5, *everything), conflict(image(6, *everything[:3], anew, grown, *everything[5:])), image(7, anew))
+    session = Session(
+        image(5, *everything), conflict(image(6, *everything[:3], anew, grown, *everything[5:])), image(7, anew)
+    )
     outcomes = delete_all(session, everything)
     assert code(outcomes[3]) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert outcomes[:3] + outcomes[4:] == [None] * 9
@@ -171,9 +175,9 @@ def test_topics_that_a_lost_answer_has_deleted_are_reported_as_deleted() -> None
 
 def test_topics_that_cannot_be_deleted_each_have_a_reason() -> None:
     everything = many(3)
-    assert [code(each) for each in delete_all(Session(image(5, *everything), NotControllerError("no")), everything)] == [
-        ErrorCode.NOT_CONTROLLER
-    ] * 3
+    assert [
+        code(each) for each in delete_all(Session(image(5, *everything), NotControllerError("no")), everything)
+    ] == [ErrorCode.NOT_CONTROLLER] * 3
     always = Session(image(5, *everything), *(conflict(image(6 + attempt, *everything)) for attempt in range(100)))
     assert [code(each) for each in delete_all(always, everything)] == [ErrorCode.REQUEST_TIMED_OUT] * 3
     assert len(always.plans) == MAX_PLANS

@@ -121,7 +121,9 @@ def test_a_slow_disk_holds_up_nothing_and_costs_bounded_memory(tmp_path: Path, m
     assert world.read()[-1] == b"later"
 
 
-def test_a_full_disk_is_a_warning_a_minute_and_a_line_when_there_is_room_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_a_warning_a_minute_and_a_line_when_there_is_room_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = World(tmp_path)
     world.write(b"before")
     with monkeypatch.context() as full:

@@ -27,7 +27,9 @@ def test_a_line_has_who_did_what_from_where() -> None:
     audit, lines, _ = made(AuditEvent.DELETES)
     audit.done(AuditEvent.DELETES, "topic deleted", source(client_id="c" * 1000, correlation_id=7), topic="t")
     assert len(lines[0].pop("client_id")) == TEXT_MAX + 1
-    assert lines == [{"event": "topic deleted", "principal": "User:alice", "host": "10.0.0.1", "correlation_id": 7, "topic": "t"}]
+    assert lines == [
+        {"event": "topic deleted", "principal": "User:alice", "host": "10.0.0.1", "correlation_id": 7, "topic": "t"}
+    ]
 
 
 def test_only_the_events_that_are_wanted_are_lines() -> None:
@@ -52,7 +54,7 @@ def test_a_client_does_not_fill_the_log_and_does_not_hide_others() -> None:
     audit.on_tick()
     suppressed = 1_000 - LINES_PER_CLIENT
     assert lines[LINES_PER_CLIENT + 1 :] == [
-        {"event": "suppressed", "count": suppressed, "clients": {"User:alice 10.0.0.1": suppressed}},
+        {"event": "suppressed", "count": suppressed, "clients": {"User:alice 10.0.0.1": suppressed}}
     ]
     audit.tried(AuditEvent.DENIED, "x", source())
     assert lines[-1]["event"] == "x"

@@ -17,7 +17,12 @@ HOST = "10.0.0.1"
 
 
 def rule(
-    text: str, operation: Operation = Operation.READ, *, principal: str = "User:a", host: str = "*", kind: int = ResourceType.TOPIC
+    text: str,
+    operation: Operation = Operation.READ,
+    *,
+    principal: str = "User:a",
+    host: str = "*",
+    kind: int = ResourceType.TOPIC,
 ) -> AclRecord:
     """`+name` allows, `-name` denies; with `...` at the end a prefix."""
     permission = Permission.ALLOW if text[0] == "+" else Permission.DENY
@@ -72,7 +77,9 @@ def test_what_is_implied(asked: Operation) -> None:
     for given_ in list(Operation)[1:]:
         allows = given_ in (asked, Operation.ALL) or given_ in IMPLIES.get(asked, ())
         assert decide(AclIndex.of([rule("+t", given_)]), "User:a", HOST, asked, topic("t")).allowed == allows
-        denying = decide(AclIndex.of([rule("+*", Operation.ALL), rule("-t", given_)]), "User:a", HOST, asked, topic("t"))
+        denying = decide(
+            AclIndex.of([rule("+*", Operation.ALL), rule("-t", given_)]), "User:a", HOST, asked, topic("t")
+        )
         assert denying.allowed == (given_ not in (asked, Operation.ALL))
 
 
@@ -96,10 +103,14 @@ def test_what_is_implied(asked: Operation) -> None:
 )
 def test_any_resource_of_a_type(rules: Sequence[AclRecord], allowed: bool) -> None:  # noqa: FBT001
     assert decide_by_type(AclIndex.of(rules), "User:a", HOST, Operation.READ, ResourceType.TOPIC) is allowed
-    assert not decide_by_type(AclIndex.of([rule("+t", Operation.WRITE)]), "User:a", HOST, Operation.DESCRIBE, ResourceType.TOPIC)
+    assert not decide_by_type(
+        AclIndex.of([rule("+t", Operation.WRITE)]), "User:a", HOST, Operation.DESCRIBE, ResourceType.TOPIC
+    )
 
 
-def naive(acls: Sequence[AclRecord], principal: str, host: str, operation: Operation, resource: Resource) -> tuple[bool, bool]:
+def naive(
+    acls: Sequence[AclRecord], principal: str, host: str, operation: Operation, resource: Resource
+) -> tuple[bool, bool]:
     """As the manual says it, rule by rule: whether it is allowed, and whether any rule is about the resource."""
 
     def is_about(acl: AclRecord) -> bool:
@@ -128,13 +139,17 @@ ACLS = st.builds(
     pattern_type=st.sampled_from([PatternType.LITERAL, PatternType.PREFIXED]),
     principal=st.sampled_from(["User:a", "User:b", "User:*", "Group:*"]),
     host=st.sampled_from(["*", HOST, "10.0.0.2"]),
-    operation=st.sampled_from([Operation.ALL, Operation.READ, Operation.DESCRIBE, Operation.ALTER_CONFIGS, Operation.DESCRIBE_CONFIGS]),
+    operation=st.sampled_from(
+        [Operation.ALL, Operation.READ, Operation.DESCRIBE, Operation.ALTER_CONFIGS, Operation.DESCRIBE_CONFIGS]
+    ),
     permission=st.sampled_from([Permission.DENY, Permission.ALLOW]),
 )
 
 
 @settings(max_examples=400, deadline=None)
-@given(st.lists(ACLS, max_size=8), NAMES, st.sampled_from([Operation.READ, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS]))
+@given(
+    st.lists(ACLS, max_size=8), NAMES, st.sampled_from([Operation.READ, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS])
+)
 def test_the_index_decides_as_the_manual_says(acls: list[AclRecord], name: str, operation: Operation) -> None:
     index = AclIndex.of(acls)
     for principal in ("User:a", "User:c"):
@@ -155,7 +170,9 @@ def test_by_type_means_that_there_is_such_a_name(acls: list[AclRecord], operatio
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(ACLS, max_size=10), st.lists(ACLS, max_size=10), NAMES)
-def test_a_changed_index_is_one_made_of_what_is_left(before: list[AclRecord], after: list[AclRecord], name: str) -> None:
+def test_a_changed_index_is_one_made_of_what_is_left(
+    before: list[AclRecord], after: list[AclRecord], name: str
+) -> None:
     """Removing one rule hides no other of its resource (CVE-2024-27309)."""
     first = AclIndex.of(before)
     changed = first.changed(set(after) - set(before), set(before) - set(after))

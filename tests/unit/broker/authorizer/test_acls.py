@@ -43,7 +43,14 @@ def test_what_no_rule_can_say(change: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{}, {"resource_type": 4, "resource_name": "kafka-cluster"}, {"operation": 2}, {"operation": 15}, {"pattern_type": 4}]
+    "change",
+    [
+        {},
+        {"resource_type": 4, "resource_name": "kafka-cluster"},
+        {"operation": 2},
+        {"operation": 15},
+        {"pattern_type": 4},
+    ],
 )
 def test_what_a_rule_can_say(change: dict[str, Any]) -> None:
     assert fault_of(replace(GOOD, **change)) is None
@@ -78,13 +85,18 @@ def test_what_a_filter_means(wanted: AclFilter, found: list[AclRecord]) -> None:
     assert [acl for acl in (LITERAL, STAR, PREFIX) if wanted.matches(acl)] == found
 
 
-@pytest.mark.parametrize("change", [{"resource_type": 0}, {"resource_type": 8}, {"pattern_type": 5}, {"operation": 0}, {"permission": 4}])
+@pytest.mark.parametrize(
+    "change", [{"resource_type": 0}, {"resource_type": 8}, {"pattern_type": 5}, {"operation": 0}, {"permission": 4}]
+)
 def test_filters_that_there_are_not(change: dict[str, int]) -> None:
     assert AclFilter(**change).fault
 
 
 def test_a_filter_finds_every_spelling_of_an_address() -> None:
-    """Those of rules of older versions too. What is no address is found as it is written, so that such a rule can be removed."""
+    """Those of rules of older versions too.
+
+    What is no address is found as it is written, so that such a rule can be removed.
+    """
     acls = [replace(GOOD, host=host) for host in ("::1", "0:0:0:0:0:0:0:1", "broker-1")]
     assert [AclFilter(host="::0001").matches(acl) for acl in acls] == [True, True, False]
     assert [AclFilter(host="broker-1").matches(acl) for acl in acls] == [False, False, True]

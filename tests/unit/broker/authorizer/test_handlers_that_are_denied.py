@@ -54,7 +54,9 @@ class Only:
         self.allowed = allowed
         self.asked: list[tuple[Requester, Operation, Resource]] = []
 
-    def authorize(self, requester: Requester, operation: Operation, resource: Resource, audit: Audit = Audit.BOTH) -> bool:
+    def authorize(
+        self, requester: Requester, operation: Operation, resource: Resource, audit: Audit = Audit.BOTH
+    ) -> bool:
         self.asked.append((requester, operation, resource))
         return (operation, resource) in self.allowed
 
@@ -69,7 +71,9 @@ def administrator(authorizer: Only) -> Any:
     """Stands for a broker's parts; any use beyond reading fails."""
     known = TopicImage("t", ID, (PartitionImage((0,), (0,), (1,), 0, 0, 0, 1),), {}, 1)
     image = MetadataImage(revision=1, topics={"t": known}, topic_names={ID: "t"})
-    config = SimpleNamespace(num_partitions=1, delete_topic_enable=True, fetch_max_bytes=1, values={"replica.selector.class": None})
+    config = SimpleNamespace(
+        num_partitions=1, delete_topic_enable=True, fetch_max_bytes=1, values={"replica.selector.class": None}
+    )
     broker = SimpleNamespace(authorizer=authorizer, config=config, metadata=SimpleNamespace(image=image), sessions=None)
     broker.replicas = SimpleNamespace(traffic=TrafficTable())
     broker.clock = SimpleNamespace(monotonic_ms=lambda: 0)
@@ -81,7 +85,10 @@ def answer(handler: Any, request: Any, version: int | None = None, broker: Any =
     if broker is not None:
         handler = guarded(handler, GUARDS[handler.key], broker)
     context = SimpleNamespace(
-        api_version=type(request).VERSIONS.high if version is None else version, principal=ANONYMOUS, client_id="c", forwarded=False
+        api_version=type(request).VERSIONS.high if version is None else version,
+        principal=ANONYMOUS,
+        client_id="c",
+        forwarded=False,
     )
     if handler.handle is not None:
         return handler.handle(request, context)
@@ -93,7 +100,9 @@ def test_topics_are_not_created_or_grown() -> None:
     parts = administrator(authorizer)
     wanted = CreatableTopic(name="n", num_partitions=1, replication_factor=1, assignments=[], configs=[])
     (row,) = answer(
-        create_topics.handler(parts), CreateTopicsRequest(topics=[wanted], timeout_ms=1, validate_only=False), broker=parts.broker
+        create_topics.handler(parts),
+        CreateTopicsRequest(topics=[wanted], timeout_ms=1, validate_only=False),
+        broker=parts.broker,
     ).topics
     assert (row.name, row.error_code) == ("n", DENIED)
     growth = CreatePartitionsTopic(name="t", count=2, assignments=None)
@@ -136,10 +145,16 @@ def test_the_cluster_is_not_changed() -> None:
     elections = ElectLeadersRequest(topic_partitions=[ElectLeadersTopicPartitions(topic="t", partitions=[0])])
     assert answer(elect_leaders.handler(parts), elections, broker=parts.broker).error_code == CLUSTER_DENIED
     moves = [ReassignableTopic(name="t", partitions=[ReassignablePartition(partition_index=0, replicas=[1])])]
-    changed = answer(alter_partition_reassignments.handler(parts), AlterPartitionReassignmentsRequest(topics=moves), broker=parts.broker)
+    changed = answer(
+        alter_partition_reassignments.handler(parts),
+        AlterPartitionReassignmentsRequest(topics=moves),
+        broker=parts.broker,
+    )
     assert (changed.error_code, changed.responses[0].partitions[0].error_code) == (CLUSTER_DENIED, CLUSTER_DENIED)
     assert (
-        answer(list_partition_reassignments.handler(parts.broker), ListPartitionReassignmentsRequest(), broker=parts.broker).error_code
+        answer(
+            list_partition_reassignments.handler(parts.broker), ListPartitionReassignmentsRequest(), broker=parts.broker
+        ).error_code
         == CLUSTER_DENIED
     )
 

@@ -43,7 +43,9 @@ def made(
 ) -> tuple[StandardAuthorizer, Lines]:
     lines, clock = Lines(), now or [0]
     audit = AuditLog(lines, events, lambda: clock[0])
-    authorizer = StandardAuthorizer(parse_super_users("User:root; User:other "), allow_if_no_acl=allow_if_no_acl, audit=audit)
+    authorizer = StandardAuthorizer(
+        parse_super_users("User:root; User:other "), allow_if_no_acl=allow_if_no_acl, audit=audit
+    )
     authorizer.use(rules(*acls))
     return authorizer, lines
 
@@ -101,7 +103,9 @@ def test_a_decision_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(3):
         assert authorizer.authorize(ALICE, Operation.READ, topic("t"))
     assert len(made_by) == 1
-    assert not authorizer.authorize(SimpleNamespace(principal=ALICE.principal, client_address="10.0.0.2"), Operation.WRITE, topic("t"))  # type: ignore[arg-type]
+    assert not authorizer.authorize(
+        SimpleNamespace(principal=ALICE.principal, client_address="10.0.0.2"), Operation.WRITE, topic("t")
+    )  # type: ignore[arg-type]
     assert len(made_by) == 2
 
 
@@ -122,7 +126,13 @@ def test_denials_that_were_asked_for_are_logged_and_do_not_flood() -> None:
     for _ in range(LINES_PER_CLIENT + 5):
         authorizer.authorize(ALICE, Operation.WRITE, topic("t"))
     assert len(log.lines) == LINES_PER_CLIENT
-    first = {"event": "operation denied", "principal": "User:alice", "host": "10.0.0.1", "operation": "WRITE", "resource": "TOPIC:t"}
+    first = {
+        "event": "operation denied",
+        "principal": "User:alice",
+        "host": "10.0.0.1",
+        "operation": "WRITE",
+        "resource": "TOPIC:t",
+    }
     assert log.lines[0] == {**first, "client_id": None, "correlation_id": None}
     now[0] = 6_000
     authorizer.authorize(ALICE, Operation.WRITE, topic("x" * 30_000))

@@ -74,7 +74,10 @@ def test_a_lease_is_renewed_twice_in_its_time():
         ({"replica_socket_timeout_ms": "499"}, "replica.socket.timeout.ms=499 is not possible"),
         ({"replica_fetch_wait_max_ms": "-1"}, "replica.fetch.wait.max.ms=-1 is not possible: allowed is at least 0"),
         ({"replica_fetch_min_bytes": "-1"}, "replica.fetch.min.bytes=-1 is not possible"),
-        ({"replica_fetch_wait_max_ms": "0", "replica_lag_time_max_ms": "0"}, "replica.lag.time.max.ms=0 is not possible"),
+        (
+            {"replica_fetch_wait_max_ms": "0", "replica_lag_time_max_ms": "0"},
+            "replica.lag.time.max.ms=0 is not possible",
+        ),
     ],
 )
 def test_followers_that_wait_too_long_are_refused(settings, told):
@@ -89,7 +92,15 @@ def test_followers_may_wait_just_as_long_as_their_leader():
 
 @pytest.mark.parametrize(
     ("version", "reports"),
-    [("0.10.2", False), ("0.10.2-IV0", False), ("0.11.0", True), ("0.11.0-IV2", True), ("0.11", True), ("3.9-IV0", True), ("4.3", True)],
+    [
+        ("0.10.2", False),
+        ("0.10.2-IV0", False),
+        ("0.11.0", True),
+        ("0.11.0-IV2", True),
+        ("0.11", True),
+        ("3.9-IV0", True),
+        ("4.3", True),
+    ],
 )
 def test_which_version_between_brokers_reports_log_starts(version: str, *, reports: bool):
     """KIP-107 is from 0.11; without the key a broker uses the newest version."""
@@ -121,7 +132,8 @@ def test_a_refusal_names_its_source():
 
 
 @pytest.mark.parametrize(
-    "name", ["num.partition", "lowtide.max.versions.Fetch", "retention.ms", "listener.name.a.nothing", "", "listener.name."]
+    "name",
+    ["num.partition", "lowtide.max.versions.Fetch", "retention.ms", "listener.name.a.nothing", "", "listener.name."],
 )
 def test_an_unknown_key_is_refused(name: str):
     """A misspelt key that is silently ignored is worse than a broker that does not start."""
@@ -159,7 +171,13 @@ def test_keys_that_do_nothing_yet_are_named():
 
 @pytest.mark.parametrize(
     ("settings", "node_id"),
-    [({}, 0), ({"node_id": "4"}, 4), ({"broker_id": "5"}, 5), ({"node_id": "6", "broker_id": "6"}, 6), ({"broker_id": "-1"}, 0)],
+    [
+        ({}, 0),
+        ({"node_id": "4"}, 4),
+        ({"broker_id": "5"}, 5),
+        ({"node_id": "6", "broker_id": "6"}, 6),
+        ({"broker_id": "-1"}, 0),
+    ],
 )
 def test_the_node_id_has_two_names(settings: dict[str, str], node_id: int):
     """broker.id is the older one; with -1, node.id counts."""
@@ -236,7 +254,9 @@ def test_an_impossible_listener_is_refused(listeners: str, why: str):
 
 def test_a_listener_may_have_any_name():
     """The map has its protocol."""
-    config = load(listeners="HERE://:1", listener_security_protocol_map="HERE:PLAINTEXT", inter_broker_listener_name="here")
+    config = load(
+        listeners="HERE://:1", listener_security_protocol_map="HERE:PLAINTEXT", inter_broker_listener_name="here"
+    )
     assert config.listeners[0].protocol == "PLAINTEXT"
     assert config.inter_broker_listener == "HERE"
     changed = {"listeners": "HERE://:1,OWN://:2", "listener_security_protocol_map": "HERE:SSL,OWN:PLAINTEXT"}
@@ -248,7 +268,9 @@ def test_clients_receive_an_address_that_they_can_use():
     """A listener on every interface is advertised with this machine's name, an advertised one as configured."""
     assert load_config(host_name="tide-1").advertised_listeners[0].host == "tide-1"
     assert load(listeners="PLAINTEXT://10.0.0.1:9092").advertised_listeners[0].host == "10.0.0.1"
-    told = load(listeners="PLAINTEXT://0.0.0.0:9092", advertised_listeners="PLAINTEXT://tide.example:19092").advertised_listeners
+    told = load(
+        listeners="PLAINTEXT://0.0.0.0:9092", advertised_listeners="PLAINTEXT://tide.example:19092"
+    ).advertised_listeners
     assert told == (Listener("PLAINTEXT", "PLAINTEXT", "tide.example", 19092),)
 
 

@@ -123,8 +123,18 @@ def test_what_is_no_value_of_its_type_is_refused(type_: Type, text: str):
         (Range(1, 9, -1), Type.INT, ["-1", "1", "9"], ["0", "-2", "10"]),
         (OneOf(("none", "some")), Type.STRING, ["none", "some"], ["None", "", "none,some"]),
         (OneOf(("NONE",), any_case=True), Type.STRING, ["none", "None"], ["no"]),
-        (OneOf(("compact", "delete")), Type.LIST, ["", "delete", "delete,delete", "delete, compact"], ["DELETE", "delete,", "x"]),
-        (Matching("[0-9]+:[0-9]+", "a list of a:b"), Type.LIST, ["", "1:2", "1:2,3:4"], ["1", "1:2,", "1:2\n"[:-1] + "x"]),
+        (
+            OneOf(("compact", "delete")),
+            Type.LIST,
+            ["", "delete", "delete,delete", "delete, compact"],
+            ["DELETE", "delete,", "x"],
+        ),
+        (
+            Matching("[0-9]+:[0-9]+", "a list of a:b"),
+            Type.LIST,
+            ["", "1:2", "1:2,3:4"],
+            ["1", "1:2,", "1:2\n"[:-1] + "x"],
+        ),
     ],
 )
 def test_limits_are_inclusive_and_kept(allowed, type_: Type, good: list[str], bad: list[str]):

@@ -31,7 +31,9 @@ MS, MINUTES, HOURS = "retention.commitoffset.ms", "retention.commitoffset.minute
         ({"log.retention.ms": "-1", "log." + HOURS: "2147483647"}, {}, 2147483647 * 3_600_000),
     ],
 )
-def test_the_strongest_key_counts_and_none_is_longer_than_retention(broker: dict[str, str], topic: dict[str, str], consumed_ms: int):
+def test_the_strongest_key_counts_and_none_is_longer_than_retention(
+    broker: dict[str, str], topic: dict[str, str], consumed_ms: int
+):
     config = load_config(settings=broker)
     assert validate_topic_configs(config, topic) == topic
     assert log_config(config, topic).retention_commitoffset_ms == consumed_ms
@@ -58,7 +60,9 @@ def test_a_lowered_default_shortens_what_a_topic_asked_for():
 
 
 def test_a_broker_that_asks_for_longer_does_not_start_and_cannot_be_set_so_later():
-    with pytest.raises(ConfigError, match=r"log.retention.commitoffset.hours=3 \(10800000 ms\).*log.retention.hours=2 \(7200000 ms\)"):
+    with pytest.raises(
+        ConfigError, match=r"log.retention.commitoffset.hours=3 \(10800000 ms\).*log.retention.hours=2 \(7200000 ms\)"
+    ):
         load_config(settings={"log." + HOURS: "3", "log.retention.hours": "2"})
     configs = BrokerConfigs(load_config())
     configs.check({"log." + MS: str(WEEK_MS)}, of_all=True)

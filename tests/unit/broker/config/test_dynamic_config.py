@@ -1,4 +1,7 @@
-"""A broker's configuration while it runs: layers, which keys may be set, and how they are described. Facts are those of Kafka 4.3."""
+"""A broker's configuration while it runs: layers, which keys may be set, and how they are described.
+
+Facts are those of Kafka 4.3.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,9 @@ WEEK = str(7 * DAY_MS)
 
 def image(**layers: dict[str, str]) -> MetadataImage:
     """`of_all` and `broker_<id>`."""
-    return MetadataImage(broker_configs={"" if name == "of_all" else name[7:]: ConfigImage(keys, 5) for name, keys in layers.items()})
+    return MetadataImage(
+        broker_configs={"" if name == "of_all" else name[7:]: ConfigImage(keys, 5) for name, keys in layers.items()}
+    )
 
 
 def running(settings: dict[str, str] | None = None, **layers: dict[str, str]) -> BrokerConfigs:
@@ -44,7 +49,11 @@ def told(entries: list[ConfigEntry], name: str) -> tuple[str | None, int, list[t
 
 def test_the_stronger_layer_decides() -> None:
     """The order is: this broker, all brokers, its file, the default; values of another broker are ignored."""
-    layers = {"of_all": {"message.max.bytes": "3000"}, "broker_7": {"message.max.bytes": "2000"}, "broker_8": {"message.max.bytes": "1"}}
+    layers = {
+        "of_all": {"message.max.bytes": "3000"},
+        "broker_7": {"message.max.bytes": "2000"},
+        "broker_8": {"message.max.bytes": "1"},
+    }
     configs = running({"message.max.bytes": "4000"}, **layers)
     assert (configs.current.message_max_bytes, configs.current.topic_defaults["max.message.bytes"]) == (2000, 2000)
     del layers["broker_7"]
@@ -65,7 +74,9 @@ def test_a_cluster_wide_key_that_is_stored_for_one_broker_has_no_effect_while_th
 
 def test_values_from_the_start_stay() -> None:
     """A change in one place changes nothing else: neither the addresses, which need the machine's name, nor given values."""
-    started = load_config(settings={"node.id": "7", "listeners": "PLAINTEXT://:1234", "num.partitions": "3"}, host_name="machine")
+    started = load_config(
+        settings={"node.id": "7", "listeners": "PLAINTEXT://:1234", "num.partitions": "3"}, host_name="machine"
+    )
     configs = BrokerConfigs(started)
     configs.follow(image(of_all={"max.connections": "5"}))
     assert configs.current.max_connections == 5
@@ -103,13 +114,19 @@ def test_a_stored_value_that_is_invalid_is_ignored(stored: dict[str, str], reaso
         ({"no.such": "3"}, "no.such is not a key"),
         ({"log.segment.bytes": "1"}, "log.segment.bytes=1 is not possible.*1048576"),
         ({"log.retention.ms": "0"}, "log.retention.ms=0"),
-        ({"log.local.retention.ms": "604800001"}, "log.local.retention.ms=604800001 is not .* most log.retention.ms=604800000, or -2"),
+        (
+            {"log.local.retention.ms": "604800001"},
+            "log.local.retention.ms=604800001 is not .* most log.retention.ms=604800000, or -2",
+        ),
         ({"log.local.retention.ms": "-1"}, "log.local.retention.ms=-1 is not possible"),
         (
             {"log.local.retention.bytes": "6", "log.retention.bytes": "5"},
             "log.local.retention.bytes=6 is not .* most log.retention.bytes=5, or -2",
         ),
-        ({"log.local.retention.bytes": "-1", "log.retention.bytes": "5"}, "log.local.retention.bytes=-1 is not possible"),
+        (
+            {"log.local.retention.bytes": "-1", "log.retention.bytes": "5"},
+            "log.local.retention.bytes=-1 is not possible",
+        ),
     ],
 )
 @pytest.mark.parametrize("of_all", [True, False])
@@ -142,8 +159,16 @@ def test_the_stores_of_a_listener_are_set_together() -> None:
 @pytest.mark.parametrize(
     ("wanted", "of_all", "reason"),
     [
-        ({"ssl.keystore.location": "/n"}, False, "only per-listener using the listener prefix: \\[ssl.keystore.location\\]"),
-        ({"listener.name.tls.ssl.keystore.location": "/n"}, True, "at default cluster level, broker id must be specified"),
+        (
+            {"ssl.keystore.location": "/n"},
+            False,
+            "only per-listener using the listener prefix: \\[ssl.keystore.location\\]",
+        ),
+        (
+            {"listener.name.tls.ssl.keystore.location": "/n"},
+            True,
+            "at default cluster level, broker id must be specified",
+        ),
         ({"listener.name.tls.ssl.client.auth": "none"}, False, "Cannot update these configs dynamically"),
         ({"listener.name.TLS.ssl.keystore.location": "/n"}, False, "Cannot update these configs dynamically"),
         ({"listener.name.plaintext.ssl.key.password": "hush"}, False, "has no listener PLAINTEXT with TLS"),
@@ -195,14 +220,26 @@ def test_the_logins_of_a_listener_are_set_together() -> None:
 @pytest.mark.parametrize(
     ("wanted", "of_all", "reason"),
     [
-        ({"sasl.enabled.mechanisms": "PLAIN"}, False, "only per-listener using the listener prefix: \\[sasl.enabled.mechanisms\\]"),
+        (
+            {"sasl.enabled.mechanisms": "PLAIN"},
+            False,
+            "only per-listener using the listener prefix: \\[sasl.enabled.mechanisms\\]",
+        ),
         ({"sasl.jaas.config": f'{PLAIN} user_a="hush";'}, False, "only per-listener using the listener prefix"),
         ({ENABLED: "SCRAM-SHA-512"}, True, "at default cluster level, broker id must be specified"),
         ({ENABLED: "PLAIN"}, False, "listener.name.in.plain.sasl.jaas.config is missing"),
         ({ENABLED: "SCRAM-SHA-1"}, False, "SCRAM-SHA-1 is no mechanism that is known here"),
         ({USERS: f'{PLAIN} user_a="hush'}, False, "plain.sasl.jaas.config=\\[hidden\\] is not possible"),
-        ({"listener.name.in.scram-sha-512.sasl.jaas.config": f'{PLAIN} user_a="hush";'}, False, "scram.ScramLoginModule"),
-        ({"listener.name.in.gssapi.sasl.jaas.config": f'{PLAIN} user_a="hush";'}, False, "Cannot update these configs dynamically"),
+        (
+            {"listener.name.in.scram-sha-512.sasl.jaas.config": f'{PLAIN} user_a="hush";'},
+            False,
+            "scram.ScramLoginModule",
+        ),
+        (
+            {"listener.name.in.gssapi.sasl.jaas.config": f'{PLAIN} user_a="hush";'},
+            False,
+            "Cannot update these configs dynamically",
+        ),
         ({"listener.name.in.connections.max.reauth.ms": "5000"}, False, "Cannot update these configs dynamically"),
         ({"listener.name.plaintext.sasl.enabled.mechanisms": "PLAIN"}, False, "the listener PLAINTEXT has no SASL"),
         ({"listener.name.no.plain.sasl.jaas.config": f'{PLAIN} user_a="hush";'}, False, "the listener NO has no SASL"),
@@ -229,7 +266,10 @@ def test_the_mechanism_of_brokers_is_not_taken_away() -> None:
 
 def test_logins_that_are_not_possible_any_more_are_left_aside_together() -> None:
     """The broker was started again without that listener."""
-    logins, stores = {ENABLED: "PLAIN", USERS: f'{PLAIN} user_alice="hush";'}, {"listener.name.in.ssl.key.password": "hush"}
+    logins, stores = (
+        {ENABLED: "PLAIN", USERS: f'{PLAIN} user_alice="hush";'},
+        {"listener.name.in.ssl.key.password": "hush"},
+    )
     configs = BrokerConfigs(load_config(settings={"node.id": "7"}))
     left = configs.follow(image(broker_7={**logins, **stores, "max.connections": "5"})) or ""
     assert all(name in left for name in (*logins, *stores))
@@ -276,7 +316,9 @@ def test_the_total_is_not_lowered_below_local_retention() -> None:
 
 
 def test_a_broker_that_started_with_local_above_total_retention_accepts_other_changes() -> None:
-    configs = BrokerConfigs(load_config(settings={"node.id": "7", "log.local.retention.bytes": "6", "log.retention.bytes": "5"}))
+    configs = BrokerConfigs(
+        load_config(settings={"node.id": "7", "log.local.retention.bytes": "6", "log.retention.bytes": "5"})
+    )
     configs.check({"max.connections": "3"}, of_all=False)
     with pytest.raises(ConfigError, match=r"log.local.retention.bytes=6"):
         configs.check({"log.retention.bytes": "4"}, of_all=False)
@@ -285,7 +327,12 @@ def test_a_broker_that_started_with_local_above_total_retention_accepts_other_ch
 def test_every_key_that_can_be_set_takes_effect() -> None:
     """All are known keys, and none is one that Kafka does not allow to change."""
     assert len(DYNAMIC_KEYS) == 44
-    assert not DYNAMIC_KEYS & {"log.roll.hours", "log.retention.hours", "log.retention.minutes", "log.flush.scheduler.interval.ms"}
+    assert not DYNAMIC_KEYS & {
+        "log.roll.hours",
+        "log.retention.hours",
+        "log.retention.minutes",
+        "log.flush.scheduler.interval.ms",
+    }
     for name in DYNAMIC_KEYS:
         default = BROKER_KEYS[name].default
         text = "20000000" if default is None else default
@@ -294,10 +341,20 @@ def test_every_key_that_can_be_set_takes_effect() -> None:
 
 def test_a_topics_keys_are_described_with_their_sources() -> None:
     """As Kafka does: hours are a synonym of milliseconds, and are listed only beside them."""
-    configs = running({"log.segment.bytes": "2000000", "log.retention.hours": "48"}, of_all={"log.retention.ms": "5000"})
+    configs = running(
+        {"log.segment.bytes": "2000000", "log.retention.hours": "48"}, of_all={"log.retention.ms": "5000"}
+    )
     entries = describe_topic(describe_topic_defaults(configs), {"cleanup.policy": "compact"}, None)
-    assert told(entries, "cleanup.policy") == ("compact", 1, [("cleanup.policy", "compact", 1), ("log.cleanup.policy", "delete", 5)])
-    assert told(entries, "segment.bytes") == ("2000000", 4, [("log.segment.bytes", "2000000", 4), ("log.segment.bytes", "1073741824", 5)])
+    assert told(entries, "cleanup.policy") == (
+        "compact",
+        1,
+        [("cleanup.policy", "compact", 1), ("log.cleanup.policy", "delete", 5)],
+    )
+    assert told(entries, "segment.bytes") == (
+        "2000000",
+        4,
+        [("log.segment.bytes", "2000000", 4), ("log.segment.bytes", "1073741824", 5)],
+    )
     hours = [("log.retention.hours", "48", 4), ("log.retention.hours", "168", 5)]
     assert told(entries, "retention.ms") == ("5000", 3, [("log.retention.ms", "5000", 3), *hours])
     assert told(entries, "segment.ms") == (WEEK, 5, [])
@@ -309,13 +366,21 @@ def test_a_topics_keys_are_described_with_their_sources() -> None:
 
 def test_an_internal_key_is_described_where_it_is_set() -> None:
     defaults = describe_topic_defaults(running())
-    assert told(describe_topic(defaults, {"internal.segment.bytes": "9"}, None), "internal.segment.bytes")[:2] == ("9", 1)
+    assert told(describe_topic(defaults, {"internal.segment.bytes": "9"}, None), "internal.segment.bytes")[:2] == (
+        "9",
+        1,
+    )
 
 
 def test_a_brokers_keys_are_described_with_their_sources() -> None:
     configs = running({"log.retention.ms": "9"}, of_all={"log.retention.ms": "8"}, broker_7={"log.retention.ms": "7"})
     entries = describe_broker(configs, None)
-    every = [("log.retention.ms", "7", 2), ("log.retention.ms", "8", 3), ("log.retention.ms", "9", 4), ("log.retention.hours", "168", 5)]
+    every = [
+        ("log.retention.ms", "7", 2),
+        ("log.retention.ms", "8", 3),
+        ("log.retention.ms", "9", 4),
+        ("log.retention.hours", "168", 5),
+    ]
     assert told(entries, "log.retention.ms") == ("7", 2, every)
     assert told(entries, "log.retention.hours") == ("168", 5, [("log.retention.hours", "168", 5)])
     assert told(entries, "log.retention.minutes") == (None, 5, [])
@@ -373,13 +438,21 @@ def test_a_new_topic_has_its_sources() -> None:
     assert sources["retention.ms"] is ConfigSource.DYNAMIC_DEFAULT
     assert sources["segment.ms"] is ConfigSource.STATIC_BROKER
     assert sources["segment.bytes"] is ConfigSource.DEFAULT
-    described = {entry.name: entry.source for entry in describe_topic(describe_topic_defaults(configs), {"preallocate": "true"}, None)}
+    described = {
+        entry.name: entry.source
+        for entry in describe_topic(describe_topic_defaults(configs), {"preallocate": "true"}, None)
+    }
     assert {name for name, source in sources.items() if described[name] is not source} == {"segment.ms"}
 
 
 def test_what_stands_for_a_configuration_that_cannot_be_read_is_possible_and_deletes_nothing() -> None:
     """Whatever the broker was started with, and whether it is set on all brokers, on this one, or on a topic."""
-    deleting = {"log.retention.ms": "1", "log.retention.bytes": "1", "log.cleanup.policy": "compact", "log.retention.min.timestamp": "9"}
+    deleting = {
+        "log.retention.ms": "1",
+        "log.retention.bytes": "1",
+        "log.cleanup.policy": "compact",
+        "log.retention.min.timestamp": "9",
+    }
     consuming = {"log.retention.commitoffset.enable": "true", "log.retention.commitoffset.ms": "1"}
     configs = running(deleting | consuming)
     assert log_config(configs.current, {}).retention_ms == 1

@@ -63,7 +63,11 @@ def test_what_is_impossible_together(settings, words):
 
 
 DEFAULTS = load_config().values
-SESSION, HEARTBEAT, ASSIGNMENT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms", "consumer.assignment.interval.ms"
+SESSION, HEARTBEAT, ASSIGNMENT = (
+    "consumer.session.timeout.ms",
+    "consumer.heartbeat.interval.ms",
+    "consumer.assignment.interval.ms",
+)
 NO_NUMBER = "Not a number of type INT"
 NO_BOOLEAN = "Expected value to be either true or false"
 LEVELS = "read_committed, read_uncommitted"
@@ -84,21 +88,41 @@ LEAST_LOCK = "group.share.min.record.lock.duration.ms"
         (HEARTBEAT, "4999", f"{HEARTBEAT} must be greater than or equal to group.consumer.min.heartbeat.interval.ms"),
         (HEARTBEAT, "99999", f"{HEARTBEAT} must be less than or equal to group.consumer.max.heartbeat.interval.ms"),
         (ASSIGNMENT, "20000", f"{ASSIGNMENT} must be less than or equal to group.consumer.max.assignment.interval.ms"),
-        ("share.isolation.level", "x", "Invalid value x for configuration share.isolation.level: String must be one of: " + LEVELS),
+        (
+            "share.isolation.level",
+            "x",
+            "Invalid value x for configuration share.isolation.level: String must be one of: " + LEVELS,
+        ),
         (
             "share.auto.offset.reset",
             "by_duration:1h",
             "Invalid value by_duration:1h for configuration share.auto.offset.reset: Invalid duration",
         ),
-        ("share.auto.offset.reset", "x", "Invalid value x for configuration share.auto.offset.reset: Value must be " + RESETS),
-        ("share.renew.acknowledge.enable", "x", f"Invalid value x for configuration share.renew.acknowledge.enable: {NO_BOOLEAN}"),
-        ("share.record.lock.duration.ms", "1000", "share.record.lock.duration.ms must be greater than or equal to " + LEAST_LOCK),
+        (
+            "share.auto.offset.reset",
+            "x",
+            "Invalid value x for configuration share.auto.offset.reset: Value must be " + RESETS,
+        ),
+        (
+            "share.renew.acknowledge.enable",
+            "x",
+            f"Invalid value x for configuration share.renew.acknowledge.enable: {NO_BOOLEAN}",
+        ),
+        (
+            "share.record.lock.duration.ms",
+            "1000",
+            "share.record.lock.duration.ms must be greater than or equal to " + LEAST_LOCK,
+        ),
         (
             "share.delivery.count.limit",
             "11",
             "share.delivery.count.limit must be less than or equal to group.share.max.delivery.count.limit",
         ),
-        ("streams.num.standby.replicas", "1", "streams.num.standby.replicas would have no effect: this broker serves no streams groups"),
+        (
+            "streams.num.standby.replicas",
+            "1",
+            "streams.num.standby.replicas would have no effect: this broker serves no streams groups",
+        ),
     ],
 )
 def test_what_can_not_be_set_on_a_group(name, text, words):
@@ -114,7 +138,10 @@ def test_a_group_must_fit_the_broker_s_other_values():
     assert isinstance(refusal, Refusal)
     assert refusal.message == "consumer.session.timeout.ms must be greater than consumer.heartbeat.interval.ms"
     both = {"consumer.heartbeat.interval.ms": " 45000", "consumer.session.timeout.ms": "+45001"}
-    assert validate_group_configs(values, both) == {"consumer.heartbeat.interval.ms": "45000", "consumer.session.timeout.ms": "45001"}
+    assert validate_group_configs(values, both) == {
+        "consumer.heartbeat.interval.ms": "45000",
+        "consumer.session.timeout.ms": "45001",
+    }
 
 
 def test_what_is_set_on_a_share_group_is_kept_as_it_is_said():
@@ -135,7 +162,11 @@ def test_a_group_s_time_is_limited_by_the_brokers_bounds():
     """Bounds that were tightened later apply; a stored value that is no number, from another version, is ignored."""
     values = load_config(settings={"group.consumer.max.session.timeout.ms": "50000"}).values
     set_on = {
-        "g": {"consumer.session.timeout.ms": "48000", "consumer.heartbeat.interval.ms": "7000", "consumer.assignment.interval.ms": "0"},
+        "g": {
+            "consumer.session.timeout.ms": "48000",
+            "consumer.heartbeat.interval.ms": "7000",
+            "consumer.assignment.interval.ms": "0",
+        },
         "far": {"consumer.session.timeout.ms": "60000", "consumer.heartbeat.interval.ms": "1"},
         "odd": {"consumer.session.timeout.ms": "soon"},
     }
@@ -143,7 +174,11 @@ def test_a_group_s_time_is_limited_by_the_brokers_bounds():
     times = GroupTimes(group_settings(values), SimpleNamespace(image=image))
 
     def of(group_id):
-        return times.session_timeout_ms(group_id), times.heartbeat_interval_ms(group_id), times.assignment_interval_ms(group_id)
+        return (
+            times.session_timeout_ms(group_id),
+            times.heartbeat_interval_ms(group_id),
+            times.assignment_interval_ms(group_id),
+        )
 
     assert {group_id: of(group_id) for group_id in (*set_on, "other")} == {
         "g": (48_000, 7_000, 0),

@@ -11,7 +11,9 @@ PEM = {"ssl.keystore.type": "PEM", "ssl.keystore.location": "/etc/lowtide/broker
 
 
 def test_addresses():
-    found = load_config(settings={"http.listeners": "http://127.0.0.1:9644, https://[::1]:9645,http://:0", **PEM}).http_listeners
+    found = load_config(
+        settings={"http.listeners": "http://127.0.0.1:9644, https://[::1]:9645,http://:0", **PEM}
+    ).http_listeners
     assert [(each.scheme, each.host, each.port, each.is_on_loopback) for each in found] == [
         ("http", "127.0.0.1", 9644, True),
         ("https", "::1", 9645, True),
@@ -27,8 +29,14 @@ def test_addresses():
         ("ftp://127.0.0.1:9644", "allowed is a list of http://host:port or https://host:port"),
         ("http://127.0.0.1", "allowed is a list of http://host:port or https://host:port"),
         ("http://a/b:1", "allowed is a list of http://host:port or https://host:port"),
-        ("http://127.0.0.1:99999", "http.listeners=http://127.0.0.1:99999 is not possible: allowed is a port from 0 to 65535"),
-        ("http://127.0.0.1:1,https://127.0.0.1:1", "http.listeners=https://127.0.0.1:1 is not possible: allowed is each address once"),
+        (
+            "http://127.0.0.1:99999",
+            "http.listeners=http://127.0.0.1:99999 is not possible: allowed is a port from 0 to 65535",
+        ),
+        (
+            "http://127.0.0.1:1,https://127.0.0.1:1",
+            "http.listeners=https://127.0.0.1:1 is not possible: allowed is each address once",
+        ),
     ],
 )
 def test_what_is_refused(text, reason):
@@ -37,7 +45,11 @@ def test_what_is_refused(text, reason):
 
 
 def test_https_has_the_certificate_of_the_broker():
-    settings = {"http.listeners": "https://127.0.0.1:9644", **PEM, "listener.name.https.ssl.enabled.protocols": "TLSv1.3"}
+    settings = {
+        "http.listeners": "https://127.0.0.1:9644",
+        **PEM,
+        "listener.name.https.ssl.enabled.protocols": "TLSv1.3",
+    }
     secured = load_config(settings=settings).secured_listeners
     assert list(secured) == ["HTTPS"]
     assert secured["HTTPS"].tls is not None

@@ -40,7 +40,11 @@ def settings(changes: dict[str, str], without: str = "") -> OAuthSettings:
 def test_a_key_source_is_enough() -> None:
     found = settings({})
     assert found.keys.url == Url("https", "issuer.example", 443, "/keys")
-    assert (found.keys.refresh_ms, found.keys.retry_backoff_ms, found.keys.retry_backoff_ms_max) == (3_600_000, 100, 10_000)
+    assert (found.keys.refresh_ms, found.keys.retry_backoff_ms, found.keys.retry_backoff_ms_max) == (
+        3_600_000,
+        100,
+        10_000,
+    )
     assert found.rules == TokenRules()
 
 
@@ -58,7 +62,13 @@ def test_kafkas_keys_at_their_three_places() -> None:
         JAAS: f'{OAUTH}OAuthBearerLoginModule required ssl.truststore.type="PEM" ssl.truststore.location="/ca.pem";',
     }
     found = settings(changes)
-    expected = TokenRules(audiences=("kafka", "lake"), issuer="https://issuer.example/", skew_s=5, subject_claim="email", scope_claim="scp")
+    expected = TokenRules(
+        audiences=("kafka", "lake"),
+        issuer="https://issuer.example/",
+        skew_s=5,
+        subject_claim="email",
+        scope_claim="scp",
+    )
     assert found.rules == expected
     assert (found.keys.refresh_ms, found.keys.tls.authorities_file) == (60_000, "/ca.pem")
 
@@ -71,7 +81,9 @@ def test_where_a_broker_gets_its_own_tokens() -> None:
     assert of_a_file == TokenSource(url=Url("file", "", 0, "/run/token"))
     store = 'ssl.truststore.type="PEM" ssl.truststore.certificates="pem"'
     endpoint = {OWN_URL: f"{URL}/token", ALLOWED_URLS: f"{URL},{URL}/token"}
-    login = {JAAS: f'{OAUTH}OAuthBearerLoginModule required clientId="broker" clientSecret="geheim" scope="a b" {store};'}
+    login = {
+        JAAS: f'{OAUTH}OAuthBearerLoginModule required clientId="broker" clientSecret="geheim" scope="a b" {store};'
+    }
     expected = TokenSource(
         url=Url("https", "issuer.example", 443, "/keys/token"),
         client_id="broker",
@@ -88,11 +100,18 @@ def test_where_a_broker_gets_its_own_tokens() -> None:
 
 
 def test_brokers_log_in_to_each_other_with_tokens() -> None:
-    between = LISTENER | SOURCE | {"inter.broker.listener.name": "OUTSIDE", "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER"}
+    between = (
+        LISTENER
+        | SOURCE
+        | {"inter.broker.listener.name": "OUTSIDE", "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER"}
+    )
     with pytest.raises(ConfigError, match=f"{OWN_URL} must be set: brokers log in to each other by OAUTHBEARER"):
         load_config(settings=between)
     config = load_config(settings=between | {OWN_URL: "file:/run/token", ALLOWED_URLS: f"{URL},file:/run/token"})
-    assert config.inter_broker_login == ("OAUTHBEARER", OwnLogin(tokens=TokenSource(url=Url("file", "", 0, "/run/token"))))
+    assert config.inter_broker_login == (
+        "OAUTHBEARER",
+        OwnLogin(tokens=TokenSource(url=Url("file", "", 0, "/run/token"))),
+    )
 
 
 def test_the_mechanism_may_stand_beside_others() -> None:
@@ -108,15 +127,24 @@ def test_the_mechanism_may_stand_beside_others() -> None:
         ({f"{PREFIX}sasl.oauthbearer.jwks.endpoint.url": ""}, "jwks.endpoint.url is missing: it names the keys"),
         ({ALLOWED_URLS: ""}, f"={URL} is not possible: allowed are the URLs that {ALLOWED_URLS} lists"),
         ({ALLOWED_URLS: f"{URL}/"}, "is not among them"),
-        ({f"{PREFIX}sasl.oauthbearer.jwks.endpoint.url": "http://issuer.example/keys"}, "is not encrypted: allowed is https"),
-        ({f"{PREFIX}sasl.oauthbearer.jwks.endpoint.url": "ldap://issuer.example/keys"}, "is neither https://host/path nor file:/path"),
+        (
+            {f"{PREFIX}sasl.oauthbearer.jwks.endpoint.url": "http://issuer.example/keys"},
+            "is not encrypted: allowed is https",
+        ),
+        (
+            {f"{PREFIX}sasl.oauthbearer.jwks.endpoint.url": "ldap://issuer.example/keys"},
+            "is neither https://host/path nor file:/path",
+        ),
         ({f"{PREFIX}sasl.oauthbearer.jwks.endpoint.url": "file:keys.json"}, "names no file"),
         (
             {HANDLER: f"{OAUTH}internals.unsecured.OAuthBearerUnsecuredValidatorCallbackHandler"},
             "allowed is .*OAuthBearerValidatorCallback",
         ),
         ({HANDLER: "com.example.Handler"}, "com.example.Handler is not possible: allowed is org.apache.kafka"),
-        ({"sasl.server.callback.handler.class": f"{OAUTH}OAuthBearerValidatorCallbackHandler"}, f"a mechanism: allowed is {HANDLER}"),
+        (
+            {"sasl.server.callback.handler.class": f"{OAUTH}OAuthBearerValidatorCallbackHandler"},
+            f"a mechanism: allowed is {HANDLER}",
+        ),
         (
             {"listener.name.outside.sasl.server.callback.handler.class": f"{OAUTH}OAuthBearerValidatorCallbackHandler"},
             f"is not possible without a mechanism: allowed is {HANDLER}",
@@ -138,16 +166,28 @@ def test_the_mechanism_may_stand_beside_others() -> None:
             {JAAS: f'{OAUTH}OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="a";'},
             "has the option unsecuredLoginStringClaim_sub",
         ),
-        ({JAAS: f'{OAUTH}OAuthBearerLoginModule required ssl.truststore.location="/ca.jks";'}, "a trust store that is not .*PEM"),
-        ({JAAS: "org.apache.kafka.common.security.plain.PlainLoginModule required;"}, "allowed is .*oauthbearer.OAuthBearerLoginModule"),
+        (
+            {JAAS: f'{OAUTH}OAuthBearerLoginModule required ssl.truststore.location="/ca.jks";'},
+            "a trust store that is not .*PEM",
+        ),
+        (
+            {JAAS: "org.apache.kafka.common.security.plain.PlainLoginModule required;"},
+            "allowed is .*oauthbearer.OAuthBearerLoginModule",
+        ),
         ({OWN_URL: "https://issuer.example/token"}, "is not among them"),
         ({OWN_URL: f"{URL}", f"{OWN_ID}.id": "a"}, "client.id and its .secret must be set"),
         (
             {OWN_URL: URL, f"{PREFIX}sasl.oauthbearer.jwt.retriever.class": f"{OAUTH}FileJwtRetriever"},
             "FileJwtRetriever is not possible with sasl.oauthbearer.token.endpoint.url=https",
         ),
-        ({f"{PREFIX}sasl.oauthbearer.jwt.retriever.class": f"{OAUTH}JwtBearerJwtRetriever"}, "allowed is .*ClientCredentialsJwtRetriever"),
-        ({f"{PREFIX}sasl.login.callback.handler.class": "com.example.Handler"}, "allowed is .*OAuthBearerLoginCallbackHandler"),
+        (
+            {f"{PREFIX}sasl.oauthbearer.jwt.retriever.class": f"{OAUTH}JwtBearerJwtRetriever"},
+            "allowed is .*ClientCredentialsJwtRetriever",
+        ),
+        (
+            {f"{PREFIX}sasl.login.callback.handler.class": "com.example.Handler"},
+            "allowed is .*OAuthBearerLoginCallbackHandler",
+        ),
         ({f"{PREFIX}sasl.oauthbearer.assertion.file": "/x"}, "protection that Lowtide does not enforce yet"),
     ],
 )
@@ -158,12 +198,15 @@ def test_what_cannot_be_is_refused_in_a_sentence(changes: dict[str, str], senten
 
 def test_a_listener_without_a_key_source_is_refused() -> None:
     """CVE-2026-110985: Kafka takes unsigned tokens there."""
-    with pytest.raises(ConfigError, match=r"listener.name.outside.oauthbearer.sasl.oauthbearer.jwks.endpoint.url is missing"):
+    with pytest.raises(
+        ConfigError, match=r"listener.name.outside.oauthbearer.sasl.oauthbearer.jwks.endpoint.url is missing"
+    ):
         settings({}, without=f"{PREFIX}sasl.oauthbearer.jwks.endpoint.url")
 
 
 @pytest.mark.parametrize(
-    "name", ["sasl.oauthbearer.jwks.endpoint.url", "listener.name.plaintext.oauthbearer.sasl.oauthbearer.jwks.endpoint.url"]
+    "name",
+    ["sasl.oauthbearer.jwks.endpoint.url", "listener.name.plaintext.oauthbearer.sasl.oauthbearer.jwks.endpoint.url"],
 )
 def test_keys_that_no_listener_asks_for_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=f"^{name} asks for SASL"):

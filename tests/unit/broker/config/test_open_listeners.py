@@ -13,7 +13,12 @@ from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.scram_image import ScramImage
 from lowtide.protocol.scram import ScramMechanism
 
-TLS = {"ssl.keystore.location": "/k.pem", "ssl.keystore.type": "PEM", "ssl.truststore.location": "/t.pem", "ssl.truststore.type": "PEM"}
+TLS = {
+    "ssl.keystore.location": "/k.pem",
+    "ssl.keystore.type": "PEM",
+    "ssl.truststore.location": "/t.pem",
+    "ssl.truststore.type": "PEM",
+}
 SCRAM = {"sasl.enabled.mechanisms": "SCRAM-SHA-512"}
 
 
@@ -26,7 +31,10 @@ SCRAM = {"sasl.enabled.mechanisms": "SCRAM-SHA-512"}
         ({"listeners": "PLAINTEXT://localhost:9092"}, []),
         ({"listeners": "PLAINTEXT://[::1]:9092"}, []),
         (TLS | {"listeners": "PLAINTEXT://127.0.0.1:9092,SSL://:9093"}, ["SSL://:9093"]),
-        (TLS | {"listeners": "PLAINTEXT://127.0.0.1:9092,SSL://:9093", "ssl.client.auth": "requested"}, ["SSL://:9093"]),
+        (
+            TLS | {"listeners": "PLAINTEXT://127.0.0.1:9092,SSL://:9093", "ssl.client.auth": "requested"},
+            ["SSL://:9093"],
+        ),
         (TLS | {"listeners": "PLAINTEXT://127.0.0.1:9092,SSL://:9093", "ssl.client.auth": "required"}, []),
         (TLS | SCRAM | {"listeners": "PLAINTEXT://127.0.0.1:9092,SASL_SSL://:9093"}, []),
     ],
@@ -35,8 +43,13 @@ def test_what_is_open_beyond_this_machine_is_named(settings: dict[str, str], fou
     assert open_beyond_loopback(load_config(settings=settings)) == found
 
 
-AUTHORIZER = {"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer", "super.users": "User:admin"}
-USERS = ScramImage({ScramMechanism.SHA_256: {"alice": MagicMock()}, ScramMechanism.SHA_512: {"alice": MagicMock(), "bob": MagicMock()}})
+AUTHORIZER = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:admin",
+}
+USERS = ScramImage(
+    {ScramMechanism.SHA_256: {"alice": MagicMock()}, ScramMechanism.SHA_512: {"alice": MagicMock(), "bob": MagicMock()}}
+)
 SECURED = MetadataImage(acls={b"rule": MagicMock(spec=AclImage)}, scram=USERS)
 
 
@@ -51,5 +64,7 @@ SECURED = MetadataImage(acls={b"rule": MagicMock(spec=AclImage)}, scram=USERS)
         (TLS | SCRAM | {"listeners": "PLAINTEXT://127.0.0.1:9092,SASL_SSL://:9093"}, SECURED, {}),
     ],
 )
-def test_an_open_broker_of_a_secured_cluster_is_noticed(settings: dict[str, str], image: MetadataImage, found: dict[str, int]) -> None:
+def test_an_open_broker_of_a_secured_cluster_is_noticed(
+    settings: dict[str, str], image: MetadataImage, found: dict[str, int]
+) -> None:
     assert protection_left_out(load_config(settings=settings), image) == found

@@ -40,18 +40,30 @@ def test_the_strongest_prefix_counts() -> None:
     }
     sasl = load_config(settings=LISTENER | settings).secured_listeners["OUTSIDE"].sasl
     assert sasl is not None
-    assert [(each.name, each.lifetime_ms) for each in sasl.mechanisms] == [("SCRAM-SHA-256", 2000), ("SCRAM-SHA-512", 3000)]
+    assert [(each.name, each.lifetime_ms) for each in sasl.mechanisms] == [
+        ("SCRAM-SHA-256", 2000),
+        ("SCRAM-SHA-512", 3000),
+    ]
 
 
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({}, r"sasl.enabled.mechanisms=GSSAPI is not possible at the listener OUTSIDE: Kerberos \(GSSAPI, the default\) is not supported"),
+        (
+            {},
+            r"sasl.enabled.mechanisms=GSSAPI is not possible at the listener OUTSIDE: Kerberos \(GSSAPI, the default\) is not supported",
+        ),
         ({"sasl.enabled.mechanisms": "SCRAM-SHA-256,GSSAPI"}, "Kerberos"),
-        ({"sasl.enabled.mechanisms": "MAGIC"}, "MAGIC is no mechanism that is known here; allowed are PLAIN, .*, OAUTHBEARER"),
+        (
+            {"sasl.enabled.mechanisms": "MAGIC"},
+            "MAGIC is no mechanism that is known here; allowed are PLAIN, .*, OAUTHBEARER",
+        ),
         ({"sasl.enabled.mechanisms": "PLAIN"}, f"{JAAS} is missing: it names the users"),
         ({"sasl.enabled.mechanisms": "PLAIN", "sasl.jaas.config": f"{PLAIN} user_a='geheim';"}, f"allowed is {JAAS}"),
-        ({"sasl.enabled.mechanisms": "PLAIN", "listener.name.outside.sasl.jaas.config": f"{PLAIN} user_a='geheim';"}, f"allowed is {JAAS}"),
+        (
+            {"sasl.enabled.mechanisms": "PLAIN", "listener.name.outside.sasl.jaas.config": f"{PLAIN} user_a='geheim';"},
+            f"allowed is {JAAS}",
+        ),
         ({"sasl.enabled.mechanisms": "PLAIN", JAAS: f"{SCRAM} user_a='geheim';"}, "PlainLoginModule"),
         (
             {"sasl.enabled.mechanisms": "PLAIN", JAAS: "com.evil.JndiLoginModule required user_a='geheim';"},

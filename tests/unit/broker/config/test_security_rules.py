@@ -10,7 +10,13 @@ from lowtide.broker.config.keys_security import SECURITY_KEYS
 
 POLICIES = ["alter.config.policy.class.name", "client.quota.callback.class", "create.topic.policy.class.name"]
 
-NOT_DEFAULT = {Type.BOOLEAN: "true", Type.STRING: "x", Type.LIST: "x", Type.CLASS: "org.example.X", Type.PASSWORD: "geheim"}
+NOT_DEFAULT = {
+    Type.BOOLEAN: "true",
+    Type.STRING: "x",
+    Type.LIST: "x",
+    Type.CLASS: "org.example.X",
+    Type.PASSWORD: "geheim",
+}
 """A value for each type that is not the default of any key; numbers are computed below."""
 
 
@@ -38,22 +44,14 @@ def test_every_setting_of_security_is_refused_until_it_works(name: str):
         assert "geheim" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("security.providers", "org.example.Provider"),
-    ],
-)
+@pytest.mark.parametrize(("name", "text"), [("security.providers", "org.example.Provider")])
 def test_settings_that_were_a_warning_and_open_service(name: str, text: str):
     """As operators write them."""
     with pytest.raises(ConfigError, match=f"^{name}={text} asks for protection"):
         load_config(settings={name: text})
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [("ssl.protocol", "TLSv1.3")],
-)
+@pytest.mark.parametrize(("name", "text"), [("ssl.protocol", "TLSv1.3")])
 def test_settings_that_ask_for_nothing_are_fine(name: str, text: str):
     """An explicit default protects nothing in Kafka either."""
     assert load_config(settings={name: text}).unenforced_keys_given == (name,)
@@ -91,6 +89,9 @@ def test_super_users_as_kafka_writes_them(text: str):
 def test_an_audit_log_in_a_file_needs_its_name():
     with pytest.raises(ConfigError, match=r"lowtide.audit.log=file needs lowtide.audit.file"):
         load_config(settings={"lowtide.audit.log": "file"})
-    assert load_config(settings={"lowtide.audit.log": "file", "lowtide.audit.file": "/tmp/a"}).values["lowtide.audit.log"] == "file"
+    assert (
+        load_config(settings={"lowtide.audit.log": "file", "lowtide.audit.file": "/tmp/a"}).values["lowtide.audit.log"]
+        == "file"
+    )
     with pytest.raises(ConfigError, match="allowed is a list of any of logins,"):
         load_config(settings={"lowtide.audit.events": "deletes,everything"})

@@ -90,7 +90,9 @@ def test_what_is_escaped_comes_back(settings: dict[str, str]):
         return text.encode("utf-16-be", "surrogatepass")
 
     read = texts("\n".join(f"{escape(key)}={escape(value)}" for key, value in settings.items()))
-    assert {units(key): units(value) for key, value in read.items()} == {units(k): units(v) for k, v in settings.items()}
+    assert {units(key): units(value) for key, value in read.items()} == {
+        units(k): units(v) for k, v in settings.items()
+    }
 
 
 def test_environment_names_are_keys_in_capitals():
@@ -127,7 +129,15 @@ def test_the_variable_of_the_plain_form_is_no_key():
 
 def test_a_kubernetes_service_named_lowtide_does_not_stop_the_broker():
     """Kubernetes sets these in every pod beside such a service."""
-    links = ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_KAFKA", "PORT", "PORT_9092_TCP", "PORT_9092_TCP_ADDR", "PORT_9092_TCP_PROTO")
+    links = (
+        "SERVICE_HOST",
+        "SERVICE_PORT",
+        "SERVICE_PORT_KAFKA",
+        "PORT",
+        "PORT_9092_TCP",
+        "PORT_9092_TCP_ADDR",
+        "PORT_9092_TCP_PROTO",
+    )
     assert from_environment({f"LOWTIDE_{link}": "tcp://10.0.0.1:9092" for link in links}, BROKER_KEYS) == {}
 
 
@@ -148,4 +158,8 @@ def test_the_command_line_beats_the_environment_beats_the_file():
     file = from_properties("num.partitions=1\nnode.id=1\nlog.dirs=1", "f")
     environment = from_environment({"LOWTIDE_NODE_ID": "2", "LOWTIDE_LOG_DIRS": "2"}, BROKER_KEYS)
     merged = merge(file, environment, from_settings(["log.dirs=3"]))
-    assert {key: value.text for key, value in merged.items()} == {"num.partitions": "1", "node.id": "2", "log.dirs": "3"}
+    assert {key: value.text for key, value in merged.items()} == {
+        "num.partitions": "1",
+        "node.id": "2",
+        "log.dirs": "3",
+    }

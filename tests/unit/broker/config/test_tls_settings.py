@@ -29,7 +29,10 @@ def test_the_settings_of_a_listener() -> None:
     ("settings", "sentence"),
     [
         ({"ssl.keystore.location": ""}, "the listener SSL speaks TLS, and has no certificate"),
-        ({"ssl.keystore.type": "JKS"}, "keytool -importkeystore -srckeystore /k.pem -destkeystore /k.pem.p12 -deststoretype PKCS12"),
+        (
+            {"ssl.keystore.type": "JKS"},
+            "keytool -importkeystore -srckeystore /k.pem -destkeystore /k.pem.p12 -deststoretype PKCS12",
+        ),
         ({"ssl.keystore.type": "BKS"}, "ssl.keystore.type=BKS is not possible: allowed are PEM and, for files, PKCS12"),
         ({"ssl.keystore.certificate.chain": "geheim"}, "are not possible together"),
         ({"ssl.client.auth": "required"}, "ssl.client.auth=required is not possible without ssl.truststore.location"),
@@ -45,7 +48,9 @@ def test_what_cannot_be_is_refused(settings: dict[str, str], sentence: str) -> N
     assert "geheim" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["ssl.keystore.location", "ssl.truststore.location", "listener.name.plaintext.ssl.keystore.location"])
+@pytest.mark.parametrize(
+    "name", ["ssl.keystore.location", "ssl.truststore.location", "listener.name.plaintext.ssl.keystore.location"]
+)
 def test_tls_that_no_listener_speaks_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=f"^{name} asks for TLS"):
         load_config(settings={name: "/k.pem"})

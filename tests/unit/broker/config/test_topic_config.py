@@ -73,7 +73,10 @@ def test_keys_are_checked_with_each_other():
     """The minimum compaction lag cannot exceed the maximum."""
     bad = {"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "9"}
     assert isinstance(validate_topic_configs(BROKER, bad), TopicConfigFault)
-    assert validate_topic_configs(BROKER, {**bad, "max.compaction.lag.ms": "10"}) == {**bad, "max.compaction.lag.ms": "10"}
+    assert validate_topic_configs(BROKER, {**bad, "max.compaction.lag.ms": "10"}) == {
+        **bad,
+        "max.compaction.lag.ms": "10",
+    }
 
 
 def test_a_request_for_tiered_storage_is_refused_with_the_reason():
@@ -81,7 +84,10 @@ def test_a_request_for_tiered_storage_is_refused_with_the_reason():
     assert validate_topic_configs(BROKER, {"remote.storage.enable": "false"}) == {"remote.storage.enable": "false"}
     fault = validate_topic_configs(BROKER, {"remote.storage.enable": "true"})
     assert isinstance(fault, TopicConfigFault)
-    assert fault.message == "remote.storage.enable=true is not possible: allowed is only false, for this broker has no tiered storage."
+    assert (
+        fault.message
+        == "remote.storage.enable=true is not possible: allowed is only false, for this broker has no tiered storage."
+    )
 
 
 BESIDE_TIERED = {
@@ -115,7 +121,8 @@ def test_a_broker_starts_with_the_defaults_of_topics_that_would_be_tiered(name: 
 
 def test_a_broker_is_not_started_with_tiered_storage():
     with pytest.raises(
-        ConfigError, match=r"remote.log.storage.system.enable=true is not possible: allowed is only false, for this broker has"
+        ConfigError,
+        match=r"remote.log.storage.system.enable=true is not possible: allowed is only false, for this broker has",
     ):
         load_config(settings={"remote.log.storage.system.enable": "true"})
 
@@ -164,11 +171,13 @@ def test_each_field_of_a_log_follows_its_key(field: str):
     expected = type(getattr(LogConfig(), field))(expected) if isinstance(expected, tuple) else expected
     for config in (changed, of_broker):
         assert getattr(config, field) == expected
-        others = {other.name for other in fields(LogConfig) if getattr(config, other.name) != getattr(LogConfig(), other.name)}
+        others = {
+            other.name for other in fields(LogConfig) if getattr(config, other.name) != getattr(LogConfig(), other.name)
+        }
         assert others == {field}
-    assert getattr(log_config(load_config(settings={key.broker_key or "": text}), {key.name: key.default or ""}), field) == getattr(
-        LogConfig(), field
-    )
+    assert getattr(
+        log_config(load_config(settings={key.broker_key or "": text}), {key.name: key.default or ""}), field
+    ) == getattr(LogConfig(), field)
 
 
 def test_the_groups_that_may_delete_are_bounded():
@@ -217,7 +226,12 @@ def test_the_finer_unit_overrides(settings: dict[str, str], field: str, value: i
 
 @pytest.mark.parametrize(
     "settings",
-    [{"log.retention.ms": "0"}, {"log.retention.minutes": "0"}, {"log.retention.hours": "0"}, {"log.flush.interval.ms": "-1"}],
+    [
+        {"log.retention.ms": "0"},
+        {"log.retention.minutes": "0"},
+        {"log.retention.hours": "0"},
+        {"log.flush.interval.ms": "-1"},
+    ],
 )
 def test_a_broker_cannot_have_defaults_that_topics_cannot_have(settings: dict[str, str]):
     """The refusal names the broker's key, not the topic's."""
@@ -238,7 +252,9 @@ def test_a_description_has_the_sources_of_values():
 
 @given(
     st.dictionaries(
-        st.sampled_from([key.name for key in TOPIC_KEYS]), st.one_of(st.none(), st.text(max_size=8), st.integers().map(str)), max_size=4
+        st.sampled_from([key.name for key in TOPIC_KEYS]),
+        st.one_of(st.none(), st.text(max_size=8), st.integers().map(str)),
+        max_size=4,
     )
 )
 def test_accepted_values_are_valid_for_a_log(overrides: dict[str, str | None]):

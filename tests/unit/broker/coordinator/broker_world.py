@@ -59,7 +59,9 @@ class BrokerWorld:
         self.set_topics(topic("t", HERE), *([topic(name, *leaders)] if leaders else []))
         keys = [DATA, *(TopicPartition(name, number) for number, leader in enumerate(leaders) if leader == HERE)]
         self.partitions = {key: self.led(key) for key in keys}
-        self.loop: Any = SimpleNamespace(call_soon=lambda function, *given: self.soon.append((function, given)), call_later=self.call_later)
+        self.loop: Any = SimpleNamespace(
+            call_soon=lambda function, *given: self.soon.append((function, given)), call_later=self.call_later
+        )
         clock: Any = SimpleNamespace(monotonic_ms=lambda: self.now_ms, wall_ms=lambda: WALL_MS + self.now_ms)
         turns = Turns(self.loop, clock)
         self.slices = SimpleNamespace(turns=turns)

@@ -21,7 +21,9 @@ from lowtide.protocol.types import TopicId
 
 from .group_world import GROUP, REBALANCE_MS, Answer, World
 
-PARTITION = PartitionImage(replicas=(1,), isr=(1,), isr_epochs=(1,), leader=1, leader_epoch=0, partition_epoch=0, modify_revision=1)
+PARTITION = PartitionImage(
+    replicas=(1,), isr=(1,), isr_epochs=(1,), leader=1, leader_epoch=0, partition_epoch=0, modify_revision=1
+)
 HOST = "/host"
 
 
@@ -56,11 +58,15 @@ class Cluster:
         topics = {key: topic for key, topic in self.image.topics.items() if key != name}
         if count:
             number = topic_id(name, self._deleted.get(name, 0))
-            topics[name] = TopicImage(name=name, topic_id=number, partitions=(PARTITION,) * count, configs={}, modify_revision=1)
+            topics[name] = TopicImage(
+                name=name, topic_id=number, partitions=(PARTITION,) * count, configs={}, modify_revision=1
+            )
         elif old is not None:
             self._deleted[name] = self._deleted.get(name, 0) + 1
         self.image = MetadataImage(
-            revision=self.image.revision + 1, topics=topics, topic_names={topic.topic_id: name for name, topic in topics.items()}
+            revision=self.image.revision + 1,
+            topics=topics,
+            topic_names={topic.topic_id: name for name, topic in topics.items()},
         )
         made = (topics[name],) if name in topics and old is None else ()
         gone = (old,) if old is not None and not count else ()
@@ -70,9 +76,15 @@ class Cluster:
 class ConsumerWorld(World):
     """A `World` with topics and members of consumer groups."""
 
-    def __init__(self, settings: GroupSettings | None = None, *, topics: Mapping[str, int] | None = None, seed: int = 0) -> None:
+    def __init__(
+        self, settings: GroupSettings | None = None, *, topics: Mapping[str, int] | None = None, seed: int = 0
+    ) -> None:
         self.cluster = Cluster(topics if topics is not None else {"t": 4})
-        chosen = settings if settings is not None else GroupSettings(initial_rebalance_delay_ms=0, consumer_assignment_interval_ms=0)
+        chosen = (
+            settings
+            if settings is not None
+            else GroupSettings(initial_rebalance_delay_ms=0, consumer_assignment_interval_ms=0)
+        )
         super().__init__(chosen, seed=seed)
 
     def make_groups(self, settings: GroupSettings, seed: int) -> Groups:
@@ -96,10 +108,14 @@ class ConsumerWorld(World):
         rows = None
         if owned is not None:
             rows = [
-                HeartbeatTopicPartitions(topic_id=self.ids(key) if isinstance(key, str) else key, partitions=sorted(numbers))
+                HeartbeatTopicPartitions(
+                    topic_id=self.ids(key) if isinstance(key, str) else key, partitions=sorted(numbers)
+                )
                 for key, numbers in owned.items()
             ]
-        request = ConsumerGroupHeartbeatRequest(group_id=group, member_id=member_id, member_epoch=epoch, topic_partitions=rows, **more)
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=group, member_id=member_id, member_epoch=epoch, topic_partitions=rows, **more
+        )
         refusal = check_heartbeat(request, version, self.settings.consumer_assignors)
         if refusal is not None:
             answer.response = heartbeat_failed(refusal.error, refusal.message)
@@ -112,7 +128,9 @@ class ConsumerWorld(World):
     def enter(self, member_id: str, *topics: str, **more: Any) -> Any:
         """Join with the new protocol; returns the response."""
         names = list(topics or ("t",)) if "subscribed_topic_regex" not in more else None
-        answer = self.beat(member_id, 0, owned={}, rebalance_timeout_ms=REBALANCE_MS, subscribed_topic_names=names, **more)
+        answer = self.beat(
+            member_id, 0, owned={}, rebalance_timeout_ms=REBALANCE_MS, subscribed_topic_names=names, **more
+        )
         assert answer.error == ErrorCode.NONE, (answer.error, answer.response.error_message)
         return answer.response
 

@@ -129,7 +129,9 @@ class World:
         """Append each record separately, as a coordinator that loads the log reads them."""
         producer, said = effects.producer, []
         for change in effects.changes:
-            self.groups.note(change if producer is None else InTransaction(producer[0], change), self.end_offset + len(said))
+            self.groups.note(
+                change if producer is None else InTransaction(producer[0], change), self.end_offset + len(said)
+            )
             said += singly(change)
         assert [decode_record(*record) for record in effects.records] == said
         for single in said:
@@ -217,12 +219,18 @@ class World:
         member_id = self.join(**more).response.member_id
         return member_id, self.join(member_id, **more)
 
-    def sync(self, member_id: str, generation_id: int, assignments: dict[str, bytes] | None = None, **more: Any) -> Answer:
+    def sync(
+        self, member_id: str, generation_id: int, assignments: dict[str, bytes] | None = None, **more: Any
+    ) -> Answer:
         """SyncGroup."""
         answer = Answer()
-        rows = [SyncGroupRequestAssignment(member_id=name, assignment=part) for name, part in (assignments or {}).items()]
+        rows = [
+            SyncGroupRequestAssignment(member_id=name, assignment=part) for name, part in (assignments or {}).items()
+        ]
         effects = self.effects()
-        request = SyncGroupRequest(group_id=GROUP, generation_id=generation_id, member_id=member_id, assignments=rows, **more)
+        request = SyncGroupRequest(
+            group_id=GROUP, generation_id=generation_id, member_id=member_id, assignments=rows, **more
+        )
         self.groups.sync(request, answer, effects)
         self.carry_out(effects)
         return answer

@@ -23,7 +23,9 @@ from .group_world import GROUP, Answer, World
 class ShareGroupWorld(World):
     """A `World` with members of share groups. States begin at once, unless `begins` is False."""
 
-    def __init__(self, settings: GroupSettings | None = None, *, topics: Mapping[str, int] | None = None, seed: int = 0) -> None:
+    def __init__(
+        self, settings: GroupSettings | None = None, *, topics: Mapping[str, int] | None = None, seed: int = 0
+    ) -> None:
         self.cluster = Cluster(topics if topics is not None else {"t": 4})
         self.begins = True
         self.asked: list[tuple[str, int, dict[TopicId, list[int]]]] = []
@@ -60,7 +62,9 @@ class ShareGroupWorld(World):
         """ShareGroupHeartbeat; without names the subscription is as before."""
         answer = Answer()
         topics = list(names) or None
-        request = ShareGroupHeartbeatRequest(group_id=group, member_id=member_id, member_epoch=epoch, subscribed_topic_names=topics, **more)
+        request = ShareGroupHeartbeatRequest(
+            group_id=group, member_id=member_id, member_epoch=epoch, subscribed_topic_names=topics, **more
+        )
         refusal = check_heartbeat(request)
         if refusal is not None:
             answer.response = heartbeat_failed(refusal.error, refusal.message)
@@ -91,7 +95,16 @@ class ShareGroupWorld(World):
             mine, loaded = self.groups.by_id.find_share(group_id), other.groups.by_id.find_share(group_id)
             assert mine is not None
             assert loaded is not None
-            for name in ("group_epoch", "metadata_hash", "target_epoch", "targets", "members", "states", "state", "held_bytes"):
+            for name in (
+                "group_epoch",
+                "metadata_hash",
+                "target_epoch",
+                "targets",
+                "members",
+                "states",
+                "state",
+                "held_bytes",
+            ):
                 assert getattr(mine, name) == getattr(loaded, name), name
             assert mine.subscriptions.topic_counts == loaded.subscriptions.topic_counts
         assert set(other.groups.by_id) == set(self.groups.by_id)

@@ -22,7 +22,11 @@ from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ErrorCode
 
 ID, SECRET_ID = b"1" * 16, b"2" * 16
-TOPIC, GROUP, WHOLE = ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+TOPIC, GROUP, WHOLE = (
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+)
 
 
 class Only:
@@ -35,7 +39,9 @@ class Only:
         self.allowed = allowed
         self.asked: list[tuple[Operation, Resource]] = []
 
-    def authorize(self, requester: Requester, operation: Operation, resource: Resource, audit: Audit = Audit.BOTH) -> bool:
+    def authorize(
+        self, requester: Requester, operation: Operation, resource: Resource, audit: Audit = Audit.BOTH
+    ) -> bool:
         assert requester.principal == ANONYMOUS
         self.asked.append((operation, resource))
         return (operation, resource) in self.allowed
@@ -50,14 +56,19 @@ class Only:
 class Everything(Only):
     """Allows all, one by one."""
 
-    def authorize(self, requester: Requester, operation: Operation, resource: Resource, audit: Audit = Audit.BOTH) -> bool:
+    def authorize(
+        self, requester: Requester, operation: Operation, resource: Resource, audit: Audit = Audit.BOTH
+    ) -> bool:
         return True
 
 
 def image(*more: str) -> MetadataImage:
     """Topics `t` and `secret`, and perhaps more, with one partition each."""
     ids = {"t": ID, "secret": SECRET_ID, **{name: bytes([index]) * 16 for index, name in enumerate(more, 100)}}
-    topics = {name: TopicImage(name, identity, (PartitionImage((0,), (0,), (1,), 0, 0, 0, 1),), {}, 1) for name, identity in ids.items()}
+    topics = {
+        name: TopicImage(name, identity, (PartitionImage((0,), (0,), (1,), 0, 0, 0, 1),), {}, 1)
+        for name, identity in ids.items()
+    }
     return MetadataImage(revision=1, topics=topics, topic_names={identity: name for name, identity in ids.items()})
 
 
@@ -91,9 +102,13 @@ def ask(
     if set_on_broker is not None:
         known = msgspec.structs.replace(known, broker_configs={"1": ConfigImage(set_on_broker, 1)})
     broker: Any = SimpleNamespace(
-        authorizer=authorizer, metadata=SimpleNamespace(image=known), config=SimpleNamespace(auto_create_topics_enable=creates, node_id=1)
+        authorizer=authorizer,
+        metadata=SimpleNamespace(image=known),
+        config=SimpleNamespace(auto_create_topics_enable=creates, node_id=1),
     )
-    context: Any = SimpleNamespace(api_version=version, principal=ANONYMOUS, client_id=client_id, forwarded=forwarded, closed=[])
+    context: Any = SimpleNamespace(
+        api_version=version, principal=ANONYMOUS, client_id=client_id, forwarded=forwarded, closed=[]
+    )
     context.close_connection = context.closed.append
     spec = guarded(HandlerSpec(key=key, handle=handle), GUARDS[key], broker)
     assert spec.handle is not None

@@ -1,9 +1,10 @@
 """The table of rights, `rights.json`, and what both of its tests need: the one on Lowtide and the one on Apache Kafka.
 
-A row has a request and what it needs: sets of rights, of which one set suffices. A right is an operation, a type, a name, and what is
-answered without it: Kafka's code, or `hidden:` and what is not in the answer then. The rights of a set are in the order in which Kafka asks
-for them. A row holds for each version of its API, or for those that it names. It is tried in every one of them, with every kind of rules.
-Source: `KafkaApis` and `ControllerApis` of Apache Kafka 4.3.1.
+A row has a request and what it needs: sets of rights, of which one set suffices. A right is an operation, a type, a
+name, and what is answered without it: Kafka's code, or `hidden:` and what is not in the answer then. The rights of a
+set are in the order in which Kafka asks for them. A row holds for each version of its API, or for those that it names.
+It is tried in every one of them, with every kind of rules. Source: `KafkaApis` and `ControllerApis` of Apache Kafka
+4.3.1.
 """
 
 from __future__ import annotations
@@ -29,7 +30,11 @@ from lowtide.protocol.messages.describe_topic_partitions import DescribeTopicPar
 from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
 from lowtide.protocol.messages.init_producer_id import InitProducerIdRequest
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from lowtide.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from lowtide.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from lowtide.simulation.client import WireClient
 
 KEYS = {api_name(key): key for key in API}
@@ -43,7 +48,9 @@ NOT_OF_A_LOGIN = 64
 """DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: a client without a login asked for tokens."""
 
 DENIALS = frozenset({29, 30, 31, 53, NOT_OF_A_LOGIN, 65})
-OF_TOKENS = frozenset({"CreateDelegationToken", "RenewDelegationToken", "ExpireDelegationToken", "DescribeDelegationToken"})
+OF_TOKENS = frozenset(
+    {"CreateDelegationToken", "RenewDelegationToken", "ExpireDelegationToken", "DescribeDelegationToken"}
+)
 
 
 class Asker(Enum):
@@ -61,7 +68,9 @@ OWNER = "zoe"
 RECORD = (0, None, b"x", ())
 RECORDS = {
     "one": build_batch([RECORD]),
-    "transactional": build_batch([RECORD], is_transactional=True, producer_id=1_000_000, producer_epoch=0, base_sequence=0),
+    "transactional": build_batch(
+        [RECORD], is_transactional=True, producer_id=1_000_000, producer_epoch=0, base_sequence=0
+    ),
 }
 
 
@@ -87,7 +96,10 @@ def rights_of(row: dict[str, Any], names: dict[str, str]) -> list[list[Right]]:
     """`names` has what names in the table stand for that come to be with the broker."""
     sets = [[text.split() for text in together] for together in row["needs"]]
     return [
-        [Right(Operation[words[0]], ResourceType[words[1]], names.get(words[2], words[2]), words[3]) for words in together]
+        [
+            Right(Operation[words[0]], ResourceType[words[1]], names.get(words[2], words[2]), words[3])
+            for words in together
+        ]
         for together in sets
     ]
 
@@ -109,7 +121,10 @@ class Case(NamedTuple):
 
 def everything(permission: int, principal: str = WHO) -> list[AclRecord]:
     names = {ResourceType.CLUSTER: "kafka-cluster"}
-    return [AclRecord(kind, names.get(kind, "*"), LITERAL, principal, "*", Operation.ALL, permission) for kind in list(ResourceType)[1:]]
+    return [
+        AclRecord(kind, names.get(kind, "*"), LITERAL, principal, "*", Operation.ALL, permission)
+        for kind in list(ResourceType)[1:]
+    ]
 
 
 def cases(row: dict[str, Any], names: dict[str, str]) -> Iterator[Case]:
@@ -129,10 +144,16 @@ def cases(row: dict[str, Any], names: dict[str, str]) -> Iterator[Case]:
         yield Case("prefixes", [right.prefixed() for right in rights])
         for right in rights:
             if len(rights) > 1 and not _is_alternative(right, rights, sets):
-                yield Case(f"all but {right.operation.name}", [each.rule() for each in rights if each is not right], right.answer)
+                yield Case(
+                    f"all but {right.operation.name}",
+                    [each.rule() for each in rights if each is not right],
+                    right.answer,
+                )
     if len(sets) == 1:
         for right in sets[0]:
-            yield Case(f"{right.operation.name} denied", [*everything(ALLOW), right.rule(permission=DENY)], right.answer)
+            yield Case(
+                f"{right.operation.name} denied", [*everything(ALLOW), right.rule(permission=DENY)], right.answer
+            )
             yield Case("denied by prefix", [*everything(ALLOW), right.prefixed(permission=DENY)], right.answer)
 
 
@@ -226,7 +247,9 @@ def rules_of_operation(operation: Operation) -> list[AclRecord]:
 
 def bits_of_operation(operation: Operation) -> dict[str, int]:
     """What each answer shows under those rules: a bit for each operation."""
-    granted = set(range(16)) if operation == Operation.ALL else {operation, Operation.DESCRIBE, IMPLIED.get(operation, 8)}
+    granted = (
+        set(range(16)) if operation == Operation.ALL else {operation, Operation.DESCRIBE, IMPLIED.get(operation, 8)}
+    )
     topic, group, cluster = (sum(1 << each for each in shown & granted) for shown in SHOWN.values())
     return {
         "Metadata": topic,
@@ -240,7 +263,9 @@ def bits_of_operation(operation: Operation) -> dict[str, int]:
 async def bits_shown(client: WireClient) -> dict[str, int]:
     """What a client is shown of the operations that it may do."""
     by_name = [MetadataRequestTopic(name="t")]
-    metadata = MetadataRequest(topics=by_name, include_topic_authorized_operations=True, include_cluster_authorized_operations=True)
+    metadata = MetadataRequest(
+        topics=by_name, include_topic_authorized_operations=True, include_cluster_authorized_operations=True
+    )
     answer = await client.request(metadata, 10)
     page = await client.request(DescribeTopicPartitionsRequest(topics=[TopicRequest(name="t")]), 0)
     cluster = await client.request(DescribeClusterRequest(include_cluster_authorized_operations=True), 1)
@@ -260,10 +285,14 @@ async def prepare(client: WireClient) -> None:
         while (await client.request(FindCoordinatorRequest(key=name, key_type=kind), 3)).error_code:  # noqa: ASYNC110 - and below
             await asyncio.sleep(0.1)
     row = OffsetCommitRequestPartition(partition_index=0, committed_offset=0, committed_metadata="")
-    commit = OffsetCommitRequest(group_id="g", member_id="", topics=[OffsetCommitRequestTopic(name="t", partitions=[row])])
+    commit = OffsetCommitRequest(
+        group_id="g", member_id="", topics=[OffsetCommitRequestTopic(name="t", partitions=[row])]
+    )
     while (await client.request(commit, 8)).topics[0].partitions[0].error_code:  # noqa: ASYNC110
         await asyncio.sleep(0.1)
-    while (await client.request(InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000), 4)).error_code:  # noqa: ASYNC110
+    while (
+        await client.request(InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000), 4)
+    ).error_code:  # noqa: ASYNC110
         await asyncio.sleep(0.1)
 
 
@@ -272,4 +301,8 @@ def served_without_a_row() -> set[tuple[ApiKey, int]]:
     covered = {(KEYS[row["api"]], version) for row in ROWS for version in versions_of(row)}
     served = {(key, version) for key, spec in API.items() for version in range(spec.min_version, spec.max_version + 1)}
     assert covered <= served
-    return {(key, version) for key, version in served - covered if key not in (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)}
+    return {
+        (key, version)
+        for key, version in served - covered
+        if key not in (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
+    }

@@ -63,7 +63,10 @@ from lowtide.protocol.messages.erase_records import (
     EraseRecordsResponse,
     EraseRecordsTopic,
 )
-from lowtide.protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest, ExpireDelegationTokenResponse
+from lowtide.protocol.messages.expire_delegation_token import (
+    ExpireDelegationTokenRequest,
+    ExpireDelegationTokenResponse,
+)
 from lowtide.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -91,7 +94,9 @@ class World:
         replicas = SimpleNamespace(find=self.find)
         image = SimpleNamespace(topics={"t": SimpleNamespace(topic_id=b"1" * 16)}, tokens={})
         self.broker: Any = SimpleNamespace(
-            audit=AuditLog(log, frozenset(AuditEvent), lambda: 0), replicas=replicas, metadata=SimpleNamespace(image=image)
+            audit=AuditLog(log, frozenset(AuditEvent), lambda: 0),
+            replicas=replicas,
+            metadata=SimpleNamespace(image=image),
         )
 
     def find(self, topic: str, partition: int) -> Any:
@@ -112,7 +117,10 @@ class World:
 
 
 def delete(*rows: tuple[str, int]) -> DeleteRecordsRequest:
-    topics = [DeleteRecordsTopic(name=name, partitions=[DeleteRecordsPartition(partition_index=0, offset=offset)]) for name, offset in rows]
+    topics = [
+        DeleteRecordsTopic(name=name, partitions=[DeleteRecordsPartition(partition_index=0, offset=offset)])
+        for name, offset in rows
+    ]
     return DeleteRecordsRequest(topics=topics, timeout_ms=1)
 
 
@@ -137,14 +145,15 @@ def test_a_delete_has_what_was_there_before_and_after() -> None:
     pending.complete(answer)
     assert watched.response is answer
     first, second = world.lines
-    assert {name: first[name] for name in ("requested_offset", "old_log_start_offset", "log_start_offset", "low_watermark", "result")} == {
-        "requested_offset": 7,
-        "old_log_start_offset": 3,
-        "log_start_offset": 7,
-        "low_watermark": 7,
-        "result": "NONE",
-    }
-    assert (second["topic_id"], second["old_log_start_offset"], second["result"]) == (None, None, "UNKNOWN_TOPIC_OR_PARTITION")
+    assert {
+        name: first[name]
+        for name in ("requested_offset", "old_log_start_offset", "log_start_offset", "low_watermark", "result")
+    } == {"requested_offset": 7, "old_log_start_offset": 3, "log_start_offset": 7, "low_watermark": 7, "result": "NONE"}
+    assert (second["topic_id"], second["old_log_start_offset"], second["result"]) == (
+        None,
+        None,
+        "UNKNOWN_TOPIC_OR_PARTITION",
+    )
 
 
 def test_a_delete_whose_client_is_gone_is_a_line_too() -> None:
@@ -159,7 +168,9 @@ def test_a_delete_whose_client_is_gone_is_a_line_too() -> None:
 
 def test_deletes_that_change_nothing_are_bounded() -> None:
     world = World()
-    (spec,) = audited([HandlerSpec(key=ApiKey.DELETE_RECORDS, handle=lambda _request, _context: deleted(("t", 3, 0)))], world.broker)
+    (spec,) = audited(
+        [HandlerSpec(key=ApiKey.DELETE_RECORDS, handle=lambda _request, _context: deleted(("t", 3, 0)))], world.broker
+    )
     assert spec.handle is not None
     for _ in range(100):
         spec.handle(delete(("t", 1)), CONTEXT)
@@ -167,7 +178,10 @@ def test_deletes_that_change_nothing_are_bounded() -> None:
 
 
 def test_erased_records() -> None:
-    rows = [ErasedPartition(partition_index=0, log_start_offset=7, error_code=0), ErasedPartition(partition_index=1, error_code=6)]
+    rows = [
+        ErasedPartition(partition_index=0, log_start_offset=7, error_code=0),
+        ErasedPartition(partition_index=1, error_code=6),
+    ]
     asked = [EraseRecordsPartition(partition_index=number, offset=5) for number in range(2)]
     lines = World().ask(
         ApiKey.ERASE_RECORDS,
@@ -182,7 +196,10 @@ def test_erased_records() -> None:
 
 
 def test_topics() -> None:
-    rows = [DeletableTopicResult(name="t", topic_id=b"1" * 16, error_code=0), DeletableTopicResult(name="u", error_code=29)]
+    rows = [
+        DeletableTopicResult(name="t", topic_id=b"1" * 16, error_code=0),
+        DeletableTopicResult(name="u", error_code=29),
+    ]
     lines = World().ask(ApiKey.DELETE_TOPICS, DeleteTopicsRequest(timeout_ms=1), DeleteTopicsResponse(responses=rows))
     assert lines == [
         {"event": "topic deleted", "topic": "t", "topic_id": "MTExMTExMTExMTExMTExMQ", "result": "NONE"},
@@ -191,10 +208,18 @@ def test_topics() -> None:
 
 
 def test_rules() -> None:
-    values: dict[str, Any] = {"resource_type": 2, "resource_name": "t", "principal": "User:bob", "host": "*", "operation": 3}
+    values: dict[str, Any] = {
+        "resource_type": 2,
+        "resource_name": "t",
+        "principal": "User:bob",
+        "host": "*",
+        "operation": 3,
+    }
     wanted = AclCreation(**values, permission_type=3)
     lines = World().ask(
-        ApiKey.CREATE_ACLS, CreateAclsRequest(creations=[wanted]), CreateAclsResponse(results=[AclCreationResult(error_code=0)])
+        ApiKey.CREATE_ACLS,
+        CreateAclsRequest(creations=[wanted]),
+        CreateAclsResponse(results=[AclCreationResult(error_code=0)]),
     )
     shown = {
         "resource_type": "TOPIC",
@@ -216,7 +241,9 @@ def test_users_without_salt_and_salted_password() -> None:
     request = AlterUserScramCredentialsRequest(
         deletions=[ScramCredentialDeletion(name="bob", mechanism=2)],
         upsertions=[
-            ScramCredentialUpsertion(name="carol", mechanism=1, iterations=4096, salt=MARKER.encode(), salted_password=MARKER.encode())
+            ScramCredentialUpsertion(
+                name="carol", mechanism=1, iterations=4096, salt=MARKER.encode(), salted_password=MARKER.encode()
+            )
         ],
     )
     results = [
@@ -225,8 +252,21 @@ def test_users_without_salt_and_salted_password() -> None:
     ]
     answer = AlterUserScramCredentialsResponse(throttle_time_ms=0, results=results)
     assert World().ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, request, answer) == [
-        {"event": "user changed", "user": "bob", "mechanism": "SCRAM-SHA-512", "result": "RESOURCE_NOT_FOUND", "change": "delete"},
-        {"event": "user changed", "user": "carol", "mechanism": "SCRAM-SHA-256", "result": "NONE", "change": "set", "iterations": 4096},
+        {
+            "event": "user changed",
+            "user": "bob",
+            "mechanism": "SCRAM-SHA-512",
+            "result": "RESOURCE_NOT_FOUND",
+            "change": "delete",
+        },
+        {
+            "event": "user changed",
+            "user": "carol",
+            "mechanism": "SCRAM-SHA-256",
+            "result": "NONE",
+            "change": "set",
+            "iterations": 4096,
+        },
     ]
 
 
@@ -241,11 +281,13 @@ def test_tokens_by_their_ids_and_without_their_hmacs() -> None:
         {"event": "token created", "token": "t1", "owner": "User:carol", "renewers": ["User:bob"], "result": "NONE"}
     ]
     world, key = World(), keys.token(MARKER.encode())
-    world.broker.metadata.image.tokens[key] = TokenImage(TokenRecord("t1", "User:carol", "User:alice", (), 0, 1, 2, {}), 1)
+    world.broker.metadata.image.tokens[key] = TokenImage(
+        TokenRecord("t1", "User:carol", "User:alice", (), 0, 1, 2, {}), 1
+    )
     renewal = RenewDelegationTokenRequest(hmac=MARKER.encode(), renew_period_ms=-1)
-    assert world.ask(ApiKey.RENEW_DELEGATION_TOKEN, renewal, RenewDelegationTokenResponse(error_code=0, expiry_timestamp_ms=7)) == [
-        {"event": "token renewed", "token": "t1", "owner": "User:carol", "expires_ms": 7, "result": "NONE"}
-    ]
+    assert world.ask(
+        ApiKey.RENEW_DELEGATION_TOKEN, renewal, RenewDelegationTokenResponse(error_code=0, expiry_timestamp_ms=7)
+    ) == [{"event": "token renewed", "token": "t1", "owner": "User:carol", "expires_ms": 7, "result": "NONE"}]
     ending = ExpireDelegationTokenRequest(hmac=MARKER.encode(), expiry_time_period_ms=-1)
     assert World().ask(ApiKey.EXPIRE_DELEGATION_TOKEN, ending, ExpireDelegationTokenResponse(error_code=62)) == [
         {"event": "token ended", "token": None, "owner": None, "expires_ms": -1, "result": "DELEGATION_TOKEN_NOT_FOUND"}
@@ -259,8 +301,14 @@ def test_quotas() -> None:
         AlterClientQuotasOperation(key="request_percentage", value=0.0, remove=True),
     ]
     entries = [AlterClientQuotasEntry(entity=entity, ops=operations)]
-    answer = AlterClientQuotasResponse(entries=[AlterClientQuotasResult(error_code=0, error_message=None, entity=entity)])
-    fields = {"entity": {"user": None}, "quotas": {"producer_byte_rate": 5.0, "request_percentage": None}, "result": "NONE"}
+    answer = AlterClientQuotasResponse(
+        entries=[AlterClientQuotasResult(error_code=0, error_message=None, entity=entity)]
+    )
+    fields = {
+        "entity": {"user": None},
+        "quotas": {"producer_byte_rate": 5.0, "request_percentage": None},
+        "result": "NONE",
+    }
     for validate_only, event in ((False, "quotas changed"), (True, "quotas changed (validate only)")):
         request = AlterClientQuotasRequest(entries=entries, validate_only=validate_only)
         assert World().ask(ApiKey.ALTER_CLIENT_QUOTAS, request, answer) == [{"event": event, **fields}]

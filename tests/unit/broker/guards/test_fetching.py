@@ -28,7 +28,9 @@ class Follower:
 
 
 @pytest.mark.parametrize(
-    ("wants_to_stop", "answer"), [(False, ErrorCode.NONE), (True, ErrorCode.NOT_LEADER_OR_FOLLOWER)], ids=["serves", "stops"]
+    ("wants_to_stop", "answer"),
+    [(False, ErrorCode.NONE), (True, ErrorCode.NOT_LEADER_OR_FOLLOWER)],
+    ids=["serves", "stops"],
 )
 def test_a_broker_that_wants_to_stop_refuses_consumers_of_its_followers(wants_to_stop: bool, answer: ErrorCode) -> None:
     """DR7: no delete waits for it any more, whatever its own image shows."""

@@ -23,7 +23,11 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages import alter_configs, incremental_alter_configs
 from lowtide.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from lowtide.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
-from lowtide.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResponse
+from lowtide.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
 from lowtide.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
 from lowtide.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from lowtide.protocol.messages.describe_producers import (
@@ -45,8 +49,18 @@ from lowtide.protocol.messages.join_group import JoinGroupRequest, JoinGroupResp
 from lowtide.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from lowtide.protocol.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
 from lowtide.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
-from lowtide.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsResponse, ListOffsetsTopic
-from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponseTopic
+from lowtide.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from lowtide.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
 from lowtide.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -84,7 +98,9 @@ from .asking import GROUP, ID, SECRET_ID, TOPIC, WHOLE, Everything, Only, ask, i
 
 def test_every_api_that_is_served_has_a_guard_or_a_reason() -> None:
     made = Dispatcher(spawn=MagicMock(), maximum_versions={})
-    specs = handlers(MagicMock(), MagicMock(forwarder=None), MagicMock(), Coordinators(MagicMock(), MagicMock()), made.advertised)
+    specs = handlers(
+        MagicMock(), MagicMock(forwarder=None), MagicMock(), Coordinators(MagicMock(), MagicMock()), made.advertised
+    )
     specs += handlers_of_ours(MagicMock(), MagicMock(), MagicMock(), MagicMock(), made.routes)
     served = {spec.key for spec in specs}
     assert served == set(GUARDS) | ASK_THEMSELVES | FOR_EVERYBODY
@@ -141,7 +157,9 @@ def test_acks_0_an_error_closes_the_connection(nothing: Any) -> None:
 def committed(version: int) -> OffsetCommitRequest:
     rows = [OffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata="")]
     topics = [
-        OffsetCommitRequestTopic(name=name if version < 10 else "", topic_id=identity if version >= 10 else ZERO_TOPIC_ID, partitions=rows)
+        OffsetCommitRequestTopic(
+            name=name if version < 10 else "", topic_id=identity if version >= 10 else ZERO_TOPIC_ID, partitions=rows
+        )
         for name, identity in (("t", ID), ("secret", SECRET_ID))
     ]
     return OffsetCommitRequest(group_id="g", member_id="", topics=topics)
@@ -156,7 +174,9 @@ def test_offset_commit(version: int) -> None:
     allowed = Only((Operation.READ, group("g")), (Operation.READ, topic("t")))
     passed, told, _ = ask(allowed, committed(version), empty, version)
     assert len(passed.topics) == 1
-    assert [(row.name, row.partitions[0].error_code) for row in told.topics] == [("secret" if version < 10 else "", TOPIC)]
+    assert [(row.name, row.partitions[0].error_code) for row in told.topics] == [
+        ("secret" if version < 10 else "", TOPIC)
+    ]
 
 
 @pytest.mark.parametrize("version", [1, 2, 7])
@@ -172,7 +192,9 @@ def test_offset_fetch_of_one_group(version: int) -> None:
     allowed = Only((Operation.DESCRIBE, group("g")), (Operation.DESCRIBE, topic("t")))
     passed, told, _ = ask(allowed, request, OffsetFetchResponse(), version)
     assert [row.name for row in passed.topics] == ["t"]
-    assert [(row.name, row.partitions[0].error_code, row.partitions[0].committed_offset) for row in told.topics] == [("secret", TOPIC, -1)]
+    assert [(row.name, row.partitions[0].error_code, row.partitions[0].committed_offset) for row in told.topics] == [
+        ("secret", TOPIC, -1)
+    ]
 
 
 @pytest.mark.parametrize("version", [8, 10])
@@ -180,7 +202,9 @@ def test_offset_fetch_of_many_groups(version: int) -> None:
     """In a request for all offsets forbidden topics are left out; named ones are refused."""
     by_id = version >= 10
     named = [
-        OffsetFetchRequestTopics(name="" if by_id else name, topic_id=identity if by_id else ZERO_TOPIC_ID, partition_indexes=[0])
+        OffsetFetchRequestTopics(
+            name="" if by_id else name, topic_id=identity if by_id else ZERO_TOPIC_ID, partition_indexes=[0]
+        )
         for name, identity in (("t", ID), ("secret", SECRET_ID))
     ]
     request = OffsetFetchRequest(
@@ -190,9 +214,16 @@ def test_offset_fetch_of_many_groups(version: int) -> None:
             OffsetFetchRequestGroup(group_id="all", topics=None),
         ]
     )
-    found = [OffsetFetchResponseTopics(name=name, topic_id=identity) for name, identity in (("t", ID), ("secret", SECRET_ID))]
-    answers = [OffsetFetchResponseGroup(group_id="g", topics=found[:1]), OffsetFetchResponseGroup(group_id="all", topics=found)]
-    allowed = Only((Operation.DESCRIBE, group("g")), (Operation.DESCRIBE, group("all")), (Operation.DESCRIBE, topic("t")))
+    found = [
+        OffsetFetchResponseTopics(name=name, topic_id=identity) for name, identity in (("t", ID), ("secret", SECRET_ID))
+    ]
+    answers = [
+        OffsetFetchResponseGroup(group_id="g", topics=found[:1]),
+        OffsetFetchResponseGroup(group_id="all", topics=found),
+    ]
+    allowed = Only(
+        (Operation.DESCRIBE, group("g")), (Operation.DESCRIBE, group("all")), (Operation.DESCRIBE, topic("t"))
+    )
     passed, told, _ = ask(allowed, request, OffsetFetchResponse(groups=answers), version)
     assert [(each.group_id, each.topics and len(each.topics)) for each in passed.groups] == [("g", 1), ("all", None)]
     g, everything, closed = told.groups
@@ -209,16 +240,22 @@ def test_metadata_of_named_topics(version: int) -> None:
     authorizer = Only(*allowed, (Operation.CREATE, topic("mine")))
     passed, told, _ = ask(authorizer, request, MetadataResponse(brokers=[], topics=[]), version)
     assert [each.name for each in passed.topics] == ["t", "mine"]
-    assert [(row.name, row.error_code, row.topic_id) for row in told.topics] == [(name, TOPIC, ZERO_TOPIC_ID) for name in ("secret", "new")]
+    assert [(row.name, row.error_code, row.topic_id) for row in told.topics] == [
+        (name, TOPIC, ZERO_TOPIC_ID) for name in ("secret", "new")
+    ]
     nothing = MetadataRequest(topics=[MetadataRequestTopic(name="secret")])
     some = MetadataResponseTopic(error_code=0, name="t", partitions=[])
-    passed, told, _ = ask(authorizer, nothing, MetadataResponse(brokers=[], topics=[some] if version == 0 else []), version)
+    passed, told, _ = ask(
+        authorizer, nothing, MetadataResponse(brokers=[], topics=[some] if version == 0 else []), version
+    )
     assert [(row.name, row.error_code) for row in told.topics] == [("secret", TOPIC)]
 
 
 def test_metadata_by_id_and_of_all() -> None:
     """An id is answered with its error and no name; in a request for all topics forbidden ones are left out."""
-    request = MetadataRequest(topics=[MetadataRequestTopic(name=None, topic_id=each) for each in (ID, SECRET_ID, b"9" * 16)])
+    request = MetadataRequest(
+        topics=[MetadataRequestTopic(name=None, topic_id=each) for each in (ID, SECRET_ID, b"9" * 16)]
+    )
     authorizer = Only((Operation.DESCRIBE, topic("t")))
     passed, told, _ = ask(authorizer, request, MetadataResponse(brokers=[], topics=[]), 13)
     assert [each.topic_id for each in passed.topics] == [ID, b"9" * 16]
@@ -255,16 +292,22 @@ def test_describe_topic_partitions() -> None:
 
 def list_offsets() -> ListOffsetsRequest:
     rows = [ListOffsetsPartition(partition_index=0, timestamp=-1)]
-    return ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=name, partitions=rows) for name in ("t", "secret")])
+    return ListOffsetsRequest(
+        replica_id=-1, topics=[ListOffsetsTopic(name=name, partitions=rows) for name in ("t", "secret")]
+    )
 
 
 def epochs() -> OffsetForLeaderEpochRequest:
     rows = [OffsetForLeaderPartition(partition=0, leader_epoch=1)]
-    return OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic=name, partitions=rows) for name in ("t", "secret")])
+    return OffsetForLeaderEpochRequest(
+        topics=[OffsetForLeaderTopic(topic=name, partitions=rows) for name in ("t", "secret")]
+    )
 
 
 def producers() -> DescribeProducersRequest:
-    return DescribeProducersRequest(topics=[DescribeProducersTopicRequest(name=name, partition_indexes=[0]) for name in ("t", "secret")])
+    return DescribeProducersRequest(
+        topics=[DescribeProducersTopicRequest(name=name, partition_indexes=[0]) for name in ("t", "secret")]
+    )
 
 
 @pytest.mark.parametrize(
@@ -285,7 +328,9 @@ def test_rows_of_topics_are_refused_one_by_one(operation: Operation, request_: A
 
 
 def test_replicas_may_ask_for_epochs_of_all() -> None:
-    assert ask(Only((Operation.CLUSTER_ACTION, CLUSTER)), epochs(), OffsetForLeaderEpochResponse(topics=[]))[0] == epochs()
+    assert (
+        ask(Only((Operation.CLUSTER_ACTION, CLUSTER)), epochs(), OffsetForLeaderEpochResponse(topics=[]))[0] == epochs()
+    )
 
 
 @pytest.mark.parametrize(
@@ -295,7 +340,10 @@ def test_replicas_may_ask_for_epochs_of_all() -> None:
             JoinGroupRequest(group_id="g", session_timeout_ms=1, member_id="", protocol_type="", protocols=[]),
             JoinGroupResponse(error_code=0, protocol_name="", leader="", member_id="", members=[]),
         ),
-        (SyncGroupRequest(group_id="g", generation_id=1, member_id="", assignments=[]), SyncGroupResponse(error_code=0, assignment=b"")),
+        (
+            SyncGroupRequest(group_id="g", generation_id=1, member_id="", assignments=[]),
+            SyncGroupResponse(error_code=0, assignment=b""),
+        ),
         (HeartbeatRequest(group_id="g", generation_id=1, member_id=""), HeartbeatResponse(error_code=0)),
         (LeaveGroupRequest(group_id="g"), LeaveGroupResponse(error_code=0)),
         (OffsetDeleteRequest(group_id="g", topics=[]), OffsetDeleteResponse(error_code=0, topics=[])),
@@ -312,7 +360,10 @@ def test_groups_are_closed(request_: Any, response: Any) -> None:
 
 
 def test_offsets_of_topics_are_not_deleted() -> None:
-    rows = [OffsetDeleteRequestTopic(name=name, partitions=[OffsetDeleteRequestPartition(partition_index=0)]) for name in ("t", "secret")]
+    rows = [
+        OffsetDeleteRequestTopic(name=name, partitions=[OffsetDeleteRequestPartition(partition_index=0)])
+        for name in ("t", "secret")
+    ]
     allowed = Only((Operation.DELETE, group("g")), (Operation.READ, topic("t")))
     request = OffsetDeleteRequest(group_id="g", topics=rows)
     passed, told, _ = ask(allowed, request, OffsetDeleteResponse(error_code=0, topics=[]))
@@ -323,7 +374,13 @@ def test_offsets_of_topics_are_not_deleted() -> None:
 
 def test_groups_are_described_listed_and_deleted_one_by_one() -> None:
     described = DescribedGroup(
-        error_code=0, group_id="g", group_state="Empty", protocol_type="", protocol_data="", members=[], authorized_operations=3400
+        error_code=0,
+        group_id="g",
+        group_state="Empty",
+        protocol_type="",
+        protocol_data="",
+        members=[],
+        authorized_operations=3400,
     )
     authorizer = Only((Operation.DESCRIBE, group("g")), (Operation.DELETE, group("g")))
     request = DescribeGroupsRequest(groups=["g", "h", "h"], include_authorized_operations=True)
@@ -331,7 +388,9 @@ def test_groups_are_described_listed_and_deleted_one_by_one() -> None:
     assert passed.groups == ["g"]
     assert [(row.group_id, row.error_code) for row in told.groups] == [("g", 0), ("h", GROUP)]
     assert told.groups[0].authorized_operations == 1 << Operation.DESCRIBE | 1 << Operation.DELETE
-    rows = ListGroupsResponse(error_code=0, groups=[ListedGroup(group_id=name, protocol_type="") for name in ("g", "h")])
+    rows = ListGroupsResponse(
+        error_code=0, groups=[ListedGroup(group_id=name, protocol_type="") for name in ("g", "h")]
+    )
     assert [row.group_id for row in ask(authorizer, ListGroupsRequest(), rows)[1].groups] == ["g"]
     assert len(ask(Only((Operation.DESCRIBE, CLUSTER)), ListGroupsRequest(), rows)[1].groups) == 2
     passed, told, _ = ask(authorizer, DeleteGroupsRequest(groups_names=["h", "g"]), DeleteGroupsResponse(results=[]))
@@ -340,7 +399,9 @@ def test_groups_are_described_listed_and_deleted_one_by_one() -> None:
 
 
 def test_coordinators() -> None:
-    authorizer = Only((Operation.DESCRIBE, group("g")), (Operation.DESCRIBE, Resource(ResourceType.TRANSACTIONAL_ID, "x")))
+    authorizer = Only(
+        (Operation.DESCRIBE, group("g")), (Operation.DESCRIBE, Resource(ResourceType.TRANSACTIONAL_ID, "x"))
+    )
     empty = FindCoordinatorResponse()
     assert ask(authorizer, FindCoordinatorRequest(key="h"), empty, 3)[1].error_code == GROUP
     assert ask(authorizer, FindCoordinatorRequest(key="g"), empty, 0)[0].key == "g"
@@ -357,13 +418,22 @@ KINDS = {2: "t", 4: "1", 8: "1", 16: "m", 32: "g", 77: "?"}
 @pytest.mark.parametrize("messages", [alter_configs, incremental_alter_configs])
 def test_configurations_are_not_changed(messages: Any) -> None:
     """Topics and groups one by one, brokers, loggers and clients' metrics with the cluster; unknown kinds are left to the handler."""
-    rows = [messages.AlterConfigsResource(resource_type=kind, resource_name=name, configs=[]) for kind, name in KINDS.items()]
+    rows = [
+        messages.AlterConfigsResource(resource_type=kind, resource_name=name, configs=[])
+        for kind, name in KINDS.items()
+    ]
     prefix = "Alter" if messages is alter_configs else "IncrementalAlter"
     request = getattr(messages, f"{prefix}ConfigsRequest")(resources=rows, validate_only=False)
     empty = getattr(messages, f"{prefix}ConfigsResponse")(responses=[])
     passed, told, _ = ask(Only(), request, empty)
     assert [row.resource_type for row in passed.resources] == [77]
-    assert {row.resource_type: row.error_code for row in told.responses} == {2: TOPIC, 4: WHOLE, 8: WHOLE, 16: WHOLE, 32: GROUP}
+    assert {row.resource_type: row.error_code for row in told.responses} == {
+        2: TOPIC,
+        4: WHOLE,
+        8: WHOLE,
+        16: WHOLE,
+        32: GROUP,
+    }
     assert all(row.error_message for row in told.responses)
     allowed = Only((Operation.ALTER_CONFIGS, topic("t")), (Operation.ALTER_CONFIGS, CLUSTER))
     assert [row.resource_type for row in ask(allowed, request, empty)[0].resources] == [2, 4, 8, 16, 77]
@@ -381,12 +451,20 @@ OF_LOGINS = (
 @pytest.mark.parametrize("name", ["1", "+1", ""])
 @pytest.mark.parametrize("messages", [alter_configs, incremental_alter_configs])
 def test_keys_that_decide_who_may_log_in_need_alter_as_well(messages: Any, name: str, key: str) -> None:
-    """They make their holder any user, so they need the right to set any user's password. Nothing of such a row is carried out."""
+    """They make their holder any user, so they need the right to set any user's password.
+
+    Nothing of such a row is carried out.
+    """
     prefix = "Alter" if messages is alter_configs else "IncrementalAlter"
     change: Any = messages.AlterableConfig
-    changed = {"name": "max.connections", "value": "9"}, {"name": key, "value": None if messages is incremental_alter_configs else "x"}
+    changed = (
+        {"name": "max.connections", "value": "9"},
+        {"name": key, "value": None if messages is incremental_alter_configs else "x"},
+    )
     operation = {} if messages is alter_configs else {"config_operation": 1}
-    row = messages.AlterConfigsResource(resource_type=4, resource_name=name, configs=[change(**each, **operation) for each in changed])
+    row = messages.AlterConfigsResource(
+        resource_type=4, resource_name=name, configs=[change(**each, **operation) for each in changed]
+    )
     request = getattr(messages, f"{prefix}ConfigsRequest")(resources=[row], validate_only=True)
     empty = getattr(messages, f"{prefix}ConfigsResponse")(responses=[])
     passed, told, _ = ask(Only((Operation.ALTER_CONFIGS, CLUSTER)), request, empty)
@@ -400,7 +478,13 @@ def test_keys_that_decide_who_may_log_in_need_alter_as_well(messages: Any, name:
 
 def test_keys_of_a_key_store_and_names_of_other_resources_need_no_alter() -> None:
     """A key store says which certificate the broker shows; a logger, a topic or a group with such a key is none of a listener's."""
-    rows = [(4, f"{_TLS}.ssl.keystore.location"), (2, OF_LOGINS[0]), (32, OF_LOGINS[0]), (8, OF_LOGINS[0]), (16, OF_LOGINS[0])]
+    rows = [
+        (4, f"{_TLS}.ssl.keystore.location"),
+        (2, OF_LOGINS[0]),
+        (32, OF_LOGINS[0]),
+        (8, OF_LOGINS[0]),
+        (16, OF_LOGINS[0]),
+    ]
     resources = [
         incremental_alter_configs.AlterConfigsResource(
             resource_type=kind,
@@ -412,7 +496,10 @@ def test_keys_of_a_key_store_and_names_of_other_resources_need_no_alter() -> Non
     request = incremental_alter_configs.IncrementalAlterConfigsRequest(resources=resources, validate_only=False)
     group = Resource(ResourceType.GROUP, "g")
     allowed = Only(*((Operation.ALTER_CONFIGS, each) for each in (CLUSTER, group, topic("t"))))
-    assert ask(allowed, request, incremental_alter_configs.IncrementalAlterConfigsResponse(responses=[]))[0].resources == resources
+    assert (
+        ask(allowed, request, incremental_alter_configs.IncrementalAlterConfigsResponse(responses=[]))[0].resources
+        == resources
+    )
 
 
 def test_what_alter_configs_does_not_name_is_removed_with_the_same_right() -> None:
@@ -429,10 +516,19 @@ def test_what_alter_configs_does_not_name_is_removed_with_the_same_right() -> No
 
 
 def test_configurations_are_not_described() -> None:
-    rows = [DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None) for kind, name in KINDS.items()]
+    rows = [
+        DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
+        for kind, name in KINDS.items()
+    ]
     passed, told, _ = ask(Only(), DescribeConfigsRequest(resources=rows), DescribeConfigsResponse(results=[]))
     assert [row.resource_type for row in passed.resources] == [77]
-    assert {row.resource_type: row.error_code for row in told.results} == {2: TOPIC, 4: WHOLE, 8: WHOLE, 16: WHOLE, 32: GROUP}
+    assert {row.resource_type: row.error_code for row in told.results} == {
+        2: TOPIC,
+        4: WHOLE,
+        8: WHOLE,
+        16: WHOLE,
+        32: GROUP,
+    }
 
 
 def test_the_cluster_is_closed() -> None:
@@ -462,7 +558,9 @@ def test_a_handler_that_answers_later_is_guarded_too() -> None:
         return DescribeLogDirsResponse(throttle_time_ms=0, error_code=0)
 
     broker: Any = SimpleNamespace(authorizer=Only(), metadata=SimpleNamespace(image=image()), config=None)
-    spec = guarded(HandlerSpec(key=ApiKey.DESCRIBE_LOG_DIRS, handle_later=handle), GUARDS[ApiKey.DESCRIBE_LOG_DIRS], broker)
+    spec = guarded(
+        HandlerSpec(key=ApiKey.DESCRIBE_LOG_DIRS, handle_later=handle), GUARDS[ApiKey.DESCRIBE_LOG_DIRS], broker
+    )
     assert spec.handle_later is not None
     context = SimpleNamespace(api_version=5, principal=ANONYMOUS)
     assert asyncio.run(spec.handle_later(DescribeLogDirsRequest(topics=None), context)).error_code == WHOLE
@@ -471,7 +569,9 @@ def test_a_handler_that_answers_later_is_guarded_too() -> None:
 def test_a_client_that_disconnects_abandons_what_the_handler_waits_for() -> None:
     inner: Pending[Any] = Pending(holds_connection=True)
     broker: Any = SimpleNamespace(authorizer=Only(), metadata=SimpleNamespace(image=image()), config=None)
-    spec = guarded(HandlerSpec(key=ApiKey.PRODUCE, handle=lambda _request, _context: inner), GUARDS[ApiKey.PRODUCE], broker)
+    spec = guarded(
+        HandlerSpec(key=ApiKey.PRODUCE, handle=lambda _request, _context: inner), GUARDS[ApiKey.PRODUCE], broker
+    )
     assert spec.handle is not None
     outer = spec.handle(produce(12, "secret"), SimpleNamespace(api_version=12, principal=ANONYMOUS))
     assert outer.holds_connection
@@ -481,7 +581,11 @@ def test_a_client_that_disconnects_abandons_what_the_handler_waits_for() -> None
 
 @pytest.mark.parametrize(
     ("found", "told"),
-    [("here", TOPIC), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, TOPIC), (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_ID)],
+    [
+        ("here", TOPIC),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, TOPIC),
+        (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_ID),
+    ],
 )
 def test_fetches_read_what_may_be_read(found: Any, told: ErrorCode) -> None:
     """The response does not reveal whether the topic exists; for followers more was authorized before."""

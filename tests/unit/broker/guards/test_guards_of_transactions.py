@@ -46,4 +46,6 @@ def test_offsets_in_transactions(version: int) -> None:
         assert [row.partitions[0].error_code for row in told.topics] == [error, error]
     passed, told, _ = ask(Only(WRITES_X, reads, (Operation.READ, topic("t"))), request, empty, version)
     assert len(passed.topics) == 1
-    assert [(row.name, row.partitions[0].error_code) for row in told.topics] == [("secret" if version < 6 else "", TOPIC)]
+    assert [(row.name, row.partitions[0].error_code) for row in told.topics] == [
+        ("secret" if version < 6 else "", TOPIC)
+    ]

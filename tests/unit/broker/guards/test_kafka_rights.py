@@ -40,7 +40,11 @@ from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest, F
 from lowtide.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from lowtide.protocol.messages.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
+from lowtide.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
 
 from .asking import GROUP, TOPIC, WHOLE, Only, ask
 
@@ -50,7 +54,10 @@ TRANSACTIONAL = bytes(16) + b"\x02" + bytes(5) + b"\x10" + bytes(40)
 
 
 def produced(name: str | None, records: bytes = TRANSACTIONAL, acks: int = -1) -> ProduceRequest:
-    rows = [TopicProduceData(name=each, partition_data=[PartitionProduceData(index=0, records=records)]) for each in ("t", "secret")]
+    rows = [
+        TopicProduceData(name=each, partition_data=[PartitionProduceData(index=0, records=records)])
+        for each in ("t", "secret")
+    ]
     return ProduceRequest(transactional_id=name, acks=acks, timeout_ms=1, topic_data=rows)
 
 
@@ -101,8 +108,16 @@ def test_what_a_new_topic_is_like_needs_describe_configs(version: int) -> None:
     request = CreateTopicsRequest(topics=[wanted], timeout_ms=1, validate_only=False)
     create = (Operation.CREATE, CLUSTER)
     (row,) = ask(Only(create), request, CreateTopicsResponse(topics=[made]), version)[1].topics
-    assert (row.error_code, row.topic_config_error_code, row.num_partitions, row.replication_factor, row.configs) == (0, TOPIC, -1, -1, [])
-    (row,) = ask(Only(create, (Operation.DESCRIBE_CONFIGS, topic("n"))), request, CreateTopicsResponse(topics=[made]), version)[1].topics
+    assert (row.error_code, row.topic_config_error_code, row.num_partitions, row.replication_factor, row.configs) == (
+        0,
+        TOPIC,
+        -1,
+        -1,
+        [],
+    )
+    (row,) = ask(
+        Only(create, (Operation.DESCRIBE_CONFIGS, topic("n"))), request, CreateTopicsResponse(topics=[made]), version
+    )[1].topics
     assert (row.topic_config_error_code, row.num_partitions, len(row.configs)) == (0, 3, 1)
 
 
@@ -115,7 +130,9 @@ def test_topics_of_a_transaction_need_describe() -> None:
     assert [row.topic for row in told.topics] == ["t"]
 
 
-@pytest.mark.parametrize(("right", "error"), [(Operation.ALTER, 0), (Operation.CLUSTER_ACTION, 0), (Operation.DESCRIBE, WHOLE)])
+@pytest.mark.parametrize(
+    ("right", "error"), [(Operation.ALTER, 0), (Operation.CLUSTER_ACTION, 0), (Operation.DESCRIBE, WHOLE)]
+)
 def test_markers_are_written_by_administrators_and_brokers(right: Operation, error: int) -> None:
     """`kafka-transactions.sh abort` of an administrator has ALTER."""
     written = SimpleNamespace(write=lambda _end, keys, done, timeout_ms: [done(key, ErrorCode.NONE) for key in keys])  # noqa: ARG005
@@ -123,7 +140,9 @@ def test_markers_are_written_by_administrators_and_brokers(right: Operation, err
     handle = write_txn_markers.handler(broker, written).handle  # type: ignore[arg-type]
     assert handle is not None
     topics = [WritableTxnMarkerTopic(name="t", partition_indexes=[0])]
-    marker = WritableTxnMarker(producer_id=1, producer_epoch=0, transaction_result=False, topics=topics, coordinator_epoch=0)
+    marker = WritableTxnMarker(
+        producer_id=1, producer_epoch=0, transaction_result=False, topics=topics, coordinator_epoch=0
+    )
     context: Any = SimpleNamespace(principal=ANONYMOUS)
     found: list[Any] = []
     handle(WriteTxnMarkersRequest(markers=[marker]), context).listen(found.append)
@@ -135,18 +154,27 @@ def test_of_partitions_added_to_a_transaction_all_fail_for_one() -> None:
     names = ("t", "secret", "__consumer_offsets", "none")
     topics = [AddPartitionsToTxnTopic(name=name, partitions=[0]) for name in names]
     request = AddPartitionsToTxnRequest(
-        v3_and_below_transactional_id="x", v3_and_below_producer_id=1, v3_and_below_producer_epoch=0, v3_and_below_topics=topics
+        v3_and_below_transactional_id="x",
+        v3_and_below_producer_id=1,
+        v3_and_below_producer_epoch=0,
+        v3_and_below_topics=topics,
     )
     allowed = [(Operation.WRITE, topic(name)) for name in ("t", "__consumer_offsets", "none")]
     authorizer = Only((Operation.WRITE, transactional_id("x")), *allowed)
-    rows = ask(authorizer, request, AddPartitionsToTxnResponse(), 3, topics=("__consumer_offsets",))[1].results_by_topic_v3_and_below
+    rows = ask(authorizer, request, AddPartitionsToTxnResponse(), 3, topics=("__consumer_offsets",))[
+        1
+    ].results_by_topic_v3_and_below
     expected = (ErrorCode.OPERATION_NOT_ATTEMPTED, TOPIC, TOPIC, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    assert {row.name: row.results_by_partition[0].partition_error_code for row in rows} == dict(zip(names, expected, strict=True))
+    assert {row.name: row.results_by_partition[0].partition_error_code for row in rows} == dict(
+        zip(names, expected, strict=True)
+    )
 
 
 def test_a_name_that_is_none_is_no_secret() -> None:
     topics = [DescribeProducersTopicRequest(name=name, partition_indexes=[0]) for name in ("a/b", "secret")]
-    passed, told, _ = ask(Only(), DescribeProducersRequest(topics=topics), DescribeProducersResponse(throttle_time_ms=0, topics=[]))
+    passed, told, _ = ask(
+        Only(), DescribeProducersRequest(topics=topics), DescribeProducersResponse(throttle_time_ms=0, topics=[])
+    )
     assert [each.name for each in passed.topics] == ["a/b"]
     assert [(each.name, each.partitions[0].error_code) for each in told.topics] == [("secret", TOPIC)]
 

@@ -69,7 +69,13 @@ class Closed:
     def __init__(self, loop: SimulatedLoop) -> None:
         shared, chronicle = SharedStore(loop, Random(1)), Chronicle(loop.time)
         self.machine = Machine(
-            loop=loop, shared=shared, broker_id=1, random=Random(1), settings=SETTINGS, chronicle=chronicle, effects=Counter()
+            loop=loop,
+            shared=shared,
+            broker_id=1,
+            random=Random(1),
+            settings=SETTINGS,
+            chronicle=chronicle,
+            effects=Counter(),
         )
         self.ids: dict[str, bytes] = {}
         self.names: dict[str, str] = {}

@@ -29,7 +29,11 @@ from lowtide.protocol.messages.describe_share_group_offsets import (
     DescribeShareOffsetsGroup,
     DescribeShareOffsetsTopic,
 )
-from lowtide.protocol.messages.read_share_group_state import ReadShareGroupStateRequest, ReadStatePartition, ReadStateTopic
+from lowtide.protocol.messages.read_share_group_state import (
+    ReadShareGroupStateRequest,
+    ReadStatePartition,
+    ReadStateTopic,
+)
 from lowtide.protocol.messages.share_group_describe import (
     DescribedShareAssignment,
     DescribedShareGroup,
@@ -116,7 +120,9 @@ def test_offsets_are_described_as_far_as_topics_are_visible() -> None:
     """A topic that wasn't named is left out; one that was gets an error, and its id isn't shown."""
     groups = [
         DescribeShareOffsetsGroup(group_id="a", topics=None),
-        DescribeShareOffsetsGroup(group_id="b", topics=[DescribeShareOffsetsTopic(topic_name="hidden", partitions=[0])]),
+        DescribeShareOffsetsGroup(
+            group_id="b", topics=[DescribeShareOffsetsTopic(topic_name="hidden", partitions=[0])]
+        ),
         DescribeShareOffsetsGroup(group_id="c", topics=None),
     ]
     asker = Asker((Operation.DESCRIBE, "a"), (Operation.DESCRIBE, "b"), (Operation.DESCRIBE, "seen"))
@@ -136,12 +142,19 @@ def test_offsets_are_described_as_far_as_topics_are_visible() -> None:
     assert (denied.group_id, denied.error_code) == ("c", ErrorCode.GROUP_AUTHORIZATION_FAILED)
     assert [each.topic_name for each in first.topics] == ["seen"]
     [row] = second.topics[0].partitions
-    assert (second.topics[0].topic_id, row.start_offset, row.error_code) == (bytes(16), -1, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    assert (second.topics[0].topic_id, row.start_offset, row.error_code) == (
+        bytes(16),
+        -1,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    )
 
 
 def test_offsets_are_altered_and_deleted_with_rights_on_group_and_topic() -> None:
     topics = [
-        AlterShareOffsetsTopic(topic_name=name, partitions=[AlterShareOffsetsPartition(partition_index=0, start_offset=0)]) for name in "tu"
+        AlterShareOffsetsTopic(
+            topic_name=name, partitions=[AlterShareOffsetsPartition(partition_index=0, start_offset=0)]
+        )
+        for name in "tu"
     ]
     alter = AlterShareGroupOffsetsRequest(group_id="g", topics=topics)
     refused = share_groups.alter_share_group_offsets(alter, Asker((Operation.READ, "t")))  # type: ignore[arg-type]
@@ -151,7 +164,9 @@ def test_offsets_are_altered_and_deleted_with_rights_on_group_and_topic() -> Non
     [row] = verdict.merge(AlterShareGroupOffsetsResponse()).responses  # type: ignore[misc]
     assert (row.topic_name, row.partitions[0].error_code) == ("u", ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
-    delete = DeleteShareGroupOffsetsRequest(group_id="g", topics=[DeleteShareOffsetsTopic(topic_name=name) for name in "tu"])
+    delete = DeleteShareGroupOffsetsRequest(
+        group_id="g", topics=[DeleteShareOffsetsTopic(topic_name=name) for name in "tu"]
+    )
     refused = share_groups.delete_share_group_offsets(delete, Asker((Operation.READ, "g"), (Operation.READ, "t")))  # type: ignore[arg-type]
     assert refused.answer.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
     verdict = share_groups.delete_share_group_offsets(delete, Asker((Operation.DELETE, "g"), (Operation.READ, "u")))  # type: ignore[arg-type]

@@ -64,7 +64,9 @@ def keys_on_the_page() -> list[Key]:
             continue
         if names.startswith("their defaults"):
             names = " ".join(f"`{name}`" for name in sorted(DEFAULTS))
-        found += [Key(of.removeprefix("of "), name, rights(needs)) for name in re.findall(r"`([^`]+)`", names) or LOGGERS[:1]]
+        found += [
+            Key(of.removeprefix("of "), name, rights(needs)) for name in re.findall(r"`([^`]+)`", names) or LOGGERS[:1]
+        ]
     return found
 
 
@@ -95,7 +97,9 @@ def test_a_key_needs_what_the_page_says(key: Key, messages: Any) -> None:
         assert is_dynamic(name)
     prefix, operation = ("Alter", {}) if messages is alter_configs else ("IncrementalAlter", {"config_operation": 0})
     row = messages.AlterConfigsResource(
-        resource_type=kind, resource_name=resource, configs=[messages.AlterableConfig(name=name, value="1", **operation)]
+        resource_type=kind,
+        resource_name=resource,
+        configs=[messages.AlterableConfig(name=name, value="1", **operation)],
     )
     request = getattr(messages, f"{prefix}ConfigsRequest")(resources=[row], validate_only=False)
     empty = getattr(messages, f"{prefix}ConfigsResponse")(responses=[])
@@ -112,6 +116,14 @@ def test_each_request_of_our_own_is_on_the_page_with_what_it_needs() -> None:
     told = {cells[0]: cells[1] for cells in ROWS if cells[0] in ours}
     assert told.keys() == ours
     for name, needs in told.items():
-        asked = {tuple(text.split()[:2]) for row in TABLE if row["api"] == name for together in row["needs"] for text in together}
-        listed = set() if needs == "nothing" else {(operation.name, place.type.name) for operation, place in rights(needs)}
+        asked = {
+            tuple(text.split()[:2])
+            for row in TABLE
+            if row["api"] == name
+            for together in row["needs"]
+            for text in together
+        }
+        listed = (
+            set() if needs == "nothing" else {(operation.name, place.type.name) for operation, place in rights(needs)}
+        )
         assert listed == asked, name

@@ -24,7 +24,9 @@ HERE = 2
 
 def ask(image: MetadataImage, *, local: bool = False, **wanted: Any) -> DescribeClusterResponse:
     config = SimpleNamespace(advertises_local_address=local)
-    broker: Any = SimpleNamespace(metadata=SimpleNamespace(image=image), replicas=SimpleNamespace(broker_id=HERE), config=config)
+    broker: Any = SimpleNamespace(
+        metadata=SimpleNamespace(image=image), replicas=SimpleNamespace(broker_id=HERE), config=config
+    )
     handle = handler(broker).handle
     assert handle is not None
     answer = handle(DescribeClusterRequest(**{"include_cluster_authorized_operations": False, **wanted}), CONTEXT)
@@ -33,7 +35,10 @@ def ask(image: MetadataImage, *, local: bool = False, **wanted: Any) -> Describe
 
 
 def cluster(controller_id: int = 2) -> MetadataImage:
-    brokers = {number: BrokerImage(number, number, (Listener("PLAINTEXT", f"host-{number}", 9092),), f"rack-{number}") for number in (1, 2)}
+    brokers = {
+        number: BrokerImage(number, number, (Listener("PLAINTEXT", f"host-{number}", 9092),), f"rack-{number}")
+        for number in (1, 2)
+    }
     return MetadataImage(9, "the-cluster", controller_id, 3, brokers)
 
 
@@ -42,7 +47,8 @@ def test_the_live_brokers_and_the_controller() -> None:
     assert (answer.error_code, answer.error_message) == (ErrorCode.NONE, None)
     assert (answer.cluster_id, answer.controller_id, answer.endpoint_type) == ("the-cluster", 2, 1)
     assert answer.brokers == [
-        DescribeClusterBroker(broker_id=number, host=f"host-{number}", port=9092, rack=f"rack-{number}") for number in (1, 2)
+        DescribeClusterBroker(broker_id=number, host=f"host-{number}", port=9092, rack=f"rack-{number}")
+        for number in (1, 2)
     ]
 
 
@@ -54,7 +60,9 @@ def test_a_controller_that_clients_cannot_reach_is_left_out(controller_id: int) 
 def test_operations_are_returned_on_request() -> None:
     """Eight kinds of them, as a bit field (KIP-430)."""
     assert ask(cluster()).cluster_authorized_operations == OPERATIONS_NOT_ASKED
-    assert ask(cluster(), include_cluster_authorized_operations=True).cluster_authorized_operations == 0b1_1111_1010_0000
+    assert (
+        ask(cluster(), include_cluster_authorized_operations=True).cluster_authorized_operations == 0b1_1111_1010_0000
+    )
 
 
 @pytest.mark.parametrize(

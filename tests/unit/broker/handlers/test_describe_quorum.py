@@ -53,7 +53,10 @@ def ask(image: MetadataImage, topics: list[QuorumTopic] = METADATA, *reached: in
 
 
 def cluster(controller_id: int = 1, elected: int = 3) -> MetadataImage:
-    brokers = {number: BrokerImage(number, number, (Listener("PLAINTEXT", f"host-{number}", 60_000 + number),)) for number in (1, 2, 3)}
+    brokers = {
+        number: BrokerImage(number, number, (Listener("PLAINTEXT", f"host-{number}", 60_000 + number),))
+        for number in (1, 2, 3)
+    }
     return MetadataImage(9, "the-cluster", controller_id, elected, brokers)
 
 
@@ -62,7 +65,11 @@ def test_the_controller_is_the_leader_and_the_others_are_observers() -> None:
     answer = ask(cluster(), METADATA, 1)
     [topic] = answer.topics
     [partition] = topic.partitions
-    assert (topic.topic_name, partition.partition_index, partition.error_code) == ("__cluster_metadata", 0, ErrorCode.NONE)
+    assert (topic.topic_name, partition.partition_index, partition.error_code) == (
+        "__cluster_metadata",
+        0,
+        ErrorCode.NONE,
+    )
     assert (partition.leader_id, partition.leader_epoch, partition.high_watermark) == (1, 3, 9)
     told = {"log_end_offset": 9, "last_fetch_timestamp": NOW_MS, "last_caught_up_timestamp": NOW_MS}
     assert partition.current_voters == [QuorumReplica(replica_id=1, **told)]
@@ -98,6 +105,8 @@ def test_without_a_controller_the_client_asks_again() -> None:
 def test_other_partitions_are_unknown(topics: list[QuorumTopic]) -> None:
     answer = ask(cluster(), topics)
     assert answer.error_code == ErrorCode.NONE
-    seen = [(topic.topic_name, row.partition_index, row.error_code) for topic in answer.topics for row in topic.partitions]
+    seen = [
+        (topic.topic_name, row.partition_index, row.error_code) for topic in answer.topics for row in topic.partitions
+    ]
     error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert seen == [(topic.topic_name, row.partition_index, error) for topic in topics for row in topic.partitions]

@@ -40,7 +40,9 @@ CONTEXT: Any = SimpleNamespace(connection=SimpleNamespace(listener_name="PLAINTE
 
 def image(**counts: int) -> MetadataImage:
     state = PartitionImage((0,), (0,), (1,), 0, 4, 7, 3)
-    topics = {name: TopicImage(name, name.encode().ljust(16), (state,) * count, {}, 3) for name, count in counts.items()}
+    topics = {
+        name: TopicImage(name, name.encode().ljust(16), (state,) * count, {}, 3) for name, count in counts.items()
+    }
     return MetadataImage(9, "c", 0, 1, {0: BrokerImage(0, 1, HERE)}, topics)
 
 
@@ -55,7 +57,9 @@ def ask(
 ) -> DescribeTopicPartitionsResponse:
     replicas = SimpleNamespace(broker_id=0, offline=SimpleNamespace(keys=offline))
     settings = load_config(settings=config or {})
-    broker: Any = SimpleNamespace(metadata=SimpleNamespace(image=state), config=settings, replicas=replicas, turns=ONE_SLICE, log=None)
+    broker: Any = SimpleNamespace(
+        metadata=SimpleNamespace(image=state), config=settings, replicas=replicas, turns=ONE_SLICE, log=None
+    )
     handle = handler(broker).handle
     assert handle is not None
     request = DescribeTopicPartitionsRequest(
@@ -69,7 +73,9 @@ def ask(
 
 
 def rows(answer: DescribeTopicPartitionsResponse) -> list[Row]:
-    return [(topic.name, topic.error_code, [row.partition_index for row in topic.partitions]) for topic in answer.topics]
+    return [
+        (topic.name, topic.error_code, [row.partition_index for row in topic.partitions]) for topic in answer.topics
+    ]
 
 
 def following(answer: DescribeTopicPartitionsResponse) -> Place | None:
@@ -177,11 +183,9 @@ def test_replicas_that_cannot_serve() -> None:
     topic = TopicImage("t", b"t" * 16, (dead, failed, failed), {}, 3)
     state = MetadataImage(9, "c", 0, 1, {0: BrokerImage(0, 1, HERE)}, {"t": topic})
     found = ask(state, offline=frozenset({TopicPartition("t", 1)})).topics[0].partitions
-    assert [(row.error_code, row.leader_id, row.leader_epoch, row.isr_nodes, row.offline_replicas) for row in found] == [
-        (0, -1, 5, [1], [1]),
-        (0, -1, 5, [], [0]),
-        (0, 0, 5, [0], []),
-    ]
+    assert [
+        (row.error_code, row.leader_id, row.leader_epoch, row.isr_nodes, row.offline_replicas) for row in found
+    ] == [(0, -1, 5, [1], [1]), (0, -1, 5, [], [0]), (0, 0, 5, [0], [])]
 
 
 @settings(max_examples=examples(60), deadline=None)

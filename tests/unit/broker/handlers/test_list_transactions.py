@@ -45,7 +45,9 @@ def known(*names: str) -> Any:
 def ask(shards: list[Any], **filters: Any) -> Any:
     clock = SimpleNamespace(wall_ms=lambda: NOW_MS)
     worker = SimpleNamespace(submit=lambda work, on_done: WORK.append((work, on_done)))
-    service: Any = SimpleNamespace(loaded=lambda: shards, broker=SimpleNamespace(clock=clock, log=None, worker=worker, turns=ONE_SLICE))
+    service: Any = SimpleNamespace(
+        loaded=lambda: shards, broker=SimpleNamespace(clock=clock, log=None, worker=worker, turns=ONE_SLICE)
+    )
     handle: Any = list_transactions.handler(service).handle
     answer = handle(ListTransactionsRequest(**({"state_filters": [], "producer_id_filters": []} | filters)), None)
     while WORK:

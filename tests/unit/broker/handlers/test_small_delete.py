@@ -20,7 +20,9 @@ from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 needs_compiled = pytest.mark.skipif(native.compiled is None, reason="the compiled form wasn't built")
 
 
-def delete(*rows: tuple[int, int], topic: str = TOPIC, timeout_ms: int = 500, leader_only: bool = False) -> DeleteRecordsRequest:
+def delete(
+    *rows: tuple[int, int], topic: str = TOPIC, timeout_ms: int = 500, leader_only: bool = False
+) -> DeleteRecordsRequest:
     partitions = [DeleteRecordsPartition(partition_index=partition, offset=offset) for partition, offset in rows]
     return DeleteRecordsRequest(
         topics=[DeleteRecordsTopic(name=topic, partitions=partitions)], timeout_ms=timeout_ms, leader_only=leader_only
@@ -54,7 +56,9 @@ async def alone(loop: SimulatedLoop, brokers: int = 1) -> list[Any]:
         await client.request(produce(1), 9)
     others = [await type(client).connect(*world.machines[0].address) for _ in range(4)]
     end = 20 + len(REQUESTS)
-    answers = await asyncio.gather(*(other.request(delete((0, end - 4 + number)), 3) for number, other in enumerate(others)))
+    answers = await asyncio.gather(
+        *(other.request(delete((0, end - 4 + number)), 3) for number, other in enumerate(others))
+    )
     seen += answers
     described = await client.request(DescribeDeletesRequest(), 0)
     described.finished.sort(key=lambda row: row.offset)
@@ -74,7 +78,11 @@ async def with_followers(loop: SimulatedLoop) -> list[Any]:
     seen: list[Any] = []
 
     async def ask(offset: int) -> None:
-        for version, request in ((2, delete((0, offset))), (3, delete((0, offset + 1), leader_only=True)), (3, delete((0, offset + 2)))):
+        for version, request in (
+            (2, delete((0, offset))),
+            (3, delete((0, offset + 1), leader_only=True)),
+            (3, delete((0, offset + 2))),
+        ):
             seen.append(await client.request(request, version))
 
     await ask(1)
@@ -137,7 +145,9 @@ def test_a_bug_at_the_end_closes_its_connection_only(monkeypatch: pytest.MonkeyP
         world = World(loop, 1)
         client = await world.begin()
         with monkeypatch.context() as patch:
-            patch.setattr("lowtide.broker.handlers.deletes.delayed_delete.DelayedDeleteRecords._settle", lambda *_: 1 // 0)
+            patch.setattr(
+                "lowtide.broker.handlers.deletes.delayed_delete.DelayedDeleteRecords._settle", lambda *_: 1 // 0
+            )
             with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
                 await client.request(delete((0, 1)), 2)
         other = await type(client).connect(*world.machines[0].address)

@@ -52,15 +52,21 @@ class World:
 
 async def test_users_of_scram() -> None:
     world = World()
-    change = ScramCredentialUpsertion(name="alice", mechanism=1, iterations=4096, salt=b"salt", salted_password=b"x" * 32)
-    answer = await world.ask(alter_user_scram_credentials, AlterUserScramCredentialsRequest(deletions=[], upsertions=[change]))
+    change = ScramCredentialUpsertion(
+        name="alice", mechanism=1, iterations=4096, salt=b"salt", salted_password=b"x" * 32
+    )
+    answer = await world.ask(
+        alter_user_scram_credentials, AlterUserScramCredentialsRequest(deletions=[], upsertions=[change])
+    )
     assert [row.error_code for row in answer.results] == [0]
     assert world.steps == ["committed", (REVISION, "users of SCRAM")]
 
 
 async def test_a_refused_change_of_users_waits_for_none() -> None:
     world, unknown = World(), ScramCredentialDeletion(name="nobody", mechanism=1)
-    answer = await world.ask(alter_user_scram_credentials, AlterUserScramCredentialsRequest(deletions=[unknown], upsertions=[]))
+    answer = await world.ask(
+        alter_user_scram_credentials, AlterUserScramCredentialsRequest(deletions=[unknown], upsertions=[])
+    )
     assert answer.results[0].error_code == ErrorCode.RESOURCE_NOT_FOUND
     assert [step for step in world.steps if step != "committed"] == []
 
@@ -71,7 +77,11 @@ async def test_quotas() -> None:
         entity=[AlteredQuotaEntity(entity_type="user", entity_name="u")],
         ops=[AlterClientQuotasOperation(key="producer_byte_rate", value=1.0, remove=False)],
     )
-    assert (await world.ask(alter_client_quotas, AlterClientQuotasRequest(entries=[entry], validate_only=True))).entries[0].error_code == 0
+    assert (
+        await world.ask(alter_client_quotas, AlterClientQuotasRequest(entries=[entry], validate_only=True))
+    ).entries[0].error_code == 0
     assert world.steps == []
-    assert (await world.ask(alter_client_quotas, AlterClientQuotasRequest(entries=[entry], validate_only=False))).entries[0].error_code == 0
+    assert (
+        await world.ask(alter_client_quotas, AlterClientQuotasRequest(entries=[entry], validate_only=False))
+    ).entries[0].error_code == 0
     assert world.steps == ["committed", (REVISION, "quotas")]

@@ -11,10 +11,14 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
 
 
-def is_shown(levels: dict[str, int], name: str, level: int, *, check: bool = False, error: ErrorCode = ErrorCode.NONE) -> bool:
+def is_shown(
+    levels: dict[str, int], name: str, level: int, *, check: bool = False, error: ErrorCode = ErrorCode.NONE
+) -> bool:
     row = FeatureUpdateKey(feature=name, max_version_level=level, upgrade_type=2)
     request = UpdateFeaturesRequest(feature_updates=[row], validate_only=check)
-    return shows(request, UpdateFeaturesResponse(error_code=error), MetadataImage(features=FeaturesRecord(1, 1, levels)))
+    return shows(
+        request, UpdateFeaturesResponse(error_code=error), MetadataImage(features=FeaturesRecord(1, 1, levels))
+    )
 
 
 def test_a_level_that_was_never_set_is_the_highest_one() -> None:

@@ -21,7 +21,10 @@ PREFIX = b"/lowtide/"
 
 @pytest.mark.parametrize("was_ours", [False, True])
 def test_a_store_that_is_suspended_is_not_new(was_ours: bool) -> None:
-    """A recovery or a restore that was cut off early left it without a cluster id. Topics were to be adopted then, or that was advised."""
+    """A recovery or a restore that was cut off early left it without a cluster id.
+
+    Topics were to be adopted then, or that was advised.
+    """
 
     async def scenario(loop: SimulatedLoop) -> None:
         store = MemoryStore(MemoryDisk(), clock=SimulatedClock(loop), random=Random(1), loop=loop)

@@ -24,5 +24,7 @@ def test_an_etcd_that_refuses_its_status_is_a_warning(place: str, surplus: int |
 
     store: Any = SimpleNamespace(raft_surplus=raft_surplus)
     log = SimpleNamespace(warning=lambda event, **_: said.append(event))
-    asyncio.run(warn_without_raft_log(store, parse_address("etcd://127.0.0.1:2379").text if place == "etcd" else place, log))
+    asyncio.run(
+        warn_without_raft_log(store, parse_address("etcd://127.0.0.1:2379").text if place == "etcd" else place, log)
+    )
     assert len(said) == lines

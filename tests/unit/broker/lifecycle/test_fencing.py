@@ -147,11 +147,15 @@ def test_what_is_flushed_behind_a_fence_is_not_acknowledged() -> None:
 
     clock: Any = SimpleNamespace(monotonic_ms=lambda: 0)
     replicas: Any = SimpleNamespace(
-        is_fenced=lambda: fenced, find=find, waiting=SimpleNamespace(flushes=SimpleNamespace(watch=lambda _request: True))
+        is_fenced=lambda: fenced,
+        find=find,
+        waiting=SimpleNamespace(flushes=SimpleNamespace(watch=lambda _request: True)),
     )
     for up in (False, True):
         fenced, partition.log.recovery_point = False, 0
-        answer = PartitionProduceResponse(index=0, error_code=ErrorCode.NONE, base_offset=5, log_append_time_ms=-1, log_start_offset=0)
+        answer = PartitionProduceResponse(
+            index=0, error_code=ErrorCode.NONE, base_offset=5, log_append_time_ms=-1, log_start_offset=0
+        )
         wait = ProduceWait(partition, 3, 6, answer, flushes=True, commits=False)
         request = DelayedProduce(replicas, clock, ProduceResponse(responses=[]), [wait], 1000)
         assert request.start() is request.pending

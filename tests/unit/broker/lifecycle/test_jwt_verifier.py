@@ -152,7 +152,10 @@ async def test_a_listener_that_expects_no_issuer_or_audience_warns(tmp_path: Pat
     """An issuer of many customers signs for all with the same keys."""
     file = tmp_path / "keys.json"
     file.write_bytes(key_set(OLD))
-    for rules, expected in ((TokenRules(), ["issuer", "audience"]), (TokenRules(audiences=(AUDIENCE,), issuer=ISSUER), [])):
+    for rules, expected in (
+        (TokenRules(), ["issuer", "audience"]),
+        (TokenRules(audiences=(AUDIENCE,), issuer=ISSUER), []),
+    ):
         made, log = verifier(f"file:{file}")
         base: Any = SimpleNamespace(ports=SimpleNamespace(clock=SystemClock()), log=log)
         verifies = token_verifier("OUTSIDE", OAuthSettings(made.settings.keys, rules), base)

@@ -60,7 +60,9 @@ def step() -> tuple[MetadataImage, MetadataImage, ImageDelta]:
 
 def test_lines_of_the_log(step: tuple[MetadataImage, MetadataImage, ImageDelta]) -> None:
     logged: list[Any] = []
-    log: Any = SimpleNamespace(info=lambda event, **values: logged.append((event, values)), warning=lambda *_a, **_k: None)
+    log: Any = SimpleNamespace(
+        info=lambda event, **values: logged.append((event, values)), warning=lambda *_a, **_k: None
+    )
     lines = ImageLines(1, log)
     lines.on_image(*step)
     assert 0 < Partitions.looks < LOOKS_MAX

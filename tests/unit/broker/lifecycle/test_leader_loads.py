@@ -66,7 +66,9 @@ class Broker:
             log=SimpleNamespace(info=lambda event, **fields: self.lines.append((event, fields))),
         )
         neighbours: Any = SimpleNamespace(machine=(1, 2, 3), away=lambda: self.gone, report=self.reported.append)
-        ports: Any = SimpleNamespace(loop=loop, clock=SimulatedClock(loop), read_usage=lambda: ThreadUsage(self.cpu_ns, 0, 0))
+        ports: Any = SimpleNamespace(
+            loop=loop, clock=SimulatedClock(loop), read_usage=lambda: ThreadUsage(self.cpu_ns, 0, 0)
+        )
         self.loads = LeaderLoads(context, ports, neighbours, full=0.5)
 
     async def _commit(self, plan: Any) -> int:
@@ -148,7 +150,13 @@ def test_a_move_is_written_counted_and_told() -> None:
         assert broker.loads.moves == 1
         ((event, fields),) = broker.lines
         assert event == "this process is full: another one of the machine leads a partition"
-        assert fields == {"partition": "t-1", "receiver": 2, "load_percent": 20, "our_load_percent": 90, "their_load_percent": 10}
+        assert fields == {
+            "partition": "t-1",
+            "receiver": 2,
+            "load_percent": 20,
+            "our_load_percent": 90,
+            "their_load_percent": 10,
+        }
 
     simulate(act)
 
@@ -162,7 +170,9 @@ def test_a_move_of_what_has_changed_is_not_made(partition: int) -> None:
         broker.loads.give(msgspec.structs.replace(MOVE, topic="gone"))
         await wait(broker.loop, 1)
         assert (broker.commits, broker.loads.moves) == ([], 0)
-        assert {event for event, _ in broker.lines} == {"a partition is not given to another process, for it has changed"}
+        assert {event for event, _ in broker.lines} == {
+            "a partition is not given to another process, for it has changed"
+        }
 
     simulate(act)
 

@@ -65,7 +65,9 @@ async def test_only_what_is_changed_is_made_again(world: World) -> None:
     before = dict(sasl.mechanisms)
     world.logins.follow(world.config({}))
     assert sasl.mechanisms == before
-    world.logins.follow(world.config({USERS: f'{PLAIN} user_alice="pen";', ENABLED: "SCRAM-SHA-512,SCRAM-SHA-256,PLAIN"}))
+    world.logins.follow(
+        world.config({USERS: f'{PLAIN} user_alice="pen";', ENABLED: "SCRAM-SHA-512,SCRAM-SHA-256,PLAIN"})
+    )
     assert list(sasl.mechanisms) == ["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"]
     assert sasl.mechanisms["SCRAM-SHA-256"] is before["SCRAM-SHA-256"]
     assert world.is_right("PLAIN", b"\0alice\0pen")

@@ -80,7 +80,9 @@ def test_lines_go_by_the_module_that_writes_them() -> None:
 
 
 def test_every_room_that_may_write_is_a_logger() -> None:
-    rooms = {path.parent.relative_to(ROOT).as_posix().replace("/", ".") for path in (ROOT / "broker").rglob("__init__.py")}
+    rooms = {
+        path.parent.relative_to(ROOT).as_posix().replace("/", ".") for path in (ROOT / "broker").rglob("__init__.py")
+    }
     assert {f"lowtide.{room}" for room in rooms if room.count(".") <= 1} <= {*LOGGERS}
     modules = {name.removeprefix("lowtide.").replace(".", "/") for name in LOGGERS if name not in ("root", "lowtide")}
     assert all((ROOT / name).is_dir() for name in modules)
@@ -93,6 +95,13 @@ def test_changes_are_refused_as_by_kafka() -> None:
 
     assert sentence("root", Operation.SET, "TRACE") == ""
     assert sentence("no", Operation.SET, "TRACE") == "INVALID_CONFIG: Logger no does not exist!"
-    assert sentence("root", Operation.DELETE, None) == "INVALID_REQUEST: Removing the log level of the root logger is not allowed"
-    assert sentence("root", Operation.APPEND, "INFO").endswith("operation is not allowed for the BROKER_LOGGER resource")
-    assert sentence("root", Operation.SET, "info").endswith("Valid log levels are DEBUG, ERROR, FATAL, INFO, TRACE, WARN")
+    assert (
+        sentence("root", Operation.DELETE, None)
+        == "INVALID_REQUEST: Removing the log level of the root logger is not allowed"
+    )
+    assert sentence("root", Operation.APPEND, "INFO").endswith(
+        "operation is not allowed for the BROKER_LOGGER resource"
+    )
+    assert sentence("root", Operation.SET, "info").endswith(
+        "Valid log levels are DEBUG, ERROR, FATAL, INFO, TRACE, WARN"
+    )

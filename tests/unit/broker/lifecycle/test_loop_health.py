@@ -6,7 +6,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from lowtide.broker.lifecycle.loop_health import PROBE_INTERVAL_MS, REPORT_INTERVAL_MS, WARNING_INTERVAL_MS, WARNING_MS, LoopHealth
+from lowtide.broker.lifecycle.loop_health import (
+    PROBE_INTERVAL_MS,
+    REPORT_INTERVAL_MS,
+    WARNING_INTERVAL_MS,
+    WARNING_MS,
+    LoopHealth,
+)
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.runtime.thread_usage import NO_USAGE, ThreadUsage
@@ -40,7 +46,9 @@ class Log:
         self.lines.append(("warning", event, values))
 
 
-def watched(act: Callable[[SimulatedLoop, HeldClock], None], for_ms: int) -> tuple[LoopHealth, list[tuple[str, str, dict[str, Any]]]]:
+def watched(
+    act: Callable[[SimulatedLoop, HeldClock], None], for_ms: int
+) -> tuple[LoopHealth, list[tuple[str, str, dict[str, Any]]]]:
     """The log lines of a loop's health over `for_ms`, in which `act` blocks the loop."""
     log = Log()
 
@@ -90,9 +98,15 @@ def test_a_short_hold_is_logged_once_a_minute() -> None:
 
 
 def test_a_busy_machine_is_no_warning_but_long_waits_are_logged() -> None:
-    _, lines = watched(lambda loop, clock: loop.call_later(1.05, lambda: clock.hold(starved_ms=500)), REPORT_INTERVAL_MS + 1000)
-    assert [(level, values["held_too_long"], values["worst_lag"]["starved_ms"]) for level, _, values in lines] == [("info", 0, 500)]
-    _, lines = watched(lambda loop, clock: loop.call_later(1.05, lambda: clock.hold(starved_ms=100)), REPORT_INTERVAL_MS + 1000)
+    _, lines = watched(
+        lambda loop, clock: loop.call_later(1.05, lambda: clock.hold(starved_ms=500)), REPORT_INTERVAL_MS + 1000
+    )
+    assert [(level, values["held_too_long"], values["worst_lag"]["starved_ms"]) for level, _, values in lines] == [
+        ("info", 0, 500)
+    ]
+    _, lines = watched(
+        lambda loop, clock: loop.call_later(1.05, lambda: clock.hold(starved_ms=100)), REPORT_INTERVAL_MS + 1000
+    )
     assert lines == []
 
 

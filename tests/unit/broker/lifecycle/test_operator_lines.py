@@ -45,7 +45,9 @@ class Lines:
         return [event for event, _ in self.told]
 
 
-def image_of(leader: int, epoch: int = 1, *, adding: tuple[int, ...] = (), brokers: dict[int, int] | None = None) -> MetadataImage:
+def image_of(
+    leader: int, epoch: int = 1, *, adding: tuple[int, ...] = (), brokers: dict[int, int] | None = None
+) -> MetadataImage:
     one = PartitionImage((1, 2, *adding), (1, 2), (10, 20), leader, epoch, 7, 900, adding, ())
     topic = TopicImage("t", TOPIC_ID, tuple(msgspec.structs.replace(one) for _ in range(COUNT)), {}, 500)
     return MetadataImage(
@@ -58,7 +60,9 @@ def image_of(leader: int, epoch: int = 1, *, adding: tuple[int, ...] = (), broke
     )
 
 
-def told(old: MetadataImage, new: MetadataImage, *, broker_id: int = CONTROLLER, brokers: tuple[int, ...] = ()) -> Lines:
+def told(
+    old: MetadataImage, new: MetadataImage, *, broker_id: int = CONTROLLER, brokers: tuple[int, ...] = ()
+) -> Lines:
     log = Lines()
     lines = ImageLines(broker_id, log)
     lines.on_image(old, new, ImageDelta(topics_changed=tuple(new.topics.values()), brokers_changed=brokers))
@@ -70,7 +74,9 @@ def told(old: MetadataImage, new: MetadataImage, *, broker_id: int = CONTROLLER,
 def test_ten_thousand_elections_are_one_line_of_the_controller() -> None:
     log = told(image_of(1), image_of(2, 2))
     some = [{"partition": f"t-{number}", "leader_epoch": 2} for number in range(PARTITIONS_NAMED)]
-    assert log.told == [("leaders are elected", {"old_leader": 1, "new_leader": 2, "partitions": COUNT, "some_partitions": some})]
+    assert log.told == [
+        ("leaders are elected", {"old_leader": 1, "new_leader": 2, "partitions": COUNT, "some_partitions": some})
+    ]
     other = image_of(2, 2, brokers={CONTROLLER: 30})
     assert told(image_of(1), other, broker_id=1).told == []
 
@@ -90,7 +96,12 @@ def test_reassignments_begin_and_end_with_a_line_each() -> None:
     begun = told(image_of(1), image_of(1, adding=(4,)))
     assert begun.events == ["reassignment begins"]
     assert begun.told[0][1]["partitions"] == COUNT
-    assert begun.told[0][1]["some_partitions"][0] == {"partition": "t-0", "replicas": [1, 2, 4], "adding": [4], "removing": []}
+    assert begun.told[0][1]["some_partitions"][0] == {
+        "partition": "t-0",
+        "replicas": [1, 2, 4],
+        "adding": [4],
+        "removing": [],
+    }
     ended = told(image_of(1, adding=(4,)), image_of(1))
     assert ended.events == ["reassignment ends"]
     assert ended.told[0][1]["some_partitions"][0] == {"partition": "t-0", "replicas": [1, 2]}
@@ -142,7 +153,9 @@ def test_a_changed_configuration_is_logged_with_key_old_and_new_value() -> None:
 @pytest.mark.parametrize("key", ["ssl.keystore.password", "no.such.key"])
 def test_a_secret_is_never_logged(key: str) -> None:
     log = Lines()
-    tell_changes(Resource(ResourceType.BROKER, "1"), {key: "old secret"}, {key: "new secret", "log.retention.ms": "5"}, log)
+    tell_changes(
+        Resource(ResourceType.BROKER, "1"), {key: "old secret"}, {key: "new secret", "log.retention.ms": "5"}, log
+    )
     assert [(what["key"], what["old_value"], what["new_value"]) for _, what in log.told] == sorted(
         [(key, HIDDEN, HIDDEN), ("log.retention.ms", None, "5")]
     )
@@ -255,7 +268,9 @@ def test_a_directory_whose_file_system_makes_no_holes_is_named_once() -> None:
     def act(world: Watched) -> None:
         world.directories.without_holes.append("/b")
         world.tick(100)
-        assert [(what["directory"], event.endswith("the file system makes no holes")) for event, what in world.log.told] == [("/b", True)]
+        assert [
+            (what["directory"], event.endswith("the file system makes no holes")) for event, what in world.log.told
+        ] == [("/b", True)]
 
     watch(act)
 
@@ -265,7 +280,10 @@ def test_the_command_line_and_the_broker_mean_the_same_by_no_room() -> None:
 
 
 def test_a_recovery_is_logged_with_what_it_cut() -> None:
-    reports = {TopicPartition("t", number): LoadReport(bytes_cut=number, reason="a torn batch") for number in range(LOGS_NAMED + 5)}
+    reports = {
+        TopicPartition("t", number): LoadReport(bytes_cut=number, reason="a torn batch")
+        for number in range(LOGS_NAMED + 5)
+    }
     directories = SimpleNamespace(recoveries=[Recovery("/a", False, 7, 9, 300)], load_reports=reports)  # noqa: FBT003
     manager = SimpleNamespace(directories=directories, logs={})
     log = Lines()
@@ -303,11 +321,14 @@ def test_each_repair_that_is_logged_says_what_was_repaired() -> None:
     ]
 
 
-SHARED = "all replicas of a partition are on this machine: they survive the death of a process, and not that of the machine"
+SHARED = (
+    "all replicas of a partition are on this machine: they survive the death of a process, and not that of the machine"
+)
 
 
 @pytest.mark.parametrize(
-    ("machine", "broker_id", "expected"), [((1, 2, 3), CONTROLLER, 1), ((2, 3), CONTROLLER, 0), ((), CONTROLLER, 0), ((1, 2), 1, 0)]
+    ("machine", "broker_id", "expected"),
+    [((1, 2, 3), CONTROLLER, 1), ((2, 3), CONTROLLER, 0), ((), CONTROLLER, 0), ((1, 2), 1, 0)],
 )
 def test_replicas_that_share_a_machine_are_named_once(machine: tuple[int, ...], broker_id: int, expected: int) -> None:
     """By the controller, where a supervisor runs several brokers; not where one replica is elsewhere."""
@@ -324,7 +345,12 @@ def test_a_key_that_cannot_be_read_is_named_once_and_many_are_counted() -> None:
     whole, broken = MetadataImage(1), MetadataImage(2, unreadable={b"topics/t": Unreadable(2, "not JSON")})
     worse = MetadataImage(4, unreadable={b"topics/t": Unreadable(4, "not JSON", keeps=True)})
     many = MetadataImage(6, unreadable={b"parts/%d" % number: Unreadable(6, "is nothing") for number in range(1000)})
-    for old, new in ((whole, broken), (broken, msgspec.structs.replace(broken, revision=3)), (broken, worse), (worse, whole)):
+    for old, new in (
+        (whole, broken),
+        (broken, msgspec.structs.replace(broken, revision=3)),
+        (broken, worse),
+        (worse, whole),
+    ):
         lines.on_image(old, new, ImageDelta())
     unread = "key of the metadata can't be read, what depends on it waits until it is repaired"
     assert log.events == [unread, unread, "keys of the metadata can be read again, or are gone"]

@@ -56,7 +56,15 @@ def test_secrets_are_readable_by_their_owner_alone(tmp_path: Path) -> None:
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*") if path.is_file()}
     public = {name for name, mode in modes.items() if mode != 0o600}
     assert public == {"ca.pem"}
-    assert {"broker.pem", "ca.key", "etcd.pem", "metadata.pem", "admin.password", "broker.password", "admin.conf"} <= set(modes)
+    assert {
+        "broker.pem",
+        "ca.key",
+        "etcd.pem",
+        "metadata.pem",
+        "admin.password",
+        "broker.password",
+        "admin.conf",
+    } <= set(modes)
     assert not any(password in repr(material) for password in material.passwords.values())
 
 
@@ -118,9 +126,15 @@ def test_a_broker_and_its_clients_can_use_it(tmp_path: Path) -> None:
     assert config.inter_broker_login is not None
     assert (config.inter_broker_login[0], config.inter_broker_login[1].username) == ("SCRAM-SHA-512", "broker")
     both = (tmp_path / "broker.pem").read_bytes()
-    server_context(ServerMaterial(both, authorities=(tmp_path / "ca.pem").read_bytes()), client_auth="required", protocols=("TLSv1.3",))
+    server_context(
+        ServerMaterial(both, authorities=(tmp_path / "ca.pem").read_bytes()),
+        client_auth="required",
+        protocols=("TLSv1.3",),
+    )
     write_client_files(maker(), material, "127.0.0.1:9092", str(tmp_path / "client"), "/elsewhere")
-    java, librdkafka = (ClientSettings.read(str(tmp_path / "client" / name)) for name in ("admin.properties", "admin.conf"))
+    java, librdkafka = (
+        ClientSettings.read(str(tmp_path / "client" / name)) for name in ("admin.properties", "admin.conf")
+    )
     assert java == librdkafka
     assert (java.sasl is not None, java.unused_keys) == (True, ())
     python = json.loads((tmp_path / "client" / "admin.json").read_text())
@@ -153,4 +167,6 @@ def test_a_password_of_ones_own_may_have_any_character(tmp_path: Path) -> None:
     assert java.sasl is not None
     assert java.sasl.password == password
     assert f"\nsasl.password={password}\n" in (tmp_path / "client" / "admin.conf").read_text()
-    assert json.loads((tmp_path / "client" / "admin.json").read_text())["kafka-python"]["sasl_plain_password"] == password
+    assert (
+        json.loads((tmp_path / "client" / "admin.json").read_text())["kafka-python"]["sasl_plain_password"] == password
+    )

@@ -41,7 +41,11 @@ class SeveralDisks(Simulation):
     """A simulated broker with three log directories."""
 
     def config(self) -> BrokerConfig:
-        settings = {"log.dirs": ",".join(DISKS), "listeners": f"PLAINTEXT://{HOST}:{PORT}", "auto.create.topics.enable": "false"}
+        settings = {
+            "log.dirs": ",".join(DISKS),
+            "listeners": f"PLAINTEXT://{HOST}:{PORT}",
+            "auto.create.topics.enable": "false",
+        }
         return load_config(settings=settings)
 
     async def begin(self) -> WireClient:
@@ -62,23 +66,32 @@ class SeveralDisks(Simulation):
 
     async def create(self, client: WireClient, name: str, partitions: int) -> int:
         topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=[])
-        return int((await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7)).topics[0].error_code)
+        return int(
+            (await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7)).topics[0].error_code
+        )
 
     async def produce(self, client: WireClient, topic: str, partition: int, *, producer_id: int = -1) -> int:
         batch = build_batch(
-            [(1, None, b"value", ())], producer_id=producer_id, producer_epoch=min(producer_id, 0), base_sequence=min(producer_id, 0)
+            [(1, None, b"value", ())],
+            producer_id=producer_id,
+            producer_epoch=min(producer_id, 0),
+            base_sequence=min(producer_id, 0),
         )
         data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=partition, records=batch)])
         response = await client.request(ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[data]), 9)
         return int(response.responses[0].partition_responses[0].error_code)
 
-    async def directories(self, client: WireClient, topics: list[DescribableLogDirTopic] | None = None) -> dict[str, dict[str, list[int]]]:
+    async def directories(
+        self, client: WireClient, topics: list[DescribableLogDirTopic] | None = None
+    ) -> dict[str, dict[str, list[int]]]:
         """By directory, the partitions of each topic; a directory that is offline is left out."""
         response = await client.request(DescribeLogDirsRequest(topics=topics), 5)
         assert [row.log_dir for row in response.results] == list(DISKS)
         assert {row.error_code for row in response.results} <= {ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR}
         return {
-            row.log_dir: {topic.name: [partition.partition_index for partition in topic.partitions] for topic in row.topics}
+            row.log_dir: {
+                topic.name: [partition.partition_index for partition in topic.partitions] for topic in row.topics
+            }
             for row in response.results
             if row.error_code == ErrorCode.NONE
         }
@@ -129,7 +142,9 @@ def test_a_directory_that_fails_fails_its_partitions_and_no_others(operation: An
         assert await simulation.leaderless(client, TOPIC) == lost
         del before[DISKS[1]]
         assert await simulation.directories(client) == before
-        wanted = DescribeProducersRequest(topics=[DescribeProducersTopicRequest(name=TOPIC, partition_indexes=[*range(PARTITIONS)])])
+        wanted = DescribeProducersRequest(
+            topics=[DescribeProducersTopicRequest(name=TOPIC, partition_indexes=[*range(PARTITIONS)])]
+        )
         rows = (await client.request(wanted, 0)).topics[0].partitions
         assert [row.partition_index for row in rows if row.error_code == ErrorCode.KAFKA_STORAGE_ERROR] == lost
         assert simulation.broker is not None
@@ -183,7 +198,11 @@ def test_the_broker_stops_when_the_directory_of_its_metadata_fails() -> None:
         assert simulation.broker is not None
         assert simulation.broker.failed
         await simulation.stop()
-        assert [simulation.filesystem.exists(f"{path}/{CLEAN_SHUTDOWN_MARKER}") for path in DISKS] == [False, True, True]
+        assert [simulation.filesystem.exists(f"{path}/{CLEAN_SHUTDOWN_MARKER}") for path in DISKS] == [
+            False,
+            True,
+            True,
+        ]
 
     simulated(main)
 
@@ -347,11 +366,19 @@ def test_a_compacted_topic_of_a_killed_kafka_keeps_its_policy_and_its_records() 
             for suffix in (".log", ".index", ".timeindex"):
                 filesystem.unlink(path + suffix)
         for path in DISKS:
-            ours = [name for name in filesystem.listdir(path) if name.startswith(("lowtide-", ".kafka", "log-begin", "recovery-point"))]
+            ours = [
+                name
+                for name in filesystem.listdir(path)
+                if name.startswith(("lowtide-", ".kafka", "log-begin", "recovery-point"))
+            ]
             for name in ours:
                 filesystem.unlink(f"{path}/{name}")
         filesystem.make_directories(f"{DISKS[2]}/__cluster_metadata-0")
-        records = [topic("compacted", topic_id), config("compacted", "cleanup.policy", "compact"), config("compacted", "no.such.key", "1")]
+        records = [
+            topic("compacted", topic_id),
+            config("compacted", "cleanup.policy", "compact"),
+            config("compacted", "no.such.key", "1"),
+        ]
         filesystem.write_bytes(f"{DISKS[2]}/__cluster_metadata-0/{0:020}.log", batch(0, records))
         simulation.disk = MemoryDisk()
         for _ in range(2):
@@ -408,7 +435,11 @@ def test_producers_are_described_as_asked() -> None:
         ]
         response = await client.request(DescribeProducersRequest(topics=topics), 0)
         found = {
-            (topic.name, row.partition_index): (row.error_code, row.error_message is not None, len(row.active_producers))
+            (topic.name, row.partition_index): (
+                row.error_code,
+                row.error_message is not None,
+                len(row.active_producers),
+            )
             for topic in response.topics
             for row in topic.partitions
         }
@@ -421,7 +452,12 @@ def test_producers_are_described_as_asked() -> None:
             ("a b", 3): (ErrorCode.INVALID_TOPIC_EXCEPTION, True, 0),
         }
         [producer] = response.topics[0].partitions[0].active_producers
-        assert (producer.producer_id, producer.producer_epoch, producer.last_sequence, producer.last_timestamp) == (7, 0, 0, 1)
+        assert (producer.producer_id, producer.producer_epoch, producer.last_sequence, producer.last_timestamp) == (
+            7,
+            0,
+            0,
+            1,
+        )
         assert (producer.coordinator_epoch, producer.current_txn_start_offset) == (-1, -1)
 
     simulated(main)

@@ -18,7 +18,9 @@ FACTORS = (
 
 def shared(count: int, *, is_alone: bool = True, **settings: str) -> list[Share]:
     settings = {"listener_security_protocol_map": "PLAINTEXT:PLAINTEXT,OTHER:PLAINTEXT", **settings}
-    config = load_config(settings={name.replace("_", "."): text for name, text in settings.items()}, host_name="machine")
+    config = load_config(
+        settings={name.replace("_", "."): text for name, text in settings.items()}, host_name="machine"
+    )
     return shares(config, count, host_name="machine", is_alone=is_alone)
 
 
@@ -69,9 +71,18 @@ def test_internal_topics_have_one_replica_where_one_machine_is_all() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"listeners": "PLAINTEXT://:65535"}, "the listener PLAINTEXT of broker 1 would have port 65536, the last one is 65535"),
-        ({"listeners": "PLAINTEXT://:9092,OTHER://:9093"}, "of broker 1 would have port 9093, as the listener OTHER of broker 0"),
-        ({"listeners": "PLAINTEXT://:9643", "http_listeners": "http://:9644"}, "would have port 9644, as the HTTP listener http://:9644"),
+        (
+            {"listeners": "PLAINTEXT://:65535"},
+            "the listener PLAINTEXT of broker 1 would have port 65536, the last one is 65535",
+        ),
+        (
+            {"listeners": "PLAINTEXT://:9092,OTHER://:9093"},
+            "of broker 1 would have port 9093, as the listener OTHER of broker 0",
+        ),
+        (
+            {"listeners": "PLAINTEXT://:9643", "http_listeners": "http://:9644"},
+            "would have port 9644, as the HTTP listener http://:9644",
+        ),
     ],
 )
 def test_ports_that_there_are_not_are_refused(settings: dict[str, str], said: str) -> None:
@@ -95,7 +106,9 @@ def folder_with(*paths: str) -> MemoryFileSystem:
 def test_fewer_brokers_than_have_partitions_are_refused() -> None:
     """In any log directory; the sentence has what to do, with the broker that can go first."""
     config = load_config(settings={"log.dirs": "/a,/b", "node.id": "1"})
-    folders = folder_with("/a/t-0", "/a/lowtide-processes/2/t-1", "/b/lowtide-processes/4/u-0", "/a/lowtide-processes/4/u-1")
+    folders = folder_with(
+        "/a/t-0", "/a/lowtide-processes/2/t-1", "/b/lowtide-processes/4/u-0", "/a/lowtide-processes/4/u-1"
+    )
     with pytest.raises(RefusedDirectoryError) as refused:
         check_others(folders, config, 1)
     assert str(refused.value) == (

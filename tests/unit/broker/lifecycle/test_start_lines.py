@@ -23,7 +23,10 @@ class Lines:
 
 
 def test_a_port_that_the_system_chose_is_named() -> None:
-    assert with_ports([INSIDE, OUTSIDE], {"INSIDE": 1, "OUTSIDE": 2}) == ["INSIDE://broker-1:19092", "OUTSIDE://10.0.0.1:2"]
+    assert with_ports([INSIDE, OUTSIDE], {"INSIDE": 1, "OUTSIDE": 2}) == [
+        "INSIDE://broker-1:19092",
+        "OUTSIDE://10.0.0.1:2",
+    ]
 
 
 @pytest.mark.parametrize("is_known", [True, False])
@@ -44,8 +47,12 @@ async def test_a_name_that_does_not_resolve_is_a_warning(is_known: bool) -> None
     assert "advertised.listeners" in fields["remedy"]
 
 
-@pytest.mark.parametrize(("present", "wish", "expected"), [(True, "", False), (False, "", True), (False, "0", True), (False, "1", False)])
-def test_a_module_that_was_not_compiled_is_a_warning(monkeypatch: pytest.MonkeyPatch, present: bool, wish: str, expected: bool) -> None:
+@pytest.mark.parametrize(
+    ("present", "wish", "expected"), [(True, "", False), (False, "", True), (False, "0", True), (False, "1", False)]
+)
+def test_a_module_that_was_not_compiled_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, present: bool, wish: str, expected: bool
+) -> None:
     """Unless `LOWTIDE_PURE` asked for that."""
     monkeypatch.setattr(native, "compiled", object() if present else None)
     monkeypatch.setenv(native.PURE_VARIABLE, wish)

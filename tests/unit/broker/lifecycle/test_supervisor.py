@@ -13,7 +13,14 @@ import pytest
 from lowtide.broker.lifecycle.supervisor.line import Give, PagesAsked, PagesGiven
 from lowtide.broker.lifecycle.supervisor.restarts import Restarts
 from lowtide.broker.lifecycle.supervisor.supervisor import REFUSED, Supervisor
-from lowtide.replication.leader_balance import SAMPLES, BalanceRules, BrokerLoad, LeaderBalance, LeaderMove, PartitionLoad
+from lowtide.replication.leader_balance import (
+    SAMPLES,
+    BalanceRules,
+    BrokerLoad,
+    LeaderBalance,
+    LeaderMove,
+    PartitionLoad,
+)
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.service_manager import ServiceManager
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
@@ -24,7 +31,9 @@ NEVER = 1_000_000.0
 class Member:
     """Lives as long as `lives` says, in seconds, each life ending with its code; the last one until it is stopped."""
 
-    def __init__(self, node_id: int, lives: Sequence[tuple[float, int]] = (), *, serves: bool = True, stops_with: int = 0) -> None:
+    def __init__(
+        self, node_id: int, lives: Sequence[tuple[float, int]] = (), *, serves: bool = True, stops_with: int = 0
+    ) -> None:
         self.node_id, self.pid, self.address = node_id, 100 + node_id, ""
         self.restarts = Restarts()
         self.orders: list[str] = []
@@ -77,7 +86,11 @@ class Lines:
 
 
 def run(
-    *members: Member, signals: Sequence[float] = (5.0,), store: Any = None, first_alone: bool = False, balance: LeaderBalance | None = None
+    *members: Member,
+    signals: Sequence[float] = (5.0,),
+    store: Any = None,
+    first_alone: bool = False,
+    balance: LeaderBalance | None = None,
 ) -> tuple[int, list[str]]:
     """Exit code and log of a supervisor that gets signals at these times."""
     log = Lines()
@@ -101,7 +114,9 @@ def test_all_stop_at_a_signal() -> None:
     assert lines == ["a broker serves", "a broker serves", "all brokers serve", "stopping"]
 
 
-@pytest.mark.parametrize(("ends_with", "code"), [(0, 0), (-signal.SIGTERM, 0), (1, 1), (-signal.SIGKILL, 1), (-signal.SIGSEGV, 1)])
+@pytest.mark.parametrize(
+    ("ends_with", "code"), [(0, 0), (-signal.SIGTERM, 0), (1, 1), (-signal.SIGKILL, 1), (-signal.SIGSEGV, 1)]
+)
 def test_the_exit_code_is_that_of_the_stops(ends_with: int, code: int) -> None:
     """A service manager may have sent SIGTERM to a process that was just beginning; any other death at a stop is a failure."""
     assert run(Member(1), Member(2, stops_with=ends_with))[0] == code
@@ -167,7 +182,9 @@ def test_pages_come_from_those_that_serve() -> None:
 
     asking = Asking(4)
     run(first, second, third, asking)
-    assert [each for each in asking.sent if isinstance(each, PagesGiven)] == [PagesGiven(7, ((1, b"page"), (2, b"page")))]
+    assert [each for each in asking.sent if isinstance(each, PagesGiven)] == [
+        PagesGiven(7, ((1, b"page"), (2, b"page")))
+    ]
 
 
 class Reporting(Member):
@@ -186,7 +203,10 @@ class Reporting(Member):
 def test_a_full_broker_is_ordered_to_give() -> None:
     """It alone, and only where leaderships move."""
     load = BrokerLoad(1, 0.9, (PartitionLoad("t", 0, 0.3, 1, (2,)),))
-    for balance, orders in ((LeaderBalance(BalanceRules()), [Give(LeaderMove("t", 0, 1, 2, 0.3, 0.9, 0.1))]), (None, [])):
+    for balance, orders in (
+        (LeaderBalance(BalanceRules()), [Give(LeaderMove("t", 0, 1, 2, 0.3, 0.9, 0.1))]),
+        (None, []),
+    ):
         first, second = Reporting(load), Reporting(BrokerLoad(2, 0.1))
         run(first, second, balance=balance)
         assert [each for each in first.sent if isinstance(each, Give)] == orders

@@ -22,19 +22,30 @@ class Lines:
 
 
 def image_of(leader: int) -> MetadataImage:
-    partitions = tuple(PartitionImage((1, 2), (leader,), (10 * leader,), leader, leader, 7, 900, (), ()) for _ in range(COUNT))
+    partitions = tuple(
+        PartitionImage((1, 2), (leader,), (10 * leader,), leader, leader, 7, 900, (), ()) for _ in range(COUNT)
+    )
     topic = TopicImage("t", TOPIC_ID, partitions, {}, 500)
     return MetadataImage(
-        revision=1000, controller_id=3, controller_revision=5, brokers={}, topics={"t": topic}, topic_names={TOPIC_ID: "t"}
+        revision=1000,
+        controller_id=3,
+        controller_revision=5,
+        brokers={},
+        topics={"t": topic},
+        topic_names={TOPIC_ID: "t"},
     )
 
 
 @pytest.mark.parametrize(("broker_id", "lines", "count"), [(1, 0, 0), (2, 1, 0), (3, 1, COUNT)])
-def test_the_controller_and_the_new_leader_log_it_and_the_controller_counts(broker_id: int, lines: int, count: int) -> None:
+def test_the_controller_and_the_new_leader_log_it_and_the_controller_counts(
+    broker_id: int, lines: int, count: int
+) -> None:
     log = Lines()
     new = image_of(2)
     elections = UncleanElections(broker_id, log)
     elections.on_image(image_of(1), new, ImageDelta(topics_changed=tuple(new.topics.values())))
     assert elections.count == count
-    assert [what for _, what in log.told] == [{"partitions": COUNT, "some_partitions": [f"t-{number}" for number in range(5)]}] * lines
+    assert [what for _, what in log.told] == [
+        {"partitions": COUNT, "some_partitions": [f"t-{number}" for number in range(5)]}
+    ] * lines
     assert len({event for event, _ in log.told}) == lines

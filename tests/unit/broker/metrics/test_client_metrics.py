@@ -46,7 +46,9 @@ class Pushed:
 
 @pytest.mark.parametrize("form", list(Format))
 def test_hostile_names_and_values_are_series_like_others(form: Format) -> None:
-    scrape: Any = SimpleNamespace(sources=SimpleNamespace(broker=SimpleNamespace(clients=Pushed(), clock=SystemClock())))
+    scrape: Any = SimpleNamespace(
+        sources=SimpleNamespace(broker=SimpleNamespace(clients=Pushed(), clock=SystemClock()))
+    )
     page = Page(form)
     for _ in write(scrape, page):
         pass

@@ -53,7 +53,9 @@ def test_a_change_of_the_metadata_is_timed() -> None:
     async def run(world: World, client: WireClient) -> None:
         before = await scrape(world.machines[0])
         topic = CreatableTopic(name="new", num_partitions=1, replication_factor=1, assignments=[], configs=[])
-        assert not (await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7)).topics[0].error_code
+        assert (
+            not (await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7)).topics[0].error_code
+        )
         after = await scrape(world.machines[0])
         assert after.since(before, "lowtide_metadata_write_seconds_count") >= 1
         assert after.of("lowtide_metadata_write_max_seconds") > 0

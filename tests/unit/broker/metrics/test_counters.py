@@ -90,7 +90,9 @@ async def refused(client: WireClient, records: bytes) -> int:
 def test_a_topic_that_does_not_exist_gets_no_series() -> None:
     async def run(world: World, client: WireClient) -> None:
         rows = [PartitionProduceData(index=0, records=RECORDS)]
-        await client.request(ProduceRequest(acks=1, timeout_ms=1, topic_data=[TopicProduceData(name="no", partition_data=rows)]), 9)
+        await client.request(
+            ProduceRequest(acks=1, timeout_ms=1, topic_data=[TopicProduceData(name="no", partition_data=rows)]), 9
+        )
         request: FetchRequest = fetch()
         request.topics[0].topic = "no"
         await client.request(request, 11)
@@ -176,7 +178,11 @@ def led_by(world: World, first: int) -> int:
     """Which of the brokers from `first` on leads the topic; -1 for none."""
     for number, machine in enumerate(world.machines[first:], first):
         assert machine.broker is not None
-        partition = machine.broker.replicas.partitions.get(TopicPartition(TOPIC, 0)) if machine.broker.replicas is not None else None
+        partition = (
+            machine.broker.replicas.partitions.get(TopicPartition(TOPIC, 0))
+            if machine.broker.replicas is not None
+            else None
+        )
         if partition is not None and partition.is_leader:
             return number
     return -1
@@ -199,7 +205,9 @@ def test_errors_of_every_api_are_counted() -> None:
     async def run(world: World, client: WireClient) -> None:
         before = await scrape(world.machines[0])
         unknown = [DeleteRecordsPartition(partition_index=number, offset=0) for number in (7, 8)]
-        await client.request(DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="no", partitions=unknown)], timeout_ms=10), 2)
+        await client.request(
+            DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="no", partitions=unknown)], timeout_ms=10), 2
+        )
         await client.request(HeartbeatRequest(group_id="g", generation_id=1, member_id="no"), 3)
         request = fetch()
         request.session_id, request.session_epoch = 77, 5

@@ -10,11 +10,19 @@ from bench import request_path
 from bench.request_path import RECORDS, TOPIC, World, commit, delete, produce
 from lowtide.broker.metrics.remote_ends import INTERVAL_MS
 from lowtide.protocol.batch_building import build_batch
-from lowtide.protocol.messages.alter_replica_log_dirs import AlterReplicaLogDir, AlterReplicaLogDirsRequest, AlterReplicaLogDirTopic
+from lowtide.protocol.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
 from lowtide.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from lowtide.protocol.messages.erase_records import EraseRecordsPartition, EraseRecordsRequest, EraseRecordsTopic
 from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
-from lowtide.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from lowtide.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.clock import SIMULATION_WALL_START_MS
@@ -67,7 +75,9 @@ def test_an_erasure_is_counted_with_what_it_wrote() -> None:
         assert answer.topics[0].partitions[0].error_code == 0
         after = await scrape(world.machines[0])
         assert after.since(before, "lowtide_erased_segments_total", directory=directory) == 1
-        assert after.since(before, "lowtide_erased_written_bytes_total", directory=directory) == log.segments[0].size > 0
+        assert (
+            after.since(before, "lowtide_erased_written_bytes_total", directory=directory) == log.segments[0].size > 0
+        )
 
     simulate(run)
 
@@ -87,10 +97,10 @@ def test_a_move_between_directories_is_counted_with_what_it_copied(monkeypatch: 
         answer = await client.request(AlterReplicaLogDirsRequest(dirs=[asked]), 2)
         assert answer.results[0].partitions[0].error_code == 0
         during = await scrape(world.machines[0])
-        assert (during.of("lowtide_log_directory_moves", directory=target), during.of("lowtide_log_directory_moves", directory=source)) == (
-            1,
-            0,
-        )
+        assert (
+            during.of("lowtide_log_directory_moves", directory=target),
+            during.of("lowtide_log_directory_moves", directory=source),
+        ) == (1, 0)
         assert during.of("kafka_server_replicaalterlogdirsmanager_maxlag", clientId="ReplicaAlterLogDirs") > 0
         replicas.log_manager.moves.limit(lambda: float("inf"))
         while replicas.log_manager.moves.under_way():
@@ -133,7 +143,9 @@ def test_the_lag_in_seconds_is_the_age_of_the_first_record_to_be_consumed() -> N
         await client.request(commit(int(end)), 8)
         request = produce(1)
         now_ms = SIMULATION_WALL_START_MS + round(world.loop.time() * 1000)
-        request.topic_data[0].partition_data[0].records = build_batch([(now_ms, None, b"x", ()), (now_ms + 1, None, b"y", ())])
+        request.topic_data[0].partition_data[0].records = build_batch(
+            [(now_ms, None, b"x", ()), (now_ms + 1, None, b"y", ())]
+        )
         await client.request(request, 9)
         for slept_s in (99, 100):
             await asyncio.sleep(slept_s)
@@ -170,7 +182,10 @@ def test_the_lag_in_partitions_that_other_brokers_lead_is_found_out() -> None:
             row = PartitionProduceData(index=0, records=RECORDS)
             for _ in range(7):
                 await leader.request(
-                    ProduceRequest(acks=1, timeout_ms=1, topic_data=[TopicProduceData(name=name, partition_data=[row])]), 9
+                    ProduceRequest(
+                        acks=1, timeout_ms=1, topic_data=[TopicProduceData(name=name, partition_data=[row])]
+                    ),
+                    9,
                 )
         coordinator = await coordinator_of_g(world, client)
         row = OffsetCommitRequestPartition(partition_index=0, committed_offset=3, committed_metadata="")
@@ -200,9 +215,14 @@ def test_the_lag_in_partitions_that_other_brokers_lead_is_found_out() -> None:
 def test_errors_are_counted_by_partition() -> None:
     async def run(world: World, client: WireClient) -> None:
         row = PartitionProduceData(index=0, records=RECORDS)
-        await client.request(ProduceRequest(acks=1, timeout_ms=1, topic_data=[TopicProduceData(name="no", partition_data=[row])]), 9)
+        await client.request(
+            ProduceRequest(acks=1, timeout_ms=1, topic_data=[TopicProduceData(name="no", partition_data=[row])]), 9
+        )
         await client.request(produce(1), 9)
         page = await scrape(world.machines[0])
-        assert page.of("kafka_network_requestmetrics_errorspersec", request="Produce", error="UNKNOWN_TOPIC_OR_PARTITION") == 1
+        assert (
+            page.of("kafka_network_requestmetrics_errorspersec", request="Produce", error="UNKNOWN_TOPIC_OR_PARTITION")
+            == 1
+        )
 
     simulate(run)

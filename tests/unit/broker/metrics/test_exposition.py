@@ -19,7 +19,9 @@ def test_every_metric_that_is_declared_is_on_the_page_and_no_other() -> None:
     async def run(world: World, _client: WireClient) -> None:
         for form in Format:
             families = {family.name: family for family in PARSERS[form](await page(world.machines[0], form))}
-            expected = {name.removesuffix("_total") if metric.kind is Kind.COUNTER else name for name, metric in METRICS.items()}
+            expected = {
+                name.removesuffix("_total") if metric.kind is Kind.COUNTER else name for name, metric in METRICS.items()
+            }
             assert {name.removesuffix("_total") for name in families} == expected
             for metric in METRICS.values():
                 family = families.get(metric.name) or families[metric.name.removesuffix("_total")]
@@ -67,7 +69,10 @@ def test_a_counter_keeps_its_name_in_both_formats() -> None:
         written = Page(form)
         written.one(counter("a_total", "As."), 1)
         written.one(counter("kafka_b_persec", "Bs."), 2)
-        assert parsed(b"".join(written.finish()).decode(), form) == {("a_total", frozenset()): 1, ("kafka_b_persec", frozenset()): 2}
+        assert parsed(b"".join(written.finish()).decode(), form) == {
+            ("a_total", frozenset()): 1,
+            ("kafka_b_persec", frozenset()): 2,
+        }
 
 
 @pytest.mark.parametrize(

@@ -41,9 +41,16 @@ def test_each_broker_has_its_samples_in_whole_families(form: Format) -> None:
     families = list((parse_text if form is Format.TEXT else parse_open_metrics)(text))
     assert [family.name for family in families] == ["size", "rows", "node", "times_seconds", "waits_seconds", "late"]
     samples = [sample for family in families for sample in family.samples]
-    assert len({(sample.name, frozenset(sample.labels.items())) for sample in samples}) == len(samples) == 2 * (1 + 701 + 1 + 5 + 5) + 1
+    assert (
+        len({(sample.name, frozenset(sample.labels.items())) for sample in samples})
+        == len(samples)
+        == 2 * (1 + 701 + 1 + 5 + 5) + 1
+    )
     assert {sample.labels["node_id"] for sample in samples} == {"1", "2"}
-    assert [(sample.labels, sample.value) for sample in samples if sample.name == "size"] == [({"node_id": "1"}, 1), ({"node_id": "2"}, 2)]
+    assert [(sample.labels, sample.value) for sample in samples if sample.name == "size"] == [
+        ({"node_id": "1"}, 1),
+        ({"node_id": "2"}, 2),
+    ]
     odd = [sample.labels for sample in samples if sample.labels.get("topic") == ODD]
     assert odd == [{"node_id": number, "topic": ODD, "partition": "0"} for number in ("1", "2")]
     assert all(family.documentation for family in families)

@@ -48,7 +48,8 @@ def test_a_request_that_waits_is_remote_for_as_long() -> None:
         assert page.of(f"{REQUESTS}localtimems", request="FetchConsumer", quantile=0.99) < 1
         assert 2 <= page.of("lowtide_request_seconds_sum", request="FetchConsumer") < 2.1
         buckets = {
-            bound: page.of("lowtide_request_seconds_bucket", request="FetchConsumer", le=bound) for bound in (1.073741824, 2.147483648)
+            bound: page.of("lowtide_request_seconds_bucket", request="FetchConsumer", le=bound)
+            for bound in (1.073741824, 2.147483648)
         }
         assert buckets == {1.073741824: 0, 2.147483648: 1}
 
@@ -67,7 +68,8 @@ def test_fetches_of_followers_are_separate() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spans", "quantile", "low", "high"), [([1_000_000] * 100, 0.5, 0.5, 1.1), ([1_000] * 99 + [10**9], 0.999, 500, 1100)]
+    ("spans", "quantile", "low", "high"),
+    [([1_000_000] * 100, 0.5, 0.5, 1.1), ([1_000] * 99 + [10**9], 0.999, 500, 1100)],
 )
 def test_a_quantile_is_within_its_bucket(spans: list[int], quantile: float, low: float, high: float) -> None:
     counts = [0] * BUCKETS

@@ -74,10 +74,14 @@ def row(topic: int, number: int) -> Any:
 def test_no_step_looks_at_more_partitions_than_others_can_wait_for(subject: Any) -> None:
     """Also where a few topics have all partitions, on the controller."""
     looks = Looks()
-    topics = {f"t{number}": SimpleNamespace(name=f"t{number}", partitions=[State(looks)] * PARTITIONS) for number in range(TOPICS)}
+    topics = {
+        f"t{number}": SimpleNamespace(name=f"t{number}", partitions=[State(looks)] * PARTITIONS)
+        for number in range(TOPICS)
+    }
     image = SimpleNamespace(topics=topics, brokers={}, known_brokers={}, unreadable={})
     broker = SimpleNamespace(
-        metadata=SimpleNamespace(image=image, is_controller=True), replicas=SimpleNamespace(offline=SimpleNamespace(keys=()))
+        metadata=SimpleNamespace(image=image, is_controller=True),
+        replicas=SimpleNamespace(offline=SimpleNamespace(keys=())),
     )
     sources = SimpleNamespace(
         broker=broker,

@@ -8,7 +8,15 @@ from lowtide.broker.config.broker_config import load_config
 from lowtide.broker.config.connection_overrides import OVERRIDES, PER_IP, parse_overrides
 from lowtide.broker.config.key import ConfigError
 from lowtide.broker.descriptors import DESCRIPTORS_MIN, share_out
-from lowtide.broker.network.admission import IDLE_MS, LOGIN_MS, LOGINS_MIN, SILENT_MS, Admission, Admitted, ConnectionLimits
+from lowtide.broker.network.admission import (
+    IDLE_MS,
+    LOGIN_MS,
+    LOGINS_MIN,
+    SILENT_MS,
+    Admission,
+    Admitted,
+    ConnectionLimits,
+)
 
 
 class Client:
@@ -40,10 +48,18 @@ class World:
         self.now_ms = 1_000_000
         self.connections: dict[Admitted, None] = {}
         self.logins: dict[Admitted, None] = {}
-        self.admission = Admission(ConnectionLimits(total, "the limit is reached", per_address, **limits), lambda: self.now_ms)  # type: ignore[arg-type]
+        self.admission = Admission(
+            ConnectionLimits(total, "the limit is reached", per_address, **limits), lambda: self.now_ms
+        )  # type: ignore[arg-type]
 
     def connect(
-        self, name: str, *, listener: str = "PLAINTEXT", address: str = "10.0.0.1", sends: bool = True, logs_in: bool = True
+        self,
+        name: str,
+        *,
+        listener: str = "PLAINTEXT",
+        address: str = "10.0.0.1",
+        sends: bool = True,
+        logs_in: bool = True,
     ) -> Client:
         client = Client(self, name, listener=listener, address=address)
         self.connections[client] = None
@@ -132,7 +148,10 @@ def test_a_connection_of_a_broker_is_never_closed_for_another():
 
 
 def test_clients_that_do_not_log_in_have_half_of_the_places():
-    """Though they have sent something. The oldest gives way to the next, when it has had time; a client that is logged in never does."""
+    """Though they have sent something.
+
+    The oldest gives way to the next, when it has had time; a client that is logged in never does.
+    """
     world = World(4 * LOGINS_MIN)
     early = [world.connect(f"in {number}") for number in range(LOGINS_MIN)]
     flood = [world.connect(f"flood {number}", logs_in=False) for number in range(2 * LOGINS_MIN)]
@@ -153,10 +172,15 @@ def test_an_address_with_many_connections_without_a_login_gives_way_to_others():
     world = World(4 * LOGINS_MIN)
     flood = [world.connect(f"flood {number}", address="10.0.0.66", logs_in=False) for number in range(2 * LOGINS_MIN)]
     assert world.connect("one more", address="10.0.0.66", logs_in=False).closed
-    honest = [world.connect(f"honest {number}", address=f"10.0.1.{number}", logs_in=False) for number in range(LOGINS_MIN)]
+    honest = [
+        world.connect(f"honest {number}", address=f"10.0.1.{number}", logs_in=False) for number in range(LOGINS_MIN)
+    ]
     assert not any(client.closed for client in honest)
     assert [client.closed for client in flood] == [True] * LOGINS_MIN + [False] * LOGINS_MIN
-    crowd = [world.connect(f"crowd {number}", address=f"2001:db8:1:{number}::1", logs_in=False) for number in range(2 * LOGINS_MIN)]
+    crowd = [
+        world.connect(f"crowd {number}", address=f"2001:db8:1:{number}::1", logs_in=False)
+        for number in range(2 * LOGINS_MIN)
+    ]
     assert [client.closed for client in crowd].count(False) <= LOGINS_MIN
     assert not any(client.closed for client in honest)
 
@@ -209,11 +233,17 @@ def test_each_address_has_the_limit_and_some_have_an_override():
 
 
 def test_overrides_are_read_as_kafka_writes_them():
-    assert parse_overrides({OVERRIDES: "127.0.0.1:200, ::1:7,[FE80:0::1]:8", PER_IP: 5}) == {"127.0.0.1": 200, "::1": 7, "fe80::1": 8}
+    assert parse_overrides({OVERRIDES: "127.0.0.1:200, ::1:7,[FE80:0::1]:8", PER_IP: 5}) == {
+        "127.0.0.1": 200,
+        "::1": 7,
+        "fe80::1": 8,
+    }
     assert load_config(settings={OVERRIDES: "127.0.0.1:200", PER_IP: "0"}).max_connections_per_ip == 0
 
 
-@pytest.mark.parametrize("text", ["127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:-1", "some.host:5", "127.0.1:5", "abc:5"])
+@pytest.mark.parametrize(
+    "text", ["127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:-1", "some.host:5", "127.0.1:5", "abc:5"]
+)
 def test_a_wrong_override_refuses_the_start(text: str):
     with pytest.raises(ConfigError, match=OVERRIDES):
         load_config(settings={OVERRIDES: text})

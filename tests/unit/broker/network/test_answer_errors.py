@@ -13,7 +13,11 @@ from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_topics import CreateTopicsResponse
-from lowtide.protocol.messages.delete_records import DeleteRecordsPartitionResult, DeleteRecordsResponse, DeleteRecordsTopicResult
+from lowtide.protocol.messages.delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
 
 
 @pytest.mark.parametrize("key", list(API), ids=lambda key: key.name)
@@ -33,7 +37,9 @@ def test_a_refusal_is_counted_by_its_api(key: ApiKey) -> None:
 @pytest.mark.parametrize("partitions", [0, 3, 1_000])
 def test_in_steps_the_same_is_counted(partitions: int) -> None:
     rows = [
-        DeleteRecordsPartitionResult(partition_index=number, low_watermark=-1, error_code=number % 2 * ErrorCode.OFFSET_OUT_OF_RANGE)
+        DeleteRecordsPartitionResult(
+            partition_index=number, low_watermark=-1, error_code=number % 2 * ErrorCode.OFFSET_OUT_OF_RANGE
+        )
         for number in range(partitions)
     ]
     answer = DeleteRecordsResponse(topics=[DeleteRecordsTopicResult(name="t", partitions=rows)] * 300)
@@ -41,7 +47,11 @@ def test_in_steps_the_same_is_counted(partitions: int) -> None:
     in_steps: Counter[tuple[str, int]] = Counter()
     AnswerErrors(ApiKey.DELETE_RECORDS, 2, at_once).note(answer)
     steps = len(list(AnswerErrors(ApiKey.DELETE_RECORDS, 2, in_steps).note_in_steps(answer)))
-    assert at_once == in_steps == Counter({("DeleteRecords", ErrorCode.OFFSET_OUT_OF_RANGE): 300 * (partitions // 2)} if partitions else {})
+    assert (
+        at_once
+        == in_steps
+        == Counter({("DeleteRecords", ErrorCode.OFFSET_OUT_OF_RANGE): 300 * (partitions // 2)} if partitions else {})
+    )
     assert steps > 300 or not partitions
 
 

@@ -60,7 +60,10 @@ def test_a_client_that_reads_is_not_silent_though_as_much_is_left() -> None:
 
 
 class FullSocket:
-    """Takes nothing of a write at once, and all of it when its queue is resumed. Each piece is larger than the one before."""
+    """Takes nothing of a write at once, and all of it when its queue is resumed.
+
+    Each piece is larger than the one before.
+    """
 
     def __init__(self) -> None:
         self.queue: OutgoingQueue | None = None
@@ -94,7 +97,13 @@ def test_a_queue_whose_socket_took_a_piece_is_not_silent() -> None:
 def test_files_are_taken_from_clients_that_are_silent_for_longest() -> None:
     now = [0]
     memory = AnswerMemory(10_000, lambda: now[0])
-    reads, holds_none, first, second, third = clients = [Client(40, 9), Client(40), Client(40, 2), Client(40, 2), Client(40, 2)]
+    reads, holds_none, first, second, third = clients = [
+        Client(40, 9),
+        Client(40),
+        Client(40, 2),
+        Client(40, 2),
+        Client(40, 2),
+    ]
     for client in clients:
         memory.note(client)
         now[0] += 1

@@ -23,7 +23,9 @@ def test_answers_of_one_round_leave_together(monkeypatch: pytest.MonkeyPatch) ->
         await asyncio.sleep(0.5)
         sent: list[int] = []
         send = OutgoingQueue.send
-        monkeypatch.setattr(OutgoingQueue, "send", lambda queue, parts: (sent.append(len(parts)), send(queue, parts))[1])
+        monkeypatch.setattr(
+            OutgoingQueue, "send", lambda queue, parts: (sent.append(len(parts)), send(queue, parts))[1]
+        )
         world.host.rounds.begin()
         for body, pending in world.dispatcher.parked:
             pending.complete(body)
@@ -52,7 +54,9 @@ def test_a_connection_that_can_not_send_is_closed_and_no_other_one(monkeypatch: 
             send(queue, parts)
 
         monkeypatch.setattr(OutgoingQueue, "send", fail_first)
-        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: reported.append(str(context["exception"])))
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _loop, context: reported.append(str(context["exception"]))
+        )
         world.host.rounds.begin()
         for body, pending in world.dispatcher.parked:
             pending.complete(body)

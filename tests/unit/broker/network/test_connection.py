@@ -92,7 +92,13 @@ class FakeDispatcher:
 class World:
     """A server with the fake dispatcher, on a simulated loop."""
 
-    def __init__(self, loop: SimulatedLoop, request_memory_bytes: int = 1 << 24, connections_max: int = 1000, fetch_bytes: int = 1 << 20):
+    def __init__(
+        self,
+        loop: SimulatedLoop,
+        request_memory_bytes: int = 1 << 24,
+        connections_max: int = 1000,
+        fetch_bytes: int = 1 << 20,
+    ):
         self.dispatcher, self.log, self.clock = FakeDispatcher(), Log(), SimulatedClock(loop)
         self.host = ConnectionHost(
             dispatcher=self.dispatcher,  # type: ignore[arg-type]
@@ -387,7 +393,9 @@ def test_a_client_that_sends_much_at_once_does_not_block_others() -> None:
         other_reader, other_writer = await world.client()
         other_writer.write(frame(ECHO, 0, b"first"))
         await answer(other_reader)
-        world.host.clock.now_ns = itertools.count(10**12, 10**6).__next__  # Each reading of the clock advances it by a millisecond.
+        world.host.clock.now_ns = itertools.count(
+            10**12, 10**6
+        ).__next__  # Each reading of the clock advances it by a millisecond.
         requests = [frame(ECHO, number, b"%d" % number) for number in range(50)]
         writer.write(b"".join(requests) + frame(PARK, 50, b"parked") + b"".join(requests))
         other_writer.write(frame(ECHO, 1, b"other"))
@@ -424,7 +432,9 @@ def test_nothing_is_executed_before_the_broker_serves() -> None:
             writer.write(frame(ECHO, number, body))
             await asyncio.sleep(0.1)
         (connection,) = world.host.connections
-        assert len(connection._backlog) <= SCRATCH_BYTES, "a client that sends before the broker serves uses no more memory"
+        assert len(connection._backlog) <= SCRATCH_BYTES, (
+            "a client that sends before the broker serves uses no more memory"
+        )
         world.host.serve()
         for number in range(40):
             assert (await answer(reader))[0] == number
@@ -436,7 +446,11 @@ def test_nothing_is_executed_before_the_broker_serves() -> None:
 
 def test_unknown_api_and_short_request_close() -> None:
     async def run(world: World) -> None:
-        for data in (struct.pack(">ihhih", 10, 99, 0, 1, -1), struct.pack(">ihhib", 9, ECHO, 0, 1, 0), struct.pack(">ih", 2, 0)):
+        for data in (
+            struct.pack(">ihhih", 10, 99, 0, 1, -1),
+            struct.pack(">ihhib", 9, ECHO, 0, 1, 0),
+            struct.pack(">ih", 2, 0),
+        ):
             reader, writer = await world.client()
             writer.write(data)
             with pytest.raises(CLOSED):

@@ -101,7 +101,9 @@ def test_clients_that_send_half_of_large_frames_block_others_for_seconds_only() 
         writer.write(frame(ECHO, 2, body))
         async with asyncio.timeout(10):
             assert await answer(reader) == (2, body)
-        assert set(world.log.reasons) == {"its request has stopped arriving, and others wait for the memory that it holds"}
+        assert set(world.log.reasons) == {
+            "its request has stopped arriving, and others wait for the memory that it holds"
+        }
 
     simulate(run)
 
@@ -159,7 +161,9 @@ def test_a_large_frame_of_a_client_that_reads_no_responses_stays_counted() -> No
         await asyncio.sleep(5)
         (connection,) = world.host.connections
         held = world.host.memory.used_bytes + BEGINNING_BYTES
-        assert len(connection._backlog) + (0 if connection._frame is None else len(connection._frame)) <= max(held, 2 * BEGINNING_BYTES)
+        assert len(connection._backlog) + (0 if connection._frame is None else len(connection._frame)) <= max(
+            held, 2 * BEGINNING_BYTES
+        )
         reader._transport.resume_reading()  # type: ignore[attr-defined]
         for number in range(6):
             assert (await answer(reader))[0] == number

@@ -75,21 +75,35 @@ def test_unknown_api_versions_version_is_answered_in_version_0() -> None:
     assert int.from_bytes(frame[4:8], "big") == 7
     answer = codec_for(ApiVersionsResponse, 0).decode(frame, 8, len(frame))
     assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
-    assert [(row.api_key, row.min_version, row.max_version) for row in answer.api_keys] == [(18, 0, API[ApiKey.API_VERSIONS].max_version)]
+    assert [(row.api_key, row.min_version, row.max_version) for row in answer.api_keys] == [
+        (18, 0, API[ApiKey.API_VERSIONS].max_version)
+    ]
 
 
 @pytest.mark.parametrize(
     ("key", "version", "header", "said"),
     [
-        (ApiKey.FETCH, 2, b"\0\x08telegraf\0\0", "v4 to v18 are served; the client's id is 'telegraf': set .* to a later one"),
-        (ApiKey.FETCH, 99, b"\0\x08telegraf", "v4 to v18 are served; the client's id is 'telegraf': set .* to an earlier one"),
+        (
+            ApiKey.FETCH,
+            2,
+            b"\0\x08telegraf\0\0",
+            "v4 to v18 are served; the client's id is 'telegraf': set .* to a later one",
+        ),
+        (
+            ApiKey.FETCH,
+            99,
+            b"\0\x08telegraf",
+            "v4 to v18 are served; the client's id is 'telegraf': set .* to an earlier one",
+        ),
         (ApiKey.FETCH, 2, b"\xff\xff", "the client's id is ''"),
         (ApiKey.FETCH, 2, b"", "the client's id is ''"),
         (ApiKey.FETCH, 2, b"\x7f\xff" + b"x" * 5000, f"the client's id is '{'x' * 64}'"),
         (999, 2, b"\0\x03a\nb", "there is no such API here; the client's id is 'a\\\\nb'"),
     ],
 )
-def test_any_other_unknown_version_is_refused_with_what_to_set(key: int, version: int, header: bytes, said: str) -> None:
+def test_any_other_unknown_version_is_refused_with_what_to_set(
+    key: int, version: int, header: bytes, said: str
+) -> None:
     """The line of the log names the client and its remedy: Telegraf's default is a version that isn't served."""
     with pytest.raises(ProtocolError, match=said):
         make(ApiKey.FETCH).answer_unsupported(key, version, 7, memoryview(header))
@@ -117,7 +131,9 @@ def test_a_repeated_response_has_the_same_bytes_and_another_has_its_own() -> Non
     assert route is not None
 
     def response(number: int) -> MetadataResponse:
-        return MetadataResponse(throttle_time_ms=0, brokers=[], cluster_id=f"c{number}", controller_id=number, topics=[])
+        return MetadataResponse(
+            throttle_time_ms=0, brokers=[], cluster_id=f"c{number}", controller_id=number, topics=[]
+        )
 
     def check(number: int, given: MetadataResponse, correlation_id: int) -> None:
         written = b"".join(route.write(correlation_id, given))  # type: ignore[arg-type]
@@ -138,7 +154,9 @@ def test_the_cache_of_responses_has_a_limit_in_bytes() -> None:
     route = dispatcher.routes[ApiKey.METADATA, 12]
     assert route is not None
     nobodys = MetadataResponse(throttle_time_ms=0, brokers=[], cluster_id="c", controller_id=0, topics=[])
-    responses = [msgspec.structs.replace(nobodys, cluster_id="c" * 15_000, controller_id=number) for number in range(300)]
+    responses = [
+        msgspec.structs.replace(nobodys, cluster_id="c" * 15_000, controller_id=number) for number in range(300)
+    ]
     for response in responses:
         route.write(1, response)
     kept = sum(sys.getrefcount(response) > sys.getrefcount(nobodys) + 1 for response in responses)
@@ -185,7 +203,11 @@ def test_bytes_behind_a_request_are_passed_over_and_seen() -> None:
 
 def test_requests_with_bytes_behind_are_counted_by_software_and_the_kinds_are_bounded() -> None:
     surplus = SurplusBytes()
-    assert [surplus.note("Fetch", "kafka-go"), surplus.note("Fetch", "kafka-go"), surplus.note("Fetch", "other")] == [True, False, True]
+    assert [surplus.note("Fetch", "kafka-go"), surplus.note("Fetch", "kafka-go"), surplus.note("Fetch", "other")] == [
+        True,
+        False,
+        True,
+    ]
     for number in range(2 * SURPLUS_SERIES_MAX):
         surplus.note("Fetch", f"client-{number}")
     assert len(surplus.counts) == SURPLUS_SERIES_MAX + 1

@@ -30,7 +30,9 @@ TOPIC_ID = b"t" * 16
 
 
 def broker(number: int, *names: str) -> BrokerImage:
-    return BrokerImage(number, number + 10, tuple(Listener(name, f"{name.lower()}-{number}", 9092) for name in names), f"rack-{number}")
+    return BrokerImage(
+        number, number + 10, tuple(Listener(name, f"{name.lower()}-{number}", 9092) for name in names), f"rack-{number}"
+    )
 
 
 def partition(leader: int, in_sync: tuple[int, ...] = (1, 2, 3)) -> PartitionImage:
@@ -51,7 +53,9 @@ class Asked:
     def __init__(self, image: MetadataImage) -> None:
         self.session = SimpleNamespace(image=image)
         self.replicas = SimpleNamespace(broker_id=1, offline=SimpleNamespace(keys=frozenset()))
-        context: Any = SimpleNamespace(metadata=self.session, replicas=self.replicas, config=load_config(), turns=ONE_SLICE, log=None)
+        context: Any = SimpleNamespace(
+            metadata=self.session, replicas=self.replicas, config=load_config(), turns=ONE_SLICE, log=None
+        )
         handle = handler(context, SimpleNamespace()).handle
         assert handle is not None
         self._handle = handle
@@ -78,7 +82,10 @@ def test_each_listener_has_its_own_addresses() -> None:
         2: "inside-2",
         3: "inside-3",
     }
-    assert {each: endpoint.host for each, endpoint in endpoints_for(image, "OUTSIDE").items()} == {1: "outside-1", 2: "outside-2"}
+    assert {each: endpoint.host for each, endpoint in endpoints_for(image, "OUTSIDE").items()} == {
+        1: "outside-1",
+        2: "outside-2",
+    }
     assert endpoints_for(image, "MISSING") == {}
 
 
@@ -143,7 +150,9 @@ def test_a_cached_response_is_dropped_when_a_broker_ends() -> None:
     image = cluster(partition(1))
     asked = Asked(image)
     assert asked.rows("INSIDE")[0].offline_replicas == []
-    asked.session.image = msgspec.structs.replace(image, revision=10, brokers={1: image.brokers[1], 3: image.brokers[3]})
+    asked.session.image = msgspec.structs.replace(
+        image, revision=10, brokers={1: image.brokers[1], 3: image.brokers[3]}
+    )
     assert asked.rows("INSIDE")[0].offline_replicas == [2]
     assert addresses(asked.answer("INSIDE", name=None)) == {1: "inside-1", 3: "inside-3"}
     asked.session.image = msgspec.structs.replace(image, revision=11, offline_replicas={3: {TOPIC_ID: frozenset({0})}})

@@ -62,7 +62,9 @@ def test_what_the_brokers_have_not_agreed_on_is_off() -> None:
 
 def test_levels_are_those_of_the_metadata() -> None:
     """A client believes the newest epoch; a group's partitions are assigned by the broker only from level 1 on."""
-    lowered = msgspec.structs.replace(AGREED, features=FeaturesRecord(1, 1, {"group.version": 0, "transaction.version": 1}))
+    lowered = msgspec.structs.replace(
+        AGREED, features=FeaturesRecord(1, 1, {"group.version": 0, "transaction.version": 1})
+    )
     levels = {row.name: row.max_version_level for row in ask(4, NEEDED, lowered).finalized_features}
     assert ("group.version" in levels, levels["transaction.version"]) == (False, 1)
     assert [serves_consumer_groups(image) for image in (AGREED, lowered)] == [True, False]
@@ -74,10 +76,15 @@ def test_one_handler_follows_the_metadata() -> None:
     request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
     context: Any = SimpleNamespace(api_version=4, connection=SimpleNamespace())
     before = handle(request, context)
-    seen.append(msgspec.structs.replace(AGREED, features=FeaturesRecord(1, 1, {"transaction.version": 0}), features_revision=8))
+    seen.append(
+        msgspec.structs.replace(AGREED, features=FeaturesRecord(1, 1, {"transaction.version": 0}), features_revision=8)
+    )
     after = handle(request, context)
     assert [each.finalized_features_epoch for each in (before, after)] == [7, 8]
-    assert ["transaction.version" in {row.name for row in each.finalized_features} for each in (before, after)] == [True, False]
+    assert ["transaction.version" in {row.name for row in each.finalized_features} for each in (before, after)] == [
+        True,
+        False,
+    ]
 
 
 def test_clients_that_cannot_read_level_0_see_only_what_cannot_be_off() -> None:
@@ -102,5 +109,7 @@ def test_clients_see_where_to_push_their_metrics_only_while_any_are_wanted(versi
     telemetry = {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY}
     advertised = NEEDED | {key: VersionRange(0, 0) for key in telemetry}
     images = {False: AGREED, True: msgspec.structs.replace(AGREED, client_metrics={"all": NOTHING_SET})}
-    seen = {wanted: {row.api_key for row in ask(version, advertised, image).api_keys} for wanted, image in images.items()}
+    seen = {
+        wanted: {row.api_key for row in ask(version, advertised, image).api_keys} for wanted, image in images.items()
+    }
     assert seen == {False: set(NEEDED), True: set(advertised)}

@@ -15,7 +15,10 @@ VERSIONS = bytes.fromhex("0000003600120003")
 @pytest.mark.parametrize(
     ("first", "expected"),
     [
-        (bytes.fromhex("16030106"), "it speaks TLS, and this listener has none: its clients need security.protocol=PLAINTEXT"),
+        (
+            bytes.fromhex("16030106"),
+            "it speaks TLS, and this listener has none: its clients need security.protocol=PLAINTEXT",
+        ),
         (b"GET ", "it speaks HTTP, and this is a listener for Kafka's clients: HTTP is served at http.listeners"),
         (b"PRI ", "it speaks HTTP, and this is a listener for Kafka's clients: HTTP is served at http.listeners"),
         (b"SSH-", "it speaks SSH, and this is a listener for Kafka's clients"),

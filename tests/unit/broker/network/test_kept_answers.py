@@ -39,11 +39,15 @@ class World:
         self.replicas = SimpleNamespace(broker_id=1, offline=SimpleNamespace(keys=frozenset()))
         self.config = load_config()
         self.created: list[str] = []
-        broker: Any = SimpleNamespace(metadata=self.session, replicas=self.replicas, config=self.config, turns=ONE_SLICE, log=None)
+        broker: Any = SimpleNamespace(
+            metadata=self.session, replicas=self.replicas, config=self.config, turns=ONE_SLICE, log=None
+        )
         administrator: Any = SimpleNamespace(create_automatically=lambda name, _context: self.created.append(name))
         self.dispatcher = Dispatcher(spawn=lambda *_args, **_names: None, maximum_versions={})  # type: ignore[arg-type,return-value]
         seen = lambda: self.session.image  # noqa: E731
-        self.dispatcher.register([api_versions.handler(self.dispatcher.advertised, seen), metadata.handler(broker, administrator)])
+        self.dispatcher.register(
+            [api_versions.handler(self.dispatcher.advertised, seen), metadata.handler(broker, administrator)]
+        )
 
     def ordinary(self, frame: bytes, listener_name: str = "INSIDE") -> tuple[bytes | None, Any]:
         """The answer as it is without the quick path, and the software that the connection has then; None for one that is refused."""
@@ -81,7 +85,9 @@ def topic_request(version: int, *names: str | None, topic_id: bytes = ZERO_TOPIC
 
 def versions_request(version: int, name: str = "test", correlation_id: int = 7) -> bytes:
     request = ApiVersionsRequest(client_software_name=name, client_software_version="1")
-    return request_header(ApiKey.API_VERSIONS, version, correlation_id, "c") + codec_for(ApiVersionsRequest, version).encode(request)
+    return request_header(ApiKey.API_VERSIONS, version, correlation_id, "c") + codec_for(
+        ApiVersionsRequest, version
+    ).encode(request)
 
 
 def with_id(frame: bytes, correlation_id: int) -> bytes:
@@ -94,7 +100,9 @@ def test_metadata_is_answered_with_the_same_bytes_from_the_second_request_on(ver
     assert world.quick(frame)[0] is None, "there is nothing yet"
     for correlation_id in (7, -1, 2**31 - 1):
         asked = with_id(frame, correlation_id)
-        for listener_name in ("INSIDE", "OUTSIDE") if version else ("INSIDE",):  # Version 0 has an error for the other one.
+        for listener_name in (
+            ("INSIDE", "OUTSIDE") if version else ("INSIDE",)
+        ):  # Version 0 has an error for the other one.
             assert world.ordinary(asked, listener_name)[0] == world.quick(asked, listener_name)[0] is not None
 
 
@@ -144,7 +152,9 @@ def test_metadata_is_made_again_after_each_change() -> None:
     changes: list[Any] = [
         lambda: setattr(world.session, "image", cluster(partition(2))),
         lambda: setattr(world.replicas.offline, "keys", frozenset({TopicPartition("t", 0)})),
-        lambda: setattr(world.session, "image", msgspec.structs.replace(world.session.image, topics={}, topic_names={})),
+        lambda: setattr(
+            world.session, "image", msgspec.structs.replace(world.session.image, topics={}, topic_names={})
+        ),
         lambda: setattr(world.session, "image", cluster(partition(1), topics={"t": topic})),
     ]
     before = None
@@ -167,7 +177,10 @@ def test_where_clients_are_sent_where_they_have_arrived_nothing_is_kept(monkeypa
 
 
 def test_versions_follow_the_features_and_the_subscriptions() -> None:
-    world, frame = World(MetadataImage(revision=9, features=FeaturesRecord(1, 1), features_revision=7)), versions_request(4)
+    world, frame = (
+        World(MetadataImage(revision=9, features=FeaturesRecord(1, 1), features_revision=7)),
+        versions_request(4),
+    )
     seen = [world.quick(frame)[0]]
     image = world.session.image
     for changed in (
@@ -186,12 +199,16 @@ REQUESTS = st.one_of(
     st.builds(lambda version: topic_request(version, None, topic_id=TOPIC_ID), st.integers(12, 13)),
     st.builds(versions_request, st.integers(0, 4), st.sampled_from(["test", "a b", ""])),
 )
-CHANGES = st.lists(st.tuples(st.integers(4, 200), st.integers(0, 255) | st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xFF])), max_size=3)
+CHANGES = st.lists(
+    st.tuples(st.integers(4, 200), st.integers(0, 255) | st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xFF])), max_size=3
+)
 
 
 @SHORT
 @given(st.lists(st.tuples(REQUESTS, CHANGES, st.just(0) | st.integers(1, 40), st.booleans()), max_size=6))
-def test_whatever_comes_is_answered_as_without_the_quick_path(asked: list[tuple[bytes, list[tuple[int, int]], int, bool]]) -> None:
+def test_whatever_comes_is_answered_as_without_the_quick_path(
+    asked: list[tuple[bytes, list[tuple[int, int]], int, bool]],
+) -> None:
     """Whole and damaged requests, each of them several times, while the metadata changes."""
     world = World(cluster(partition(1)))
     for whole, changes, cut, moves in asked:
@@ -201,7 +218,9 @@ def test_whatever_comes_is_answered_as_without_the_quick_path(asked: list[tuple[
                 damaged[position] = byte
         frame = bytes(damaged[: max(len(damaged) - cut, 10)])
         if moves:
-            world.session.image = cluster(partition(2 if world.session.image.topics["t"].partitions[0].leader == 1 else 1))
+            world.session.image = cluster(
+                partition(2 if world.session.image.topics["t"].partitions[0].leader == 1 else 1)
+            )
         for _ in range(3):
             quick, ordinary = world.quick(frame), world.ordinary(frame)
             assert quick[0] is None or quick == ordinary

@@ -78,7 +78,9 @@ class ScriptedPeer(asyncio.Protocol):
 
 def answer_of(key: int, version: int, correlation_id: int, message: Any) -> bytes:
     flexible = key == ApiKey.FETCH and version >= 12
-    return frame(response_header(correlation_id, flexible), codec_for(API[ApiKey(key)].response, version).encode(message))
+    return frame(
+        response_header(correlation_id, flexible), codec_for(API[ApiKey(key)].response, version).encode(message)
+    )
 
 
 def versions_answer(number: int) -> ApiVersionsResponse:
@@ -143,7 +145,10 @@ def simulated(
 
 def test_requests_of_one_client_share_a_connection_and_are_answered_in_order() -> None:
     async def body(scene: Scene, _loop: SimulatedLoop, peers: list[ScriptedPeer]) -> None:
-        requests = [scene.asking.spawn(scene.client().request(ApiKey.API_VERSIONS, 3, VERSIONS, 1000), name=f"{i}") for i in range(50)]
+        requests = [
+            scene.asking.spawn(scene.client().request(ApiKey.API_VERSIONS, 3, VERSIONS, 1000), name=f"{i}")
+            for i in range(50)
+        ]
         answers = [await request for request in requests]
         assert [answer.api_keys[0].max_version for answer in answers] == list(range(1, 51))
         assert len(peers) == 1
@@ -166,7 +171,9 @@ def test_records_of_a_fetch_are_views_of_one_buffer_that_grows_to_the_largest_an
     sizes = [10, RECEIVE_BYTES * 5, 0, 30, RECEIVE_BYTES * 2]
 
     def script(key: int, api_version: int, correlation_id: int) -> bytes:
-        return answer_of(key, api_version, correlation_id, fetch_answer(bytes([correlation_id]) * sizes[correlation_id - 1]))
+        return answer_of(
+            key, api_version, correlation_id, fetch_answer(bytes([correlation_id]) * sizes[correlation_id - 1])
+        )
 
     async def body(scene: Scene, _loop: SimulatedLoop, _peers: list[ScriptedPeer]) -> None:
         buffers = []
@@ -222,7 +229,9 @@ def test_no_request_waits_for_a_broker_whose_registration_has_ended() -> None:
 
     async def body(scene: Scene, loop: SimulatedLoop, _peers: list[ScriptedPeer]) -> None:
         def ask(purpose: str) -> asyncio.Task[Any]:
-            return scene.asking.spawn(scene.client(purpose).request(ApiKey.API_VERSIONS, 3, VERSIONS, 30_000), name=purpose)
+            return scene.asking.spawn(
+                scene.client(purpose).request(ApiKey.API_VERSIONS, 3, VERSIONS, 30_000), name=purpose
+            )
 
         transactions, other = ask("transactions"), ask("other")
         await asyncio.sleep(1)
@@ -294,7 +303,10 @@ def test_attempts_to_connect_back_off_up_to_a_second_and_are_logged_once() -> No
             assert not raised.value.was_sent
             times.append(loop.time())
         waits = [round((after - before) * 1000) for before, after in zip(times, times[1:], strict=False)]
-        assert all(abs(wait - expected) <= 5 for wait, expected in zip(waits, [50, 100, 200, 400, 800, 1000, 1000], strict=True)), waits
+        assert all(
+            abs(wait - expected) <= 5
+            for wait, expected in zip(waits, [50, 100, 200, 400, 800, 1000, 1000], strict=True)
+        ), waits
         assert scene.log.lines == ["broker can't be reached"]
         peer = loop.nodes["peer"]
         await peer.spawn(listen(lambda: ScriptedPeer(echo, []), "", PORT))
@@ -376,7 +388,10 @@ def test_requests_under_way_are_bounded() -> None:
         client = scene.client()
         await client.request(ApiKey.API_VERSIONS, 3, VERSIONS, 1000)
         peers[0].script = lambda *_: None
-        tasks = [scene.asking.spawn(client.request(ApiKey.API_VERSIONS, 3, VERSIONS, 1000), name="r") for _ in range(IN_FLIGHT_MAX)]
+        tasks = [
+            scene.asking.spawn(client.request(ApiKey.API_VERSIONS, 3, VERSIONS, 1000), name="r")
+            for _ in range(IN_FLIGHT_MAX)
+        ]
         await asyncio.sleep(0)
         with pytest.raises(PeerError, match="wait for their answers already") as raised:
             await client.request(ApiKey.API_VERSIONS, 3, VERSIONS, 1000)
@@ -422,7 +437,10 @@ def test_the_longest_back_off_is_a_second() -> None:
 
 
 def test_a_fetch_costs_few_calls() -> None:
-    """Followers fetch thousands of times a second. The test counts calls of Python functions in the client and its core."""
+    """Followers fetch thousands of times a second.
+
+    The test counts calls of Python functions in the client and its core.
+    """
     rounds, calls = 100, Counter[str]()
 
     def on_event(frame: Any, event: str, _argument: Any) -> None:
@@ -449,7 +467,9 @@ def test_a_fetch_costs_few_calls() -> None:
 def test_it_runs_on_real_sockets(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     def script(key: int, version: int, correlation_id: int) -> bytes | None:
         if key == ApiKey.FETCH:
-            return answer_of(key, version, correlation_id, fetch_answer(bytes([correlation_id]) * (correlation_id * 700_000)))
+            return answer_of(
+                key, version, correlation_id, fetch_answer(bytes([correlation_id]) * (correlation_id * 700_000))
+            )
         return echo(key, version, correlation_id) if correlation_id < 100 else None
 
     async def main() -> None:
@@ -477,7 +497,13 @@ def test_it_runs_on_real_sockets(new_loop: Callable[[], asyncio.AbstractEventLoo
 
 @pytest.mark.parametrize(
     ("ours", "theirs", "used"),
-    [("OPEN", "OPEN", "OPEN"), ("SECURE", "OPEN", "SECURE"), ("OPEN", "SECURE", "OPEN"), ("OTHER", "SECURE", "SECURE"), ("", "", "OPEN")],
+    [
+        ("OPEN", "OPEN", "OPEN"),
+        ("SECURE", "OPEN", "SECURE"),
+        ("OPEN", "SECURE", "OPEN"),
+        ("OTHER", "SECURE", "SECURE"),
+        ("", "", "OPEN"),
+    ],
 )
 def test_a_broker_reaches_others_at_the_listener_that_it_uses_itself(ours: str, theirs: str, used: str) -> None:
     """While `inter.broker.listener.name` is changed one broker after the other, each speaks at a port what that port serves."""

@@ -10,7 +10,15 @@ import pytest
 
 from lowtide.broker.network.packed_part import PackedPart
 from lowtide.broker.network.repeated_rows import REPEATED_MAX
-from lowtide.broker.network.request_parts import CUTS, PLAIN_BYTES_MIN, PLAIN_FACTOR, CutRequest, Split, cut_for, split_for
+from lowtide.broker.network.request_parts import (
+    CUTS,
+    PLAIN_BYTES_MIN,
+    PLAIN_FACTOR,
+    CutRequest,
+    Split,
+    cut_for,
+    split_for,
+)
 from lowtide.broker.pending import NO_ANSWER
 from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.compiler import codec_for
@@ -66,8 +74,13 @@ def finish(steps: Any) -> Any:
 
 
 def offsets(*topics: tuple[str, range]) -> ListOffsetsRequest:
-    rows = [(name, [ListOffsetsPartition(partition_index=number, timestamp=-1) for number in numbers]) for name, numbers in topics]
-    return ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=name, partitions=partitions) for name, partitions in rows])
+    rows = [
+        (name, [ListOffsetsPartition(partition_index=number, timestamp=-1) for number in numbers])
+        for name, numbers in topics
+    ]
+    return ListOffsetsRequest(
+        replica_id=-1, topics=[ListOffsetsTopic(name=name, partitions=partitions) for name, partitions in rows]
+    )
 
 
 def named(request: ListOffsetsRequest) -> list[tuple[str, int]]:
@@ -80,7 +93,10 @@ def answered(request: ListOffsetsRequest) -> ListOffsetsResponse:
         topics=[
             ListOffsetsTopicResponse(
                 name=topic.name,
-                partitions=[ListOffsetsPartitionResponse(partition_index=row.partition_index, error_code=0) for row in topic.partitions],
+                partitions=[
+                    ListOffsetsPartitionResponse(partition_index=row.partition_index, error_code=0)
+                    for row in topic.partitions
+                ],
             )
             for topic in request.topics
         ],
@@ -113,7 +129,9 @@ def test_every_row_is_in_one_part_and_the_answer_has_the_topics_of_the_request(t
     [(150_000, 1, PLAIN_FACTOR * 150_000), (1_000, 1, PLAIN_BYTES_MIN), (1_000, 50, PLAIN_BYTES_MIN // 50)],
     ids=["large", "small", "fifty"],
 )
-def test_an_answer_much_larger_than_its_request_is_packed_until_it_is_sent(request_bytes: int, at_once: int, plain_max: int) -> None:
+def test_an_answer_much_larger_than_its_request_is_packed_until_it_is_sent(
+    request_bytes: int, at_once: int, plain_max: int
+) -> None:
     wanted = answered(offsets(("a", range(50_000))))
     joined = split(ApiKey.LIST_OFFSETS, VERSION).joined(request_bytes, lambda: at_once)
     for start in range(0, 50_000, 100):
@@ -147,7 +165,9 @@ def test_names_that_are_repeated_are_bounded() -> None:
     parts = parts_of(ApiKey.DELETE_TOPICS, 1, DeleteTopicsRequest(topic_names=names * 3, timeout_ms=1))
     assert sorted(name for part in parts for name in part.topic_names) == sorted(names * 2)
     with pytest.raises(TooManyRowsError, match="name what others name"):
-        finish(cut(ApiKey.DELETE_TOPICS, 1, DeleteTopicsRequest(topic_names=[*names, "one more"] * 2, timeout_ms=1)).look())
+        finish(
+            cut(ApiKey.DELETE_TOPICS, 1, DeleteTopicsRequest(topic_names=[*names, "one more"] * 2, timeout_ms=1)).look()
+        )
 
 
 def test_names_with_the_same_mark_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +243,9 @@ def test_what_belongs_together_is_checked_before_a_part_is_executed() -> None:
     """Also within rows of an inner level: the replicas of one partition."""
     replicas = [[1], [2], list(range(2_000))]
     partitions = [ReassignablePartition(partition_index=number, replicas=row) for number, row in enumerate(replicas)]
-    request = AlterPartitionReassignmentsRequest(timeout_ms=1, topics=[ReassignableTopic(name="t", partitions=partitions)])
+    request = AlterPartitionReassignmentsRequest(
+        timeout_ms=1, topics=[ReassignableTopic(name="t", partitions=partitions)]
+    )
     with pytest.raises(TooManyRowsError):
         finish(cut(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, request).look())
 
@@ -231,7 +253,9 @@ def test_what_belongs_together_is_checked_before_a_part_is_executed() -> None:
 def test_a_request_of_too_many_rows_goes_without_the_collector() -> None:
     """It was in a cycle with its error: three of 12 MB stayed in memory until a collection of all generations."""
     frame = codec_for(API[ApiKey.LIST_OFFSETS].request, VERSION).encode(offsets(("t", range(MOST + 1))))
-    reading = CutRequest(split(ApiKey.LIST_OFFSETS, VERSION), (frame, 0, len(frame)), RowLimits(MOST, MOST, MOST), lambda: 1)
+    reading = CutRequest(
+        split(ApiKey.LIST_OFFSETS, VERSION), (frame, 0, len(frame)), RowLimits(MOST, MOST, MOST), lambda: 1
+    )
     gone = weakref.ref(reading)
     gc.collect()
     gc.disable()

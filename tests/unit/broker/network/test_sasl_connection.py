@@ -62,7 +62,11 @@ class World:
         self.loop, self.log, self.clock = loop, Log(), SimulatedClock(loop)
         self.served: list[str] = []
         dispatcher = Dispatcher(spawn=lambda *_args, **_names: None, maximum_versions={})  # type: ignore[arg-type,return-value]
-        specs = [api_versions.handler(dispatcher.advertised, MetadataImage), sasl_handshake.handler(), sasl_authenticate.handler()]
+        specs = [
+            api_versions.handler(dispatcher.advertised, MetadataImage),
+            sasl_handshake.handler(),
+            sasl_authenticate.handler(),
+        ]
         dispatcher.register([*specs, HandlerSpec(key=ApiKey.LIST_GROUPS, handle=self._serve)])
         self.host = ConnectionHost(
             dispatcher=dispatcher,
@@ -178,7 +182,9 @@ def test_a_client_logs_in_and_is_served_as_its_principal() -> None:
         assert not world.host.logins
         assert (await client.ask(ListGroupsRequest(), 0)).error_code == 0
         assert world.served == ["User:alice"]
-        assert (await client.ask(SaslAuthenticateRequest(auth_bytes=RIGHT), 0)).error_code == ErrorCode.ILLEGAL_SASL_STATE
+        assert (
+            await client.ask(SaslAuthenticateRequest(auth_bytes=RIGHT), 0)
+        ).error_code == ErrorCode.ILLEGAL_SASL_STATE
         assert (await client.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)).error_code == ErrorCode.ILLEGAL_SASL_STATE
 
     simulate(test)
@@ -210,9 +216,12 @@ def test_nothing_reaches_the_dispatcher_before_the_login(before: list[ApiMessage
 
 
 @pytest.mark.parametrize(
-    ("message", "version"), [(ListGroupsRequest(), 0), (DeleteTopicsRequest(topics=[], topic_names=["t"], timeout_ms=1), 1)]
+    ("message", "version"),
+    [(ListGroupsRequest(), 0), (DeleteTopicsRequest(topics=[], topic_names=["t"], timeout_ms=1), 1)],
 )
-def test_another_request_between_handshake_and_token_is_answered_in_its_own_form(message: ApiMessage, version: int) -> None:
+def test_another_request_between_handshake_and_token_is_answered_in_its_own_form(
+    message: ApiMessage, version: int
+) -> None:
     async def test(world: World) -> None:
         client = await world.client()
         await client.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
@@ -254,7 +263,9 @@ def test_a_failure_is_answered_late_and_nothing_is_read_meanwhile() -> None:
         assert world.clock.monotonic_ms() - began_ms >= DELAY_MS
         assert await client.is_closed()
         assert world.served == []
-        assert "login refused: PLAIN of user 'alice': the user is unknown, or the password is wrong" in world.log.reasons
+        assert (
+            "login refused: PLAIN of user 'alice': the user is unknown, or the password is wrong" in world.log.reasons
+        )
         assert not any("wrong\\0" in reason or "pencil" in reason for reason in world.log.reasons)
 
     simulate(test)
@@ -321,7 +332,9 @@ def test_strangers_that_hold_all_memory_keep_no_login_out(size: int) -> None:
         await honest.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
         exchange = exchange_of(SaslAuthenticateRequest, 2)
         token = b"\0alice\0pencil".ljust(size, b"x")
-        body = request_header(exchange.key, 2, 7, "c") + exchange.request.encode(SaslAuthenticateRequest(auth_bytes=token))
+        body = request_header(exchange.key, 2, 7, "c") + exchange.request.encode(
+            SaslAuthenticateRequest(auth_bytes=token)
+        )
         honest.writer.write(struct.pack(">i", len(body)) + body[:1_400])
         await asyncio.sleep(0.2)
         honest.writer.write(body[1_400:])

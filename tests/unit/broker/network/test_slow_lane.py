@@ -76,7 +76,10 @@ def test_an_address_without_refusals_never_sees_the_lane() -> None:
         for reader, _ in clients:
             for number in range(50):
                 assert await answer(reader) == (number, b"")
-        assert all(connection._execution == Execution.RUNNING and connection._turns_left == 0 for connection in world.host.connections)
+        assert all(
+            connection._execution == Execution.RUNNING and connection._turns_left == 0
+            for connection in world.host.connections
+        )
 
     simulate(run)
 
@@ -136,7 +139,9 @@ def test_the_honest_one_is_served_between_two_shares() -> None:
             assert executed[before:] == [b"honest"], "executed at once, in the callback that delivered it"
             await asyncio.sleep(0)
             assert len(executed) - before <= 1 + TURNS_A_PASS
-        assert executed.count(b"laned") == 99 * TURNS_A_PASS, "connections in the lane get a share in each pass, whatever others send"
+        assert executed.count(b"laned") == 99 * TURNS_A_PASS, (
+            "connections in the lane get a share in each pass, whatever others send"
+        )
 
     simulate(run)
 

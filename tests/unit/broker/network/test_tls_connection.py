@@ -197,7 +197,10 @@ def test_parts_of_any_size_stay_in_order(world: World, seed: int) -> None:
     chance = random.Random(seed)
     whole = bytearray()
     for _ in range(40):
-        parts = [chance.randbytes(chance.choice((0, 3, 500, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 300_000))) for _ in range(3)]
+        parts = [
+            chance.randbytes(chance.choice((0, 3, 500, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 300_000)))
+            for _ in range(3)
+        ]
         world.socket.room = chance.randrange(200_000)
         world.tls.writelines([memoryview(part) for part in parts])
         whole += b"".join(parts)

@@ -48,7 +48,9 @@ class World:
 
     def rows(self, number: int = 0, after_ms: int = 0) -> list[tuple[int, int, int, int]]:
         found = self.history.samples(ID, number, after_ms)
-        return [(each.at_ms - 1_000_000_000, each.log_start_offset, each.log_end_offset, each.size_bytes) for each in found]
+        return [
+            (each.at_ms - 1_000_000_000, each.log_start_offset, each.log_end_offset, each.size_bytes) for each in found
+        ]
 
 
 def test_a_partition_that_does_not_change_takes_two_samples() -> None:

@@ -21,7 +21,11 @@ from lowtide.protocol.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
-from lowtide.protocol.messages.list_offsets import ListOffsetsPartitionResponse, ListOffsetsResponse, ListOffsetsTopicResponse
+from lowtide.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
 from lowtide.protocol.messages.offset_for_leader_epoch import EpochEndOffset as EpochEnd
 from lowtide.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochResponse, OffsetForLeaderTopicResult
 from lowtide.runtime.network import listen
@@ -46,7 +50,13 @@ def records(base_offset: int, count: int = 1, *, epoch: int = 0, value: bytes = 
 def row(**values: Any) -> PartitionData:
     """A response about partition 0: nothing new, unless values are given."""
     diverging = values.pop("diverging", None)
-    fields: dict[str, Any] = {"partition_index": 0, "error_code": 0, "high_watermark": 0, "log_start_offset": 0, "records": b""}
+    fields: dict[str, Any] = {
+        "partition_index": 0,
+        "error_code": 0,
+        "high_watermark": 0,
+        "log_start_offset": 0,
+        "records": b"",
+    }
     fields |= values
     if diverging is not None:
         fields["diverging_epoch"] = EpochEndOffset(epoch=diverging[0], end_offset=diverging[1])
@@ -158,7 +168,9 @@ class Following(Leading):
     def answer_epoch(self, asked: Asked, epoch: int, end_offset: int, error: int = 0) -> None:
         """Answer an OffsetForLeaderEpoch."""
         found = EpochEnd(error_code=error, partition=0, leader_epoch=epoch, end_offset=end_offset)
-        self.send(asked, OffsetForLeaderEpochResponse(topics=[OffsetForLeaderTopicResult(topic="t", partitions=[found])]))
+        self.send(
+            asked, OffsetForLeaderEpochResponse(topics=[OffsetForLeaderTopicResult(topic="t", partitions=[found])])
+        )
 
     async def filled(self, *epochs: int, high_watermark: int = 0) -> Log:
         """As `begin`, with one record of each of these leader epochs in the log, and the last of them as the current one."""
@@ -173,7 +185,10 @@ class Following(Leading):
         return log
 
     async def asks_for_an_epoch(self) -> tuple[Log, Asked]:
-        """As an old broker with three records, one of them committed, whose leader is elected again. Returns the log, and the question."""
+        """As an old broker with three records, one of them committed, whose leader is elected again.
+
+        Returns the log, and the question.
+        """
         log = await self.begin(inter_broker_protocol_version="0.10.2")
         await self.fetched(row(records=records(0) + records(1) + records(2), high_watermark=1))
         waiting = await self.next()

@@ -18,7 +18,12 @@ from lowtide.metadata.records import BrokerRecord, Listener, PartitionRecord, en
 from lowtide.metadata.store import Put
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from lowtide.protocol.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
 from lowtide.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData, ReplicaState
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -63,7 +68,9 @@ class Leading:
             filesystem=self.filesystem,
             random=random.Random(3),
             worker=SimulatedWorker(self.loop, random.Random(5)),
-            make_committer=lambda _directory: SimulatedCommitter(self.filesystem, self.loop, random.Random(4), self.commit_ms),
+            make_committer=lambda _directory: SimulatedCommitter(
+                self.filesystem, self.loop, random.Random(4), self.commit_ms
+            ),
             open_store=open_store,
             make_heavy_worker=lambda _processes: SimulatedHeavyWorker(self.filesystem, self.loop, random.Random(6)),
         )
@@ -131,7 +138,9 @@ class Leading:
             for number, replicas in enumerate(partitions or ((1, 2, 3),))
         ]
         rows = [CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in configs.items()]
-        topic = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=assignments, configs=rows)
+        topic = CreatableTopic(
+            name=name, num_partitions=-1, replication_factor=-1, assignments=assignments, configs=rows
+        )
         answer = await self.client.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7)
         assert [row.error_code for row in answer.topics] == [NONE], answer
         await self.see()
@@ -159,7 +168,16 @@ class Leading:
         before = self.image(number)
         values: dict[str, Any] = {
             name: getattr(before, name)
-            for name in ("replicas", "isr", "isr_epochs", "leader", "leader_epoch", "partition_epoch", "adding", "removing")
+            for name in (
+                "replicas",
+                "isr",
+                "isr_epochs",
+                "leader",
+                "leader_epoch",
+                "partition_epoch",
+                "adding",
+                "removing",
+            )
         }
         values |= fields
         values["partition_epoch"] += 1
@@ -167,7 +185,9 @@ class Leading:
         await self.put(keys.partition(topic_id, number), encode(PartitionRecord(**values)))
 
     # Requests
-    async def produce(self, count: int = 1, *, acks: int = -1, timeout_ms: int = 1000, number: int = 0, client: Any = None) -> Any:
+    async def produce(
+        self, count: int = 1, *, acks: int = -1, timeout_ms: int = 1000, number: int = 0, client: Any = None
+    ) -> Any:
         """Append batches of one record each; returns the last row."""
         row = None
         for _ in range(count):
@@ -180,7 +200,9 @@ class Leading:
         answer = await (client or self.client).request(request, 10)
         return answer.responses[0].partition_responses[0]
 
-    async def delete(self, offset: int, *, leader_only: bool = False, timeout_ms: int = 1000, number: int = 0, client: Any = None) -> Any:
+    async def delete(
+        self, offset: int, *, leader_only: bool = False, timeout_ms: int = 1000, number: int = 0, client: Any = None
+    ) -> Any:
         topic = DeleteRecordsTopic(name="t", partitions=[DeleteRecordsPartition(partition_index=number, offset=offset)])
         request = DeleteRecordsRequest(topics=[topic], timeout_ms=timeout_ms, leader_only=leader_only)
         answer = await (client or self.client).request(request, 3)

@@ -116,7 +116,9 @@ def test_after_a_conflict_each_is_written_alone_and_the_refused_one_waits_for_a_
     assert world.withdrawn == [world.partitions[1]]
     leadership = world.partitions[1].leadership
     slow_ms = 10_000
-    assert in_sync_replicas.next_proposal(leadership, world.session.image, slow_ms) is None, "never twice on the same image"
+    assert in_sync_replicas.next_proposal(leadership, world.session.image, slow_ms) is None, (
+        "never twice on the same image"
+    )
     assert in_sync_replicas.next_proposal(leadership, image_of(11, {1: 1, 2: 2, 3: 3}), slow_ms) is not None
 
 
@@ -156,7 +158,10 @@ def test_what_is_relied_on_is_compared() -> None:
 
 def test_two_registrations_of_a_broker_are_not_relied_on_together() -> None:
     first, second = (leads(FakeLog(), partition_of((1, 2), (1, 2)), image_of(10, {1: 1, 2: 2})) for _ in range(2))
-    changes = [(first, IsrProposal(first.state, 10, (1, 2), (1, 2))), (second, IsrProposal(second.state, 10, (1, 2), (1, 20)))]
+    changes = [
+        (first, IsrProposal(first.state, 10, (1, 2), (1, 2))),
+        (second, IsrProposal(second.state, 10, (1, 2), (1, 20))),
+    ]
     assert take_batch(changes) == 1
     assert take_batch(changes[:1]) == 1
     assert take_batch([]) == 0

@@ -19,9 +19,13 @@ SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 VERSION = 12
 
 
-async def consume(world: Leading, offset: int, *, rack: str = "", version: int = VERSION, wait_ms: int = 0, epoch: int = -1) -> Any:
+async def consume(
+    world: Leading, offset: int, *, rack: str = "", version: int = VERSION, wait_ms: int = 0, epoch: int = -1
+) -> Any:
     """A consumer's fetch at broker 1."""
-    partition = FetchPartition(partition=0, current_leader_epoch=epoch, fetch_offset=offset, partition_max_bytes=1 << 20)
+    partition = FetchPartition(
+        partition=0, current_leader_epoch=epoch, fetch_offset=offset, partition_max_bytes=1 << 20
+    )
     request = FetchRequest(
         max_wait_ms=wait_ms,
         min_bytes=1,
@@ -53,9 +57,19 @@ async def begin(world: Leading, *, selects: bool = True) -> tuple[Any, Any]:
 def test_a_leader_names_the_replica_in_the_consumers_rack() -> None:
     async def run(world: Leading) -> None:
         await begin(world)
-        for rack, named, has_records in (("r2", 2, False), ("r3", 3, False), ("r1", -1, True), ("r9", -1, True), ("", -1, True)):
+        for rack, named, has_records in (
+            ("r2", 2, False),
+            ("r3", 3, False),
+            ("r1", -1, True),
+            ("r9", -1, True),
+            ("", -1, True),
+        ):
             answer = await consume(world, 0, rack=rack, wait_ms=5000)
-            assert (answer.error_code, answer.preferred_read_replica, len(answer.records) > 0) == (NONE, named, has_records), rack
+            assert (answer.error_code, answer.preferred_read_replica, len(answer.records) > 0) == (
+                NONE,
+                named,
+                has_records,
+            ), rack
 
     leading.simulate(run)
 
@@ -128,15 +142,25 @@ def test_below_its_log_start_a_follower_returns_it_and_no_high_watermark() -> No
         await world.fetched(row(high_watermark=3, log_start_offset=2))
         await world.next()
         answer = await consume(world, 1)
-        assert (answer.error_code, answer.high_watermark, answer.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1, 2)
+        assert (answer.error_code, answer.high_watermark, answer.log_start_offset) == (
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            -1,
+            2,
+        )
         answer = await consume(world, 4)
-        assert (answer.error_code, answer.high_watermark, answer.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1, -1)
+        assert (answer.error_code, answer.high_watermark, answer.log_start_offset) == (
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            -1,
+            -1,
+        )
         assert (await consume(world, 2)).error_code == NONE
 
     following.simulate(run)
 
 
-@pytest.mark.parametrize("why", ["old version", "no response yet", "a delete on its way", "response long ago", "another leader epoch"])
+@pytest.mark.parametrize(
+    "why", ["old version", "no response yet", "a delete on its way", "response long ago", "another leader epoch"]
+)
 def test_a_follower_that_may_not_serve_answers_not_leader(why: str) -> None:
     async def run(world: Following) -> None:
         if why == "no response yet":

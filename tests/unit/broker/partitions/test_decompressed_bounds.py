@@ -25,7 +25,10 @@ async def work_until(world: World, answer: asyncio.Future[Any]) -> int:
 
 
 def test_one_request_decompresses_to_so_much_and_no_more() -> None:
-    """A request of a megabyte decompressed to 30 GB. Its first batches are accepted, the others may come in another request."""
+    """A request of a megabyte decompressed to 30 GB.
+
+    Its first batches are accepted, the others may come in another request.
+    """
     half = build_batch([(1, None, bytes(QUICK_BYTES), ())] * 60, compression=Compression.ZSTD)
 
     async def run(world: World) -> None:
@@ -70,7 +73,9 @@ def test_the_decompressed_size_of_many_small_bombs_in_the_loop_is_bounded() -> N
         client = await world.connect()
         answer = client.send(produce(*[quick] * 10), 9)
         await asyncio.sleep(1)
-        assert len(world.worker.waiting) == 1, "the first five are within the four megabytes, and so is the one that exceeds them"
+        assert len(world.worker.waiting) == 1, (
+            "the first five are within the four megabytes, and so is the one that exceeds them"
+        )
         steps = await work_until(world, answer)
         assert steps == 5
         assert {error for error, _ in rows(await answer)} == {ErrorCode.NONE}

@@ -53,14 +53,19 @@ class Waiting(DelayedRequest):
         return self._deadline_ms
 
 
-def outcomes_of(raises: str, act: Callable[[DelayedQueue], None], wait_s: float = 0.1) -> tuple[list[str], list[str], int]:
+def outcomes_of(
+    raises: str, act: Callable[[DelayedQueue], None], wait_s: float = 0.1
+) -> tuple[list[str], list[str], int]:
     """Three requests wait, the one in the middle raises: the outcome of each, the reports, and how many are left."""
     outcomes: list[str] = []
     bugs: list[str] = []
 
     async def main(loop: SimulatedLoop) -> int:
         queue = DelayedQueue(
-            SimulatedClock(loop), loop, maximum_per_key=10, on_bug=lambda request, error: bugs.append(f"{type(request).__name__} {error}")
+            SimulatedClock(loop),
+            loop,
+            maximum_per_key=10,
+            on_bug=lambda request, error: bugs.append(f"{type(request).__name__} {error}"),
         )
         for name, fault in (("first", ""), ("second", raises), ("third", "")):
             assert queue.watch(Waiting(name, outcomes, 1000, fault))

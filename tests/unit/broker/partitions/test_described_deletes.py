@@ -12,7 +12,11 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_deletes import DescribeDeletesRequest, DescribeDeletesResponse
 from lowtide.protocol.messages.describe_health import DescribeHealthRequest
 from lowtide.protocol.messages.describe_history import DescribeHistoryRequest, DescribeHistoryTopic
-from lowtide.protocol.messages.describe_segments import DescribeSegmentsRequest, DescribeSegmentsTopic, SegmentsOfPartition
+from lowtide.protocol.messages.describe_segments import (
+    DescribeSegmentsRequest,
+    DescribeSegmentsTopic,
+    SegmentsOfPartition,
+)
 from lowtide.protocol.types import TopicPartition
 
 from .leading import LAG_MS, NONE, Leading, simulate
@@ -43,7 +47,13 @@ def test_a_delete_that_waits_names_the_followers_that_it_waits_for() -> None:
         assert (row.log_start_offset, row.low_watermark) == (2, 0)
         assert [(each.broker_id, each.log_start_offset, each.is_in_sync) for each in row.followers] == [(3, 0, True)]
         assert row.followers[0].silent_ms >= 20
-        assert answer.described_at_ms - 1000 < row.asked_at_ms <= row.durable_at_ms < answer.described_at_ms < row.ends_at_ms
+        assert (
+            answer.described_at_ms - 1000
+            < row.asked_at_ms
+            <= row.durable_at_ms
+            < answer.described_at_ms
+            < row.ends_at_ms
+        )
         assert row.origin is not None
         assert row.origin.principal == "User:ANONYMOUS"
         assert answer.finished == []
@@ -53,16 +63,31 @@ def test_a_delete_that_waits_names_the_followers_that_it_waits_for() -> None:
         answer = await described(world)
         assert (answer.waiting_count, answer.waiting, answer.last_number) == (0, [], 1)
         (done,) = answer.finished
-        assert (done.number, done.error_code, done.offset, done.old_log_start_offset, done.log_start_offset) == (1, NONE, 2, 0, 2)
+        assert (done.number, done.error_code, done.offset, done.old_log_start_offset, done.log_start_offset) == (
+            1,
+            NONE,
+            2,
+            0,
+            2,
+        )
         assert done.asked_at_ms == row.asked_at_ms
-        assert done.asked_at_ms <= done.durable_at_ms < done.replicated_at_ms == done.answered_at_ms <= answer.described_at_ms
+        assert (
+            done.asked_at_ms
+            <= done.durable_at_ms
+            < done.replicated_at_ms
+            == done.answered_at_ms
+            <= answer.described_at_ms
+        )
         assert (await described(world, after_number=1)).finished == []
 
     simulate(run)
 
 
 def test_a_broker_that_is_no_replica_any_more_is_named_while_it_is_awaited() -> None:
-    """It has reported log starts, and none of them counts. It doesn't answer here, so the delete waits until it is silent for too long."""
+    """It has reported log starts, and none of them counts.
+
+    It doesn't answer here, so the delete waits until it is silent for too long.
+    """
 
     async def run(world: Leading) -> None:
         second, third = await begin(world)
@@ -143,7 +168,12 @@ def test_the_segments_of_a_partition_with_its_replicas_and_boundaries() -> None:
         await second.fetch()
         assert (await world.delete(1, leader_only=True)).error_code == NONE
         row = await segments(world)
-        assert (row.error_code, row.leader_epoch, row.retained.log_start_offset, row.retained.log_end_offset) == (NONE, 0, 1, 5)
+        assert (row.error_code, row.leader_epoch, row.retained.log_start_offset, row.retained.log_end_offset) == (
+            NONE,
+            0,
+            1,
+            5,
+        )
         closed, active = row.segments
         assert (closed.base_offset, closed.end_offset, closed.is_active) == (0, 3, False)
         assert (active.base_offset, active.end_offset, active.is_active, active.bytes_below_start) == (3, 5, True, 0)
@@ -168,7 +198,13 @@ def test_a_client_sees_deletes_of_topics_that_it_may_describe_and_whose_they_are
 
     def note(principal: KafkaPrincipal, *rows: DeleteRow) -> None:
         request = DeleteRequest(
-            rows=list(rows), leader_only=False, timeout_ms=1, asked_ms=5, principal=principal, client_address="a", client_id="x" * 9999
+            rows=list(rows),
+            leader_only=False,
+            timeout_ms=1,
+            asked_ms=5,
+            principal=principal,
+            client_address="a",
+            client_id="x" * 9999,
         )
         recent.note(request, 7, 1007, ErrorCode.REQUEST_TIMED_OUT)
 
@@ -186,7 +222,11 @@ def test_a_client_sees_deletes_of_topics_that_it_may_describe_and_whose_they_are
     for error in (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
         note(bob, DeleteRow(key=TopicPartition("n" * 32_000, 0), error_code=error, done=True))
     assert seen(Viewer(lambda name: name == "open", False, alice)) == [(3, "open", None), (1, "open", "User:alice")]
-    assert seen(Viewer(lambda _: True, True, alice)) == [(3, "open", "User:bob"), (2, "secret", "User:alice"), (1, "open", "User:alice")]
+    assert seen(Viewer(lambda _: True, True, alice)) == [
+        (3, "open", "User:bob"),
+        (2, "secret", "User:alice"),
+        (1, "open", "User:alice"),
+    ]
     assert {len(request.client_id or "") for request in recent} == {CLIENT_ID_KEPT}
 
 

@@ -16,8 +16,12 @@ from .leading import NONE, Leading, simulate
 from .test_leading_deletes import begin
 
 
-async def erase(world: Leading, offset: int, *, timeout_ms: int = 5_000, name: str = "t", number: int = 0, **topic: Any) -> Any:
-    topics = [EraseRecordsTopic(name=name, partitions=[EraseRecordsPartition(partition_index=number, offset=offset)], **topic)]
+async def erase(
+    world: Leading, offset: int, *, timeout_ms: int = 5_000, name: str = "t", number: int = 0, **topic: Any
+) -> Any:
+    topics = [
+        EraseRecordsTopic(name=name, partitions=[EraseRecordsPartition(partition_index=number, offset=offset)], **topic)
+    ]
     answer = await world.client.request(EraseRecordsRequest(topics=topics, timeout_ms=timeout_ms), 0)
     assert answer.error_code == NONE
     return answer.topics[0].partitions[0]

@@ -52,7 +52,9 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> Sessions:
     return Sessions(monkeypatch)
 
 
-def expected(partitions: range, there: tuple[int, int, int] = (ErrorCode.NONE, 1, len(SMALL))) -> dict[int, tuple[int, int, int]]:
+def expected(
+    partitions: range, there: tuple[int, int, int] = (ErrorCode.NONE, 1, len(SMALL))
+) -> dict[int, tuple[int, int, int]]:
     return {number: there if number < PARTITIONS else ABSENT for number in partitions}
 
 
@@ -79,7 +81,10 @@ def test_topics_go_by_their_ids() -> None:
         named = [replace(topic, topic="", topic_id=topic_id) for topic in fetch(partitions=ALL).topics]
         unknown = [FetchTopic(topic_id=bytes([9] * 16), partitions=named[0].partitions[:3])]
         answer = await client.request(replace(fetch(), topics=unknown + named), 13)
-        assert [(topic.topic_id, len(topic.partitions)) for topic in answer.responses] == [(bytes([9] * 16), 3), (topic_id, len(ALL))]
+        assert [(topic.topic_id, len(topic.partitions)) for topic in answer.responses] == [
+            (bytes([9] * 16), 3),
+            (topic_id, len(ALL)),
+        ]
         assert {row.error_code for row in answer.responses[0].partitions} == {ErrorCode.UNKNOWN_TOPIC_ID}
         assert told(replace(answer, responses=answer.responses[1:])) == expected(ALL)
 
@@ -94,7 +99,8 @@ def test_of_a_partition_named_twice_the_last_row_counts() -> None:
         answer = await client.request(request, 6)
         assert [row.partition_index for topic in answer.responses for row in topic.partitions] == list(ALL)
         assert told(answer) == {
-            number: row if number < 3 else (ErrorCode.OFFSET_OUT_OF_RANGE, -1, 0) for number, row in expected(range(PARTITIONS)).items()
+            number: row if number < 3 else (ErrorCode.OFFSET_OUT_OF_RANGE, -1, 0)
+            for number, row in expected(range(PARTITIONS)).items()
         } | expected(range(PARTITIONS, len(ALL)))
 
     simulate(run)

@@ -11,14 +11,24 @@ from lowtide.broker.partitions.fetch_session import FetchPlan, FetchTarget
 from lowtide.broker.partitions.fetch_session_cache import FetchSessionCache
 from lowtide.broker.partitions.fetch_session_slots import EVICT_AFTER_IDLE_MS, MAXIMUM_CACHED_PARTITIONS
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.fetch import EpochEndOffset, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, PartitionData
+from lowtide.protocol.messages.fetch import (
+    EpochEndOffset,
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+)
 
 
 def request(
     session: tuple[int, int], partitions: dict[int, int] | None = None, forgotten: list[int] | None = None, **more: Any
 ) -> FetchRequest:
     """A fetch of topic `t`: partition → offset."""
-    rows = [FetchPartition(partition=number, fetch_offset=offset, partition_max_bytes=100) for number, offset in (partitions or {}).items()]
+    rows = [
+        FetchPartition(partition=number, fetch_offset=offset, partition_max_bytes=100)
+        for number, offset in (partitions or {}).items()
+    ]
     return FetchRequest(
         max_wait_ms=0,
         min_bytes=1,
@@ -38,9 +48,15 @@ def offsets(plan: FetchPlan) -> dict[int, int]:
     return {target.partition: target.fetch_offset for target in plan.targets}
 
 
-def answer(partition: int, *, high_watermark: int = 5, log_start: int = 0, records: bytes = b"", error: int = 0) -> PartitionData:
+def answer(
+    partition: int, *, high_watermark: int = 5, log_start: int = 0, records: bytes = b"", error: int = 0
+) -> PartitionData:
     return PartitionData(
-        partition_index=partition, error_code=error, high_watermark=high_watermark, log_start_offset=log_start, records=records
+        partition_index=partition,
+        error_code=error,
+        high_watermark=high_watermark,
+        log_start_offset=log_start,
+        records=records,
     )
 
 
@@ -105,7 +121,9 @@ def test_full_cache_declines_until_a_session_is_idle() -> None:
     sessions.plan(request((0, 0), {0: 1}), 12, 0)
     assert sessions.plan(request((0, 0), {0: 1}), 12, EVICT_AFTER_IDLE_MS - 1).session_id == 0
     assert sessions.plan(request((0, 0), {0: 1}), 12, EVICT_AFTER_IDLE_MS).session_id > 0
-    assert sessions.plan(request((first, 1)), 12, EVICT_AFTER_IDLE_MS).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert (
+        sessions.plan(request((first, 1)), 12, EVICT_AFTER_IDLE_MS).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    )
     assert len(sessions) == 2
 
 
@@ -143,9 +161,19 @@ def in_session(replica_id: int, *, offset: int = 7, epoch: int = 4) -> tuple[Fet
 
 
 def asked(session: tuple[int, int], offset: int, epoch: int, log_start: int = 0) -> FetchRequest:
-    row = FetchPartition(partition=0, fetch_offset=offset, current_leader_epoch=epoch, log_start_offset=log_start, partition_max_bytes=100)
+    row = FetchPartition(
+        partition=0,
+        fetch_offset=offset,
+        current_leader_epoch=epoch,
+        log_start_offset=log_start,
+        partition_max_bytes=100,
+    )
     return FetchRequest(
-        max_wait_ms=0, min_bytes=1, session_id=session[0], session_epoch=session[1], topics=[FetchTopic(topic="t", partitions=[row])]
+        max_wait_ms=0,
+        min_bytes=1,
+        session_id=session[0],
+        session_epoch=session[1],
+        topics=[FetchTopic(topic="t", partitions=[row])],
     )
 
 

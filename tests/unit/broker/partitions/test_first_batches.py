@@ -1,7 +1,7 @@
 """A broker refuses the first batch of a producer for now: the batches behind it wait for it, whatever the reason was.
 
-The log of the partition knows nothing of the producer. It would take the second batch for the first one, and the first would be out of
-order for good (KAFKA-14312, KAFKA-15591, KAFKA-19880).
+The log of the partition knows nothing of the producer. It would take the second batch for the first one, and the first
+would be out of order for good (KAFKA-14312, KAFKA-15591, KAFKA-19880).
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def batch(sequence: int, producer_id: int = 7, epoch: int = 0) -> bytes:
     return build_batch([(1, None, b"v", ())], producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
 
 
-async def send(client: WireClient, sequence: int, topic: str | bytes = "new", *, producer_id: int = 7, epoch: int = 0) -> ErrorCode:
+async def send(
+    client: WireClient, sequence: int, topic: str | bytes = "new", *, producer_id: int = 7, epoch: int = 0
+) -> ErrorCode:
     """Produce a batch of one record, and return what comes of it."""
     name, topic_id, version = (topic, ZERO_TOPIC_ID, 9) if isinstance(topic, str) else ("", topic, 13)
     row = PartitionProduceData(index=0, records=batch(sequence, producer_id, epoch))
@@ -63,7 +65,9 @@ def replicas_of(world: World) -> ReplicaManager:
 
 async def delete(world: World, client: WireClient) -> None:
     """Delete the topic, and let the worker do all that waits for it, when the partition isn't here any more."""
-    answer = client.send(DeleteTopicsRequest(topics=[DeleteTopicState(name="new")], topic_names=[], timeout_ms=10_000), 6)
+    answer = client.send(
+        DeleteTopicsRequest(topics=[DeleteTopicState(name="new")], topic_names=[], timeout_ms=10_000), 6
+    )
     await asyncio.sleep(1)
     assert ("new", 0) not in replicas_of(world).partitions
     world.worker.close()

@@ -10,7 +10,10 @@ from .leading import NONE, Follower, Leading, simulate
 
 
 async def fetch_in_session(follower: Follower, **changed: Any) -> PartitionData | None:
-    """The next fetch of the follower's session, which it begins if there is none. Returns what the answer has of the partition."""
+    """The next fetch of the follower's session, which it begins if there is none.
+
+    Returns what the answer has of the partition.
+    """
     request = follower.request(**{"names": True, **changed})
     request.session_id, request.session_epoch = max(follower.session_id, 0), max(follower.session_epoch, 0)
     answer = await follower.client.request(request, 17)
@@ -47,7 +50,10 @@ def test_a_follower_that_has_to_cut_its_log_is_sent_the_offsets_afterwards() -> 
 
 
 def test_a_log_start_is_in_each_answer_until_the_follower_has_reported_it() -> None:
-    """Also if it doesn't name the partition meanwhile. The answer is not hurried by that: each waits as long as it may (rule DR5)."""
+    """Also if it doesn't name the partition meanwhile.
+
+    The answer is not hurried by that: each waits as long as it may (rule DR5).
+    """
 
     async def run(world: Leading) -> None:
         follower = await begin(world)

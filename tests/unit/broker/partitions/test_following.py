@@ -21,14 +21,16 @@ def test_it_fetches_as_a_replica_and_then_repeats_nothing() -> None:
         first = await world.next()
         message = first.message
         assert (first.version, message.session_id, message.session_epoch) == (17, 0, 0)
-        assert (message.replica_state.replica_id, message.replica_state.replica_epoch) == (
-            1,
-            world.own_epoch,
-        )  # type: ignore[union-attr]
+        assert (message.replica_state.replica_id, message.replica_state.replica_epoch) == (1, world.own_epoch)  # type: ignore[union-attr]
         assert (message.max_wait_ms, message.min_bytes, message.max_bytes) == (500, 1, 10 << 20)
         assert message.topics[0].topic_id == world.replicas.image.topics["t"].topic_id
         (asked,) = first.rows
-        assert (asked.fetch_offset, asked.log_start_offset, asked.last_fetched_epoch, asked.current_leader_epoch) == (0, 0, -1, 0)
+        assert (asked.fetch_offset, asked.log_start_offset, asked.last_fetched_epoch, asked.current_leader_epoch) == (
+            0,
+            0,
+            -1,
+            0,
+        )
         assert asked.partition_max_bytes == 1 << 20
         world.answer(first, row(records=records(0, 3), high_watermark=2))
         second = await world.next()
@@ -95,7 +97,9 @@ def test_where_the_logs_diverge_it_truncates_and_ignores_the_rest_of_that_respon
     async def run(world: Following) -> None:
         log = await world.filled(0, 0, 0, high_watermark=1)
         asked = await world.new_leader_epoch(2)
-        assert [(each.fetch_offset, each.last_fetched_epoch, each.current_leader_epoch) for each in asked.rows] == [(3, 0, 2)]
+        assert [(each.fetch_offset, each.last_fetched_epoch, each.current_leader_epoch) for each in asked.rows] == [
+            (3, 0, 2)
+        ]
         world.answer(asked, row(diverging=(0, 2), high_watermark=3, log_start_offset=2, records=records(3, epoch=2)))
         again = await world.next()
         assert offsets(log) == (0, 1, 2)
@@ -121,7 +125,9 @@ def test_after_fast_elections_it_asks_once_more_for_each_epoch_that_the_leader_d
         world.answer(asked, row(diverging=(1, 2)))
         asked = await world.next()
         assert (asked.rows[0].fetch_offset, asked.rows[0].last_fetched_epoch) == (2, 1)
-        world.answer(asked, row(records=records(2, epoch=3) + records(3, epoch=3) + records(4, epoch=6), high_watermark=5))
+        world.answer(
+            asked, row(records=records(2, epoch=3) + records(3, epoch=3) + records(4, epoch=6), high_watermark=5)
+        )
         await world.next()
         assert epochs_in(log) == [0, 1, 3, 3, 6]
 
@@ -153,7 +159,9 @@ def test_a_truncation_to_below_the_log_start_takes_its_last_epoch_from_the_leade
         world.answer(asked, row(diverging=(1, 1), log_start_offset=0))
         asked = await world.next()
         assert offsets(log) == (1, 1, 1)
-        assert [(each.fetch_offset, each.last_fetched_epoch, each.log_start_offset) for each in asked.rows] == [(1, 1, 1)]
+        assert [(each.fetch_offset, each.last_fetched_epoch, each.log_start_offset) for each in asked.rows] == [
+            (1, 1, 1)
+        ]
 
     simulate(run)
 
@@ -168,7 +176,9 @@ def test_a_truncation_to_below_the_log_start_takes_its_last_epoch_from_the_leade
         (3, 9, (3, 3, 3)),  # at its log start, and no response yet
     ],
 )
-def test_out_of_range_asks_where_the_leaders_log_starts_and_ends(start: int, end: int, expected: tuple[int, int, int]) -> None:
+def test_out_of_range_asks_where_the_leaders_log_starts_and_ends(
+    start: int, end: int, expected: tuple[int, int, int]
+) -> None:
     """KAFKA-2143, KAFKA-7414: ahead is not behind, and an outdated response deletes nothing."""
 
     async def run(world: Following) -> None:
@@ -242,7 +252,11 @@ def test_invalid_records_are_not_appended_and_other_partitions_continue(fault: s
             bad[-1] ^= 1
         else:
             bad = bytearray(records(0) + records(0))
-        world.answer(asked, row(records=bytes(bad), high_watermark=1), row(partition_index=1, records=records(0), high_watermark=1))
+        world.answer(
+            asked,
+            row(records=bytes(bad), high_watermark=1),
+            row(partition_index=1, records=records(0), high_watermark=1),
+        )
         asked = await world.next()
         assert log.log_end_offset == 0
         assert world.partition(1).log.log_end_offset == 1
@@ -270,7 +284,10 @@ def test_a_leader_that_does_not_have_the_metadata_yet_is_asked_again_soon_and_th
             assert len(asked.rows) == 1
             world.answer(asked, row(error_code=ErrorCode.UNKNOWN_TOPIC_ID))
         waits = [round((after - before) * 1000) for before, after in zip(times, times[1:], strict=False)]
-        assert all(abs(wait - expected) <= 6 for wait, expected in zip(waits, [20, 40, 80, 160, 320, 640, 1000, 1000], strict=True)), waits
+        assert all(
+            abs(wait - expected) <= 6
+            for wait, expected in zip(waits, [20, 40, 80, 160, 320, 640, 1000, 1000], strict=True)
+        ), waits
 
     simulate(run)
 

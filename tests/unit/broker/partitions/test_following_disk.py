@@ -42,7 +42,9 @@ def test_a_slow_commit_makes_the_wait_short_until_the_log_start_is_reported() ->
         answered = world.loop.time()
         asked = await world.next()
         assert 0.005 <= asked.at_s - answered < 0.008, "the request is held for this time"
-        assert (asked.rows, asked.message.max_wait_ms) == ([], 10), "the old log start is reported already, and the new one may not be"
+        assert (asked.rows, asked.message.max_wait_ms) == ([], 10), (
+            "the old log start is reported already, and the new one may not be"
+        )
         assert offsets(log) == (0, 3, 3)
         while not asked.rows:
             world.answer(asked)
@@ -96,7 +98,9 @@ def test_a_log_that_ends_at_or_below_the_leaders_start_restarts_there(leader_sta
         assert [(each.fetch_offset, each.last_fetched_epoch, each.log_start_offset) for each in asked.rows] == [
             (leader_start, 1, leader_start)
         ]
-        world.answer(asked, row(records=records(leader_start, epoch=1), high_watermark=9, log_start_offset=leader_start))
+        world.answer(
+            asked, row(records=records(leader_start, epoch=1), high_watermark=9, log_start_offset=leader_start)
+        )
         await world.next()
         assert offsets(log) == (leader_start, leader_start + 1, leader_start + 1)
 
@@ -111,7 +115,9 @@ def test_a_log_that_is_known_to_match_is_only_emptied() -> None:
         await world.fetched(row(high_watermark=3, log_start_offset=3))
         asked = await world.next()
         assert offsets(log) == (3, 3, 3)
-        assert [(each.fetch_offset, each.last_fetched_epoch, each.log_start_offset) for each in asked.rows] == [(3, 0, 3)]
+        assert [(each.fetch_offset, each.last_fetched_epoch, each.log_start_offset) for each in asked.rows] == [
+            (3, 0, 3)
+        ]
 
     simulate(run)
 
@@ -256,7 +262,9 @@ def test_records_appended_on_a_full_disk_are_flushed_before_it_is_reported() -> 
         asked = await world.next()
         world.set_commit_ms(30)
         first = records(0)
-        world.filesystem.capacity_bytes = sum(node.size for node in files_below(world.filesystem._root)) + len(first) + 10
+        world.filesystem.capacity_bytes = (
+            sum(node.size for node in files_below(world.filesystem._root)) + len(first) + 10
+        )
         world.answer(asked, row(records=first + records(1, 9), high_watermark=2))
         asked = await world.next()
         assert offsets(log) == (0, 1, 1)
@@ -272,7 +280,11 @@ def test_a_failed_log_directory_ends_only_its_own_partitions() -> None:
         asked = await world.next()
         failing = log if log.directory.startswith("/other") else other
         world.filesystem.fail_next("write", errno.EIO, path_contains="/other/")
-        world.answer(asked, row(records=records(0), high_watermark=1), row(partition_index=1, records=records(0), high_watermark=1))
+        world.answer(
+            asked,
+            row(records=records(0), high_watermark=1),
+            row(partition_index=1, records=records(0), high_watermark=1),
+        )
         asked = await world.next()
         assert failing.offline
         healthy = other if failing is log else log

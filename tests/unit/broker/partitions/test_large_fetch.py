@@ -31,7 +31,13 @@ from .test_slow_produce import PARTITIONS, SMALL, PassingTime, World, produce, r
 
 VERSION = 12
 RULES = FetchRules(
-    api_version=4, read_committed=False, is_follower=False, minimum_bytes=0, maximum_bytes=1 << 20, maximum_wait_ms=0, replica_id=-1
+    api_version=4,
+    read_committed=False,
+    is_follower=False,
+    minimum_bytes=0,
+    maximum_bytes=1 << 20,
+    maximum_wait_ms=0,
+    replica_id=-1,
 )
 
 
@@ -55,7 +61,9 @@ def fetch(  # noqa: PLR0913 - the fields of a request
     partitions: range = range(PARTITIONS),
     forget: range = range(0),
 ) -> FetchRequest:
-    asked = [FetchPartition(partition=number, fetch_offset=offset, partition_max_bytes=1 << 20) for number in partitions]
+    asked = [
+        FetchPartition(partition=number, fetch_offset=offset, partition_max_bytes=1 << 20) for number in partitions
+    ]
     return FetchRequest(
         replica_id=-1,
         max_wait_ms=wait_ms,
@@ -117,7 +125,10 @@ def test_a_large_fetch_of_a_session_lets_go_of_what_is_done() -> None:
     """What was read was in memory with the answer."""
     count = 2_000
     targets = list(requested_targets(fetch(partitions=range(count))).values())
-    read = [(target, PartitionData(partition_index=target.partition, error_code=0, high_watermark=0, records=b"")) for target in targets]
+    read = [
+        (target, PartitionData(partition_index=target.partition, error_code=0, high_watermark=0, records=b""))
+        for target in targets
+    ]
     outcome = FetchOutcome(read, 0, False, 0)
     reader = FetchReader(SimpleNamespace(traffic=TrafficTable()), list)  # type: ignore[arg-type]  # it reads nothing
     response = run_to_end(respond_in_steps(FetchPlan(), outcome, RULES, reader))
@@ -220,7 +231,9 @@ def test_a_session_receives_what_changed_between_a_read_and_its_answer(monkeypat
         assert rows(await other.request(produce(SMALL), 9)) == [(ErrorCode.NONE, 1)]
         assert not slow.done()
         assert told(await slow) == {}
-        following = await client.request(fetch(session_id=opened.session_id, session_epoch=2, partitions=range(0)), VERSION)
+        following = await client.request(
+            fetch(session_id=opened.session_id, session_epoch=2, partitions=range(0)), VERSION
+        )
         assert told(following) == {0: (ErrorCode.NONE, 2, len(SMALL))}
 
     simulate(run)
@@ -389,7 +402,9 @@ def test_an_answer_of_very_many_pieces_is_sent_in_turns(monkeypatch: pytest.Monk
         test_leading_waits.test_a_re_created_topic_does_not_complete_requests_of_the_old_one,
     ],
 )
-def test_followers_with_large_fetches_are_answered_as_soon(monkeypatch: pytest.MonkeyPatch, scenario: Callable[[], None]) -> None:
+def test_followers_with_large_fetches_are_answered_as_soon(
+    monkeypatch: pytest.MonkeyPatch, scenario: Callable[[], None]
+) -> None:
     """With a session they are read in slices; those of old brokers have no session, and watch each partition."""
     monkeypatch.setattr(delayed_fetch, "PARTITIONS_AT_ONCE", 0)
     scenario()

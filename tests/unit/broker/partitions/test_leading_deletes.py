@@ -25,7 +25,9 @@ async def begin(world: Leading, *, isr: tuple[int, ...] = (1, 2, 3)) -> tuple[Fo
     await world.start(2, 3)
     await world.create_topic()
     if isr != (1, 2, 3):
-        await world.change(isr=isr, isr_epochs=tuple(world.epochs.get(member, world.image().isr_epochs[0]) for member in isr))
+        await world.change(
+            isr=isr, isr_epochs=tuple(world.epochs.get(member, world.image().isr_epochs[0]) for member in isr)
+        )
     second, third = await world.follower(2), await world.follower(3)
     await world.produce(3, acks=1)
     await second.catch_up()

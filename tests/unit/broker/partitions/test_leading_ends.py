@@ -41,7 +41,9 @@ def test_a_new_leader_returns_no_end_that_may_be_below_an_earlier_one() -> None:
 
 
 @pytest.mark.parametrize(("least", "told"), [("1", (NONE, 3)), ("2", (ErrorCode.OFFSET_NOT_AVAILABLE, -1))])
-def test_a_leader_elected_as_the_only_one_in_sync_has_committed_all_that_it_has(least: str, told: tuple[int, int]) -> None:
+def test_a_leader_elected_as_the_only_one_in_sync_has_committed_all_that_it_has(
+    least: str, told: tuple[int, int]
+) -> None:
     """It commits at once, if one replica is enough; no follower's fetch could commit it later."""
 
     async def run(world: Leading) -> None:

@@ -150,7 +150,10 @@ def state_of(world: Leading) -> Any:
 FORGERIES: dict[str, tuple[dict[str, Any], int]] = {
     "not a replica": ({"replica_id": 77, "replica_epoch": 5}, ErrorCode.UNKNOWN_LEADER_EPOCH),
     "ourselves": ({"replica_id": 1}, ErrorCode.UNKNOWN_LEADER_EPOCH),
-    "not a replica, no leader epoch": ({"replica_id": 77, "current_leader_epoch": -1}, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    "not a replica, no leader epoch": (
+        {"replica_id": 77, "current_leader_epoch": -1},
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ),
     "no leader epoch": ({"current_leader_epoch": -1}, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     "an old leader epoch": ({"current_leader_epoch": 3}, ErrorCode.FENCED_LEADER_EPOCH),
     "a later leader epoch": ({"current_leader_epoch": 9}, ErrorCode.UNKNOWN_LEADER_EPOCH),
@@ -209,7 +212,9 @@ async def begin(world: Leading, *, isr: tuple[int, ...] = (1, 2, 3), **configs: 
     await world.start(2, 3)
     await world.create_topic(**configs)
     if isr != (1, 2, 3):
-        await world.change(isr=isr, isr_epochs=tuple(world.epochs.get(member, world.image().isr_epochs[0]) for member in isr))
+        await world.change(
+            isr=isr, isr_epochs=tuple(world.epochs.get(member, world.image().isr_epochs[0]) for member in isr)
+        )
     second, third = await world.follower(2), await world.follower(3)
     await world.produce(3, acks=1)
     return second, third
@@ -336,7 +341,9 @@ def test_a_session_answers_and_visits_only_what_has_changed(monkeypatch: pytest.
         news = await waiting
         assert set(visited) == {7}
         assert [row.partition_index for row in news.responses[0].partitions] == [7]
-        assert all(each.last_fetch_ms > 0 for number in range(50) for each in world.leadership(number).followers.values())
+        assert all(
+            each.last_fetch_ms > 0 for number in range(50) for each in world.leadership(number).followers.values()
+        )
         # Idle partitions stay caught up: they were fetched with the session.
         for epoch in range(3, 3 + 3 * LAG_MS // 400):
             request = again(epoch, 400)
@@ -363,7 +370,9 @@ def test_a_leader_counts_a_follower_of_a_session_that_is_silent_as_slow() -> Non
     simulate(run)
 
 
-@pytest.mark.parametrize(("version", "code"), [(7, ErrorCode.OFFSET_NOT_AVAILABLE), (4, ErrorCode.LEADER_NOT_AVAILABLE)])
+@pytest.mark.parametrize(
+    ("version", "code"), [(7, ErrorCode.OFFSET_NOT_AVAILABLE), (4, ErrorCode.LEADER_NOT_AVAILABLE)]
+)
 def test_a_new_leader_that_does_not_know_what_is_committed_returns_no_end(version: int, code: int) -> None:
     """Otherwise it could return an end below that of its predecessor, and a reader would consider records lost."""
 
@@ -374,7 +383,9 @@ def test_a_new_leader_that_does_not_know_what_is_committed_returns_no_end(versio
         await world.change(leader_epoch=1)
 
         async def ask(timestamp: int, replica_id: int = -1) -> tuple[int, int]:
-            topic = ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(partition_index=0, timestamp=timestamp)])
+            topic = ListOffsetsTopic(
+                name="t", partitions=[ListOffsetsPartition(partition_index=0, timestamp=timestamp)]
+            )
             answer = await world.client.request(ListOffsetsRequest(replica_id=replica_id, topics=[topic]), version)
             row = answer.topics[0].partitions[0]
             return row.error_code, row.offset

@@ -8,7 +8,11 @@ import pytest
 
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from lowtide.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from lowtide.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from lowtide.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 
 from .leading import NONE, Follower, Leading, simulate
@@ -38,7 +42,9 @@ def test_a_listener_is_called_once_when_the_offset_is_committed_or_at_once() -> 
         follower = await begin(world)
         told: list[tuple[int, ErrorCode]] = []
         for offset in (1, 2, 2):
-            world.replicas.when_committed(world.partition(), offset, lambda error, offset=offset: told.append((offset, error)))
+            world.replicas.when_committed(
+                world.partition(), offset, lambda error, offset=offset: told.append((offset, error))
+            )
         assert told == []
         follower.end = 1
         await follower.fetch()
@@ -160,7 +166,9 @@ def test_a_listener_waits_for_a_due_flush_too() -> None:
 
 def commit(offset: int) -> OffsetCommitRequest:
     row = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata=None)
-    return OffsetCommitRequest(group_id="g", member_id="", topics=[OffsetCommitRequestTopic(name="t", partitions=[row])])
+    return OffsetCommitRequest(
+        group_id="g", member_id="", topics=[OffsetCommitRequestTopic(name="t", partitions=[row])]
+    )
 
 
 def test_offsets_are_returned_as_of_the_request() -> None:

@@ -24,11 +24,14 @@ async def begin(world: World) -> Any:
     """Topics of which each partition has three records."""
     client = await world.connect()
     topics = [
-        CreatableTopic(name=name, num_partitions=count, replication_factor=1, assignments=[], configs=[]) for name, count in COUNTS.items()
+        CreatableTopic(name=name, num_partitions=count, replication_factor=1, assignments=[], configs=[])
+        for name, count in COUNTS.items()
     ]
     await client.request(CreateTopicsRequest(topics=topics, timeout_ms=10_000), 7)
     rows = [
-        TopicProduceData(name=name, partition_data=[PartitionProduceData(index=index, records=SMALL) for index in range(count)])
+        TopicProduceData(
+            name=name, partition_data=[PartitionProduceData(index=index, records=SMALL) for index in range(count)]
+        )
         for name, count in COUNTS.items()
     ]
     for _ in range(3):
@@ -40,7 +43,10 @@ def request(timeout_ms: int = 1000) -> DeleteRecordsRequest:
     """One record of each partition, and of one partition that does not exist."""
     topics = [
         DeleteRecordsTopic(
-            name=name, partitions=[DeleteRecordsPartition(partition_index=index, offset=1) for index in range(count + (name == "a"))]
+            name=name,
+            partitions=[
+                DeleteRecordsPartition(partition_index=index, offset=1) for index in range(count + (name == "a"))
+            ],
         )
         for name, count in COUNTS.items()
     ]
@@ -54,7 +60,10 @@ EXPECTED = {
 
 
 def told(response: Any) -> dict[str, list[tuple[int, int, int]]]:
-    return {topic.name: [(row.partition_index, row.error_code, row.low_watermark) for row in topic.partitions] for topic in response.topics}
+    return {
+        topic.name: [(row.partition_index, row.error_code, row.low_watermark) for row in topic.partitions]
+        for topic in response.topics
+    }
 
 
 @pytest.mark.parametrize("at_once", [1, 3, 100])

@@ -51,9 +51,13 @@ async def use(client: WireClient, name: str) -> None:
     """Each partition is written, read and trimmed."""
     numbers = range(PARTITIONS)
     produced = [PartitionProduceData(index=number, records=BATCH) for number in numbers]
-    await client.request(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[TopicProduceData(name=name, partition_data=produced)]), 9)
+    await client.request(
+        ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[TopicProduceData(name=name, partition_data=produced)]), 9
+    )
     fetched = [FetchPartition(partition=number, fetch_offset=0, partition_max_bytes=1000) for number in numbers]
-    await client.request(FetchRequest(max_wait_ms=0, min_bytes=1, topics=[FetchTopic(topic=name, partitions=fetched)]), 11)
+    await client.request(
+        FetchRequest(max_wait_ms=0, min_bytes=1, topics=[FetchTopic(topic=name, partitions=fetched)]), 11
+    )
     trimmed = [DeleteRecordsPartition(partition_index=number, offset=-1) for number in numbers]
     topics = [DeleteRecordsTopic(name=name, partitions=trimmed)]
     response = await client.request(DeleteRecordsRequest(topics=topics, timeout_ms=1000), 2)
@@ -92,7 +96,9 @@ def test_a_deleted_partition_is_freed_without_the_collector() -> None:
         client = await WireClient.connect(HOST, PORT)
         before = {kind: alive(kind) for kind in (Partition, Log, Segment)}
         for name in ("a", "b"):
-            topic = CreatableTopic(name=name, num_partitions=PARTITIONS, replication_factor=1, assignments=[], configs=[])
+            topic = CreatableTopic(
+                name=name, num_partitions=PARTITIONS, replication_factor=1, assignments=[], configs=[]
+            )
             await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7)
             await use(client, name)
         assert alive(Log) == before[Log] + 2 * PARTITIONS

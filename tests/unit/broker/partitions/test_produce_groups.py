@@ -98,20 +98,33 @@ async def ask_alike(world: World, lines: Lines, seen: list[Any]) -> None:
             seen += await ask_together(lines, [world.frame(ONE, name, version=version, acks=acks)] * 6)
     for sequence in (0, 1, 1, 3):  # The third is a duplicate of each, the fourth has a gap.
         made = [
-            bytes(build_batch([(NOW_MS, None, b"x", ())], producer_id=20 + number, producer_epoch=0, base_sequence=sequence))
+            bytes(
+                build_batch(
+                    [(NOW_MS, None, b"x", ())], producer_id=20 + number, producer_epoch=0, base_sequence=sequence
+                )
+            )
             for number in range(6)
         ]
         seen += await ask_together(lines, [world.frame(each) for each in made])
-    for sequences in ((2, 2, 2, 1, 2, 2), (3, 3, 3, 2, 5, 2), (4, 4, 3, 3, 3, 3)):  # Next ones, duplicates and gaps of different producers.
+    for sequences in (
+        (2, 2, 2, 1, 2, 2),
+        (3, 3, 3, 2, 5, 2),
+        (4, 4, 3, 3, 3, 3),
+    ):  # Next ones, duplicates and gaps of different producers.
         made = [
-            bytes(build_batch([(NOW_MS, None, b"x", ())], producer_id=20 + number, producer_epoch=0, base_sequence=sequence))
+            bytes(
+                build_batch(
+                    [(NOW_MS, None, b"x", ())], producer_id=20 + number, producer_epoch=0, base_sequence=sequence
+                )
+            )
             for number, sequence in enumerate(sequences)
         ]
         seen += await ask_together(lines, [world.frame(each) for each in made])
     seen += await ask_together(lines, [world.frame(damaged(ONE))] * 3)
     seen += await ask_together(lines, [world.frame(ONE, partition=1)] * 3)
     seen += await ask_together(
-        lines, [world.frame(build_batch([(NOW_MS - 5000 * number, b"key", b"old", ())]), "young") for number in range(3)]
+        lines,
+        [world.frame(build_batch([(NOW_MS - 5000 * number, b"key", b"old", ())]), "young") for number in range(3)],
     )
     large = build_batch([(NOW_MS, None, bytes(60_000), ())])
     for _ in range(10):
@@ -157,7 +170,9 @@ def test_requests_of_all_kinds_in_one_pass_are_each_answered_once(monkeypatch: p
             answers = await ask_together(lines, frames)
             assert [struct.unpack_from(">i", answer, 4)[0] for answer in answers] == [10, 10, 4, 10, 10, 77, 10, 10, 4]
             assert sorted(offsets_of([answers[1], answers[4]])) == [0, 1]
-            offsets = offsets_of([answers[0], answers[3], answers[6], answers[7]]) + offsets_of([answers[2], answers[8]], 3)
+            offsets = offsets_of([answers[0], answers[3], answers[6], answers[7]]) + offsets_of(
+                [answers[2], answers[8]], 3
+            )
             assert sorted(offsets[:1] + offsets[2:3] + offsets[4:] + [offsets[1]]) == [0, 1, 2, 3, 4]
             assert offsets[1] == offsets[3], "the producer's second request is a duplicate"
 

@@ -41,7 +41,11 @@ def test_a_topic_without_partitions_is_not_answered(version: int) -> None:
         with_one = [*nothing, TopicProduceData(name="t", partition_data=[PartitionProduceData(index=1, records=SMALL)])]
         for topics, expected in (([], []), (nothing, []), (with_one, [("t", 1, NONE)])):
             answer = await client.request(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=topics), version)
-            found = [(topic.name, row.index, row.error_code) for topic in answer.responses for row in topic.partition_responses]
+            found = [
+                (topic.name, row.index, row.error_code)
+                for topic in answer.responses
+                for row in topic.partition_responses
+            ]
             assert (len(answer.responses), found) == (len(expected), expected)
 
     simulate(run)
@@ -108,7 +112,9 @@ def test_an_empty_log_begins_in_the_epoch_of_its_leader(version: int, timestamp:
         assert await earliest(client, version, timestamp) == (0, 0)
         assert rows(await client.request(produce(SMALL), 9)) == [(NONE, 0)]
         assert await earliest(client, version, timestamp) == (0, 0)
-        rows_of_topic = [DeleteRecordsTopic(name="t", partitions=[DeleteRecordsPartition(partition_index=0, offset=-1)])]
+        rows_of_topic = [
+            DeleteRecordsTopic(name="t", partitions=[DeleteRecordsPartition(partition_index=0, offset=-1)])
+        ]
         answer = await client.request(DeleteRecordsRequest(topics=rows_of_topic, timeout_ms=10_000), 2)
         assert answer.topics[0].partitions[0].low_watermark == 1
         assert await earliest(client, version, timestamp) == (1, 0)

@@ -20,7 +20,9 @@ LATEST, FETCH_VERSION = -1, 12
 
 
 def produce(world: Leading, producer_id: int, sequence: int) -> None:
-    content = build_batch([(1, None, b"r", ())], producer_id=producer_id, producer_epoch=0, base_sequence=sequence, is_transactional=True)
+    content = build_batch(
+        [(1, None, b"r", ())], producer_id=producer_id, producer_epoch=0, base_sequence=sequence, is_transactional=True
+    )
     batch = validate_produce(memoryview(content), ValidationRules(), 1)
     assert isinstance(batch, ValidatedBatch)
     assert isinstance(world.replicas.append(world.partition(), batch, 1), AppendedBatch)
@@ -34,7 +36,10 @@ def end(world: Leading, producer_id: int, *, is_commit: bool) -> None:
 async def fetch(world: Leading, offset: int, *, read_committed: bool = True, wait_ms: int = 0) -> PartitionData:
     row = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
     request = FetchRequest(
-        max_wait_ms=wait_ms, min_bytes=1, isolation_level=int(read_committed), topics=[FetchTopic(topic="t", partitions=[row])]
+        max_wait_ms=wait_ms,
+        min_bytes=1,
+        isolation_level=int(read_committed),
+        topics=[FetchTopic(topic="t", partitions=[row])],
     )
     client = await world.connect()
     answer = (await client.request(request, FETCH_VERSION)).responses[0].partitions[0]
@@ -44,7 +49,9 @@ async def fetch(world: Leading, offset: int, *, read_committed: bool = True, wai
 
 async def latest(world: Leading, *, read_committed: bool) -> int:
     row = ListOffsetsPartition(partition_index=0, timestamp=LATEST)
-    request = ListOffsetsRequest(replica_id=-1, isolation_level=int(read_committed), topics=[ListOffsetsTopic(name="t", partitions=[row])])
+    request = ListOffsetsRequest(
+        replica_id=-1, isolation_level=int(read_committed), topics=[ListOffsetsTopic(name="t", partitions=[row])]
+    )
     return int((await world.client.request(request, 7)).topics[0].partitions[0].offset)
 
 
@@ -128,7 +135,9 @@ def test_open_transactions_are_described() -> None:
         end(world, 7, is_commit=True)
         produce(world, 7, 1)
         rows = (await world.client.request(request, 0)).topics[0].partitions[0].active_producers
-        assert [(row.producer_id, row.coordinator_epoch, row.current_txn_start_offset, row.last_sequence) for row in rows] == [(7, 3, 2, 1)]
+        assert [
+            (row.producer_id, row.coordinator_epoch, row.current_txn_start_offset, row.last_sequence) for row in rows
+        ] == [(7, 3, 2, 1)]
 
     simulate(run)
 

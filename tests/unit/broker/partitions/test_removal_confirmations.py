@@ -22,7 +22,10 @@ from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from tests.unit.replication.leaders import TOPIC_ID, image_of, partition_of
 
 LAG_MS = 10_000
-OK, TIMED_OUT = AwaitMetadataResponse(error_code=ErrorCode.NONE), AwaitMetadataResponse(error_code=ErrorCode.REQUEST_TIMED_OUT)
+OK, TIMED_OUT = (
+    AwaitMetadataResponse(error_code=ErrorCode.NONE),
+    AwaitMetadataResponse(error_code=ErrorCode.REQUEST_TIMED_OUT),
+)
 
 
 class Led:

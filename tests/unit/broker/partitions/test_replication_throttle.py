@@ -10,7 +10,11 @@ from lowtide.broker.guards import large_fetch
 from lowtide.broker.handlers import fetch as fetch_handler
 from lowtide.broker.network.large_requests import Bounds
 from lowtide.broker.partitions.delayed import fetch as delayed_fetch
-from lowtide.protocol.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource, IncrementalAlterConfigsRequest
+from lowtide.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 
 from . import following, leading
 from .following import Following, row
@@ -81,7 +85,9 @@ def test_a_throttled_follower_receives_a_delete_at_once() -> None:
 
 @pytest.mark.parametrize("session_epoch", [-1, 0])
 @pytest.mark.parametrize("partitions", [5, 30])
-def test_what_is_read_again_after_a_wait_counts_once(session_epoch: int, partitions: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_read_again_after_a_wait_counts_once(
+    session_epoch: int, partitions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With ten partitions or more a fetch is one of very many; without a session it is read by its rows, which are answered one by one."""
     monkeypatch.setattr(fetch_handler, "BOUNDS", Bounds(undivided_max=10, rows_at_once=7))
     monkeypatch.setattr(delayed_fetch, "PARTITIONS_AT_ONCE", 10)
@@ -113,7 +119,9 @@ def test_a_rate_that_is_raised_applies_at_once() -> None:
         assert len((await follower.fetch(partition_max_bytes=A_FEW)).records) == 0
         config = AlterableConfig(name="leader.replication.throttled.rate", config_operation=0, value=str(100 * BYTES))
         resource = AlterConfigsResource(resource_type=4, resource_name="", configs=[config])
-        answer = await world.client.request(IncrementalAlterConfigsRequest(resources=[resource], validate_only=False), 1)
+        answer = await world.client.request(
+            IncrementalAlterConfigsRequest(resources=[resource], validate_only=False), 1
+        )
         assert [each.error_code for each in answer.responses] == [NONE]
         await world.see()
         assert await fetch_all(world, follower) < 0.1

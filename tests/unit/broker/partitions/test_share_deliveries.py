@@ -172,7 +172,9 @@ def test_a_limit_that_was_lowered_isolates_what_is_above_it() -> None:
 
 
 def test_records_that_failed_often_do_not_join_those_of_another_partition() -> None:
-    stored = StoredState(start_offset=0, batches=(StateBatch(0, 1, RecordState.AVAILABLE, 1), StateBatch(2, 2, RecordState.AVAILABLE, 4)))
+    stored = StoredState(
+        start_offset=0, batches=(StateBatch(0, 1, RecordState.AVAILABLE, 1), StateBatch(2, 2, RecordState.AVAILABLE, 4))
+    )
     world = World(3, stored=stored)
     joined = Wanted(500, 500, is_joined=True)
     assert counts(world.fetch("a", joined)) == [(0, 1, 2)]

@@ -182,17 +182,24 @@ class SharePartitions(RuleBasedStateMachine):
             assert len(offsets) == 1
 
     @rule(
-        member=st.sampled_from(MEMBERS), first=st.integers(0, 12), kinds=st.lists(st.sampled_from(AcknowledgeType), min_size=1, max_size=6)
+        member=st.sampled_from(MEMBERS),
+        first=st.integers(0, 12),
+        kinds=st.lists(st.sampled_from(AcknowledgeType), min_size=1, max_size=6),
     )
     def acknowledge(self, member: str, first: int, kinds: list[AcknowledgeType]) -> None:
         first += self.partition.start_offset
         types = tuple(int(kind) for kind in kinds)
-        answer = self.partition.acknowledge(member, [AcknowledgedRange(first, first + len(types) - 1, types)], self.now_ms)
+        answer = self.partition.acknowledge(
+            member, [AcknowledgedRange(first, first + len(types) - 1, types)], self.now_ms
+        )
         has = [self.record(first + index) for index in range(len(types))]
         if first + len(types) > self.partition.end_offset:
             assert answer is ErrorCode.INVALID_REQUEST
             return
-        if not all(record.state is RecordState.ACQUIRED and record.member == member and record.becomes is None for record in has):
+        if not all(
+            record.state is RecordState.ACQUIRED and record.member == member and record.becomes is None
+            for record in has
+        ):
             assert answer is ErrorCode.INVALID_RECORD_STATE
             return
         assert type(answer) is int
@@ -289,7 +296,9 @@ class SharePartitions(RuleBasedStateMachine):
             offset = run.last_offset + 1
             for number in range(run.first_offset, offset):
                 record = self.record(number)
-                assert (run.state, run.delivery_count, run.member_id) == (record.state, record.count, record.member), number
+                assert (run.state, run.delivery_count, run.member_id) == (record.state, record.count, record.member), (
+                    number
+                )
                 assert run.next_state is record.becomes
         assert offset == partition.end_offset
         first = next(iter(partition._runs), None)
@@ -312,11 +321,16 @@ class SharePartitions(RuleBasedStateMachine):
             late = self.acquired()  # Before: records that are archived may let the start pass them.
             self.partition.expire(self.now_ms)
             for record in late:
-                record.state, record.member = RecordState.ARCHIVED if record.count >= LIMIT else RecordState.AVAILABLE, ""
+                record.state, record.member = (
+                    RecordState.ARCHIVED if record.count >= LIMIT else RecordState.AVAILABLE,
+                    "",
+                )
             for each in self.take("last", Wanted(8, 8), depth=4):
                 count = each.last_offset - each.first_offset + 1
                 has = [self.record(offset) for offset in range(each.first_offset, each.last_offset + 1)]
-                answer = self.partition.acknowledge("last", [AcknowledgedRange(each.first_offset, each.last_offset, (1,))], self.now_ms)
+                answer = self.partition.acknowledge(
+                    "last", [AcknowledgedRange(each.first_offset, each.last_offset, (1,))], self.now_ms
+                )
                 assert isinstance(answer, int)
                 self.note(has, [AcknowledgeType.ACCEPT] * count, answer)
         self.write_all()

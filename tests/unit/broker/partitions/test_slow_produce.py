@@ -250,16 +250,24 @@ def test_a_batch_that_the_worker_returns_after_a_stop_is_not_appended() -> None:
 
 
 def test_the_last_batch_for_a_partition_that_a_request_names_twice_counts() -> None:
-    """As in Kafka. Otherwise a topic named many times would make the broker validate as many batches as fit into a frame."""
+    """As in Kafka.
+
+    Otherwise a topic named many times would make the broker validate as many batches as fit into a frame.
+    """
 
     async def run(world: World) -> None:
         client = await world.connect()
-        data = [TopicProduceData(name="t", partition_data=[PartitionProduceData(index=0, records=BOMB)]) for _ in range(100)]
-        last = TopicProduceData(name="t", partition_data=[PartitionProduceData(index=index, records=SMALL) for index in (1, 0)])
-        response = await client.request(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[*data, last]), 9)
-        assert [[(row.index, row.error_code, row.base_offset) for row in topic.partition_responses] for topic in response.responses] == [
-            [(0, ErrorCode.NONE, 0), (1, ErrorCode.NONE, 0)]
+        data = [
+            TopicProduceData(name="t", partition_data=[PartitionProduceData(index=0, records=BOMB)]) for _ in range(100)
         ]
+        last = TopicProduceData(
+            name="t", partition_data=[PartitionProduceData(index=index, records=SMALL) for index in (1, 0)]
+        )
+        response = await client.request(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[*data, last]), 9)
+        assert [
+            [(row.index, row.error_code, row.base_offset) for row in topic.partition_responses]
+            for topic in response.responses
+        ] == [[(0, ErrorCode.NONE, 0), (1, ErrorCode.NONE, 0)]]
         assert await end_offset(client) == 1
         assert not world.worker.waiting
 
@@ -292,7 +300,10 @@ def let_time_pass(world: World) -> None:
 
 
 def test_the_rest_of_a_slow_request_is_appended_in_slices() -> None:
-    """Each batch may be quick, and all together slow. Other requests are served meanwhile; the connection keeps its order."""
+    """Each batch may be quick, and all together slow.
+
+    Other requests are served meanwhile; the connection keeps its order.
+    """
 
     async def run(world: World) -> None:
         client, other = await world.connect(), await world.connect()
@@ -409,7 +420,10 @@ def test_slow_batches_of_the_rest_go_to_the_worker() -> None:
 
 
 def test_above_the_limit_of_kept_bytes_requests_are_refused() -> None:
-    """Memory must not grow with the number of clients, and validation must not block the loop. The error code is retriable."""
+    """Memory must not grow with the number of clients, and validation must not block the loop.
+
+    The error code is retriable.
+    """
     refused = (ErrorCode.NOT_ENOUGH_REPLICAS, -1)
 
     async def run(world: World) -> None:
@@ -428,8 +442,13 @@ def test_above_the_limit_of_kept_bytes_requests_are_refused() -> None:
     simulate(run)
 
 
-def test_a_large_frame_is_not_copied_and_a_large_batch_is_checked_by_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A frame of more than a megabyte is mapped for its request alone. A batch that is too large for its topic is refused at once."""
+def test_a_large_frame_is_not_copied_and_a_large_batch_is_checked_by_the_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A frame of more than a megabyte is mapped for its request alone.
+
+    A batch that is too large for its topic is refused at once.
+    """
     monkeypatch.setattr(produce_attempt, "LARGE_BYTES", 300_000)
     large = build_batch([(1, None, random.Random(5).randbytes(400_000), ())])
     too_large = build_batch([(1, None, bytes(1_100_000), ())])

@@ -70,7 +70,9 @@ def test_the_worker_returns_a_batch_to_its_own_transaction() -> None:
         one, two = await begin(first, "one"), await begin(second, "two")
         await add(first, "one", one)
         await add(second, "two", two)
-        answers = await finish(world, first.send(many("one", one), WITHOUT_EPOCHS), second.send(many("two", two), WITHOUT_EPOCHS))
+        answers = await finish(
+            world, first.send(many("one", one), WITHOUT_EPOCHS), second.send(many("two", two), WITHOUT_EPOCHS)
+        )
         assert [rows(answer)[0][0] for answer in answers] == [NONE, NONE]
 
     simulate(run)

@@ -61,7 +61,11 @@ KINDS: Final = (
 
 NUMBERS: Final = st.integers(0, 2**16)
 OPERATIONS: Final[st.SearchStrategy[Operation]] = st.tuples(st.sampled_from(KINDS), NUMBERS, NUMBERS, NUMBERS, NUMBERS)
-FIRST: Final[list[Operation]] = [("produce", 0, SMALL, 0, 0), ("produce", 2, LARGE - 1, 0, 0), ("begin_session", 5, 3, 0, 1)]
+FIRST: Final[list[Operation]] = [
+    ("produce", 0, SMALL, 0, 0),
+    ("produce", 2, LARGE - 1, 0, 0),
+    ("begin_session", 5, 3, 0, 1),
+]
 
 
 class Player:
@@ -84,9 +88,15 @@ class Player:
         await self.world.create_topic("f", (1, 2))
         self.other = await self.world.connect()
         if self.is_secured:
-            anybody: dict[str, Any] = {"principal": "User:ANONYMOUS", "host": "*", "operation": ALL, "permission_type": ALLOW}
+            anybody: dict[str, Any] = {
+                "principal": "User:ANONYMOUS",
+                "host": "*",
+                "operation": ALL,
+                "permission_type": ALLOW,
+            }
             rules = [
-                AclCreation(resource_type=kind, resource_name=name, **anybody) for kind, name in ((TOPIC, "*"), (CLUSTER, CLUSTER_NAME))
+                AclCreation(resource_type=kind, resource_name=name, **anybody)
+                for kind, name in ((TOPIC, "*"), (CLUSTER, CLUSTER_NAME))
             ]
             await self.other.request(CreateAclsRequest(creations=rules), 3)
             await self.world.see()
@@ -103,17 +113,23 @@ class Player:
         epoch = 0 if partition is None else partition.leader_epoch
         return FetchPartition(
             partition=place[1],
-            fetch_offset=start - 1 + offset % (end - start + 3) if choice % 41 == 0 else start + offset % (end - start + 1),
+            fetch_offset=start - 1 + offset % (end - start + 3)
+            if choice % 41 == 0
+            else start + offset % (end - start + 1),
             current_leader_epoch=[-1, epoch + 1][choice % 2] if choice % 37 == 0 else epoch,
             last_fetched_epoch=[epoch, epoch + 1][choice % 2] if choice % 43 == 0 else -1,
             partition_max_bytes=[1 << 20, 30_000, 100, 0][choice % 4] if choice % 3 == 0 else 1 << 20,
         )
 
-    def request(self, version: int, places: list[tuple[str, int]], offset: int, choice: int, **fields: Any) -> FetchRequest:
+    def request(
+        self, version: int, places: list[tuple[str, int]], offset: int, choice: int, **fields: Any
+    ) -> FetchRequest:
         topics = []
         for number, place in enumerate(places):
             name, topic_id = self.named(place[0], version)
-            topics.append(FetchTopic(topic=name, topic_id=topic_id, partitions=[self.row(place, offset + number, choice)]))
+            topics.append(
+                FetchTopic(topic=name, topic_id=topic_id, partitions=[self.row(place, offset + number, choice)])
+            )
         values: dict[str, Any] = {
             "max_wait_ms": 40 if choice % 3 else 0,
             "min_bytes": [1, 1, 1, 0, 500, 30_000][choice % 6],
@@ -200,7 +216,9 @@ class Player:
             min_bytes=1,
             session_id=session["session_id"],
             session_epoch=session["epoch"],
-            topics=[FetchTopic(topic_id=known.topic_id, partitions=[row])] if names % 4 or session["epoch"] == 0 else [],
+            topics=[FetchTopic(topic_id=known.topic_id, partitions=[row])]
+            if names % 4 or session["epoch"] == 0
+            else [],
         )
         answer = await self.world.client.request(request, 17)
         if answer.error_code == NONE:
@@ -217,7 +235,9 @@ class Player:
         """A record of a transaction of one of two producers."""
         key = PLACES[place % 4], 7 + producer % 2
         sequence = self.sequences[key] = self.sequences.get(key, -1) + 1
-        content = build_batch([(1, None, b"t", ())], producer_id=key[1], producer_epoch=0, base_sequence=sequence, is_transactional=True)
+        content = build_batch(
+            [(1, None, b"t", ())], producer_id=key[1], producer_epoch=0, base_sequence=sequence, is_transactional=True
+        )
         return self.append(place, content)
 
     def append(self, place: int, content: bytes) -> Any:
@@ -228,7 +248,9 @@ class Player:
 
     async def end(self, place: int, producer: int, is_commit: int, _: int) -> Any:
         partition = self.world.replicas.partitions.get(PLACES[place % 4])
-        marker = make_marker(7 + producer % 2, 0, is_commit=is_commit % 4 != 0, coordinator_epoch=3, epoch_is_bumped=False, now_ms=1)
+        marker = make_marker(
+            7 + producer % 2, 0, is_commit=is_commit % 4 != 0, coordinator_epoch=3, epoch_is_bumped=False, now_ms=1
+        )
         return partition is not None and isinstance(self.world.replicas.append(partition, marker, 1), AppendedBatch)
 
     async def delete(self, number: int, offset: int, _: int, __: int) -> Any:
@@ -253,13 +275,21 @@ class Player:
             return None
         topic = PLACES[place % 4][0]
         kind, name, operation = [(TOPIC, topic, READ), (CLUSTER, CLUSTER_NAME, CLUSTER_ACTION)][place % 7 == 0]
-        entry: dict[str, Any] = {"principal": "User:ANONYMOUS", "host": "*", "operation": operation, "permission_type": DENY}
+        entry: dict[str, Any] = {
+            "principal": "User:ANONYMOUS",
+            "host": "*",
+            "operation": operation,
+            "permission_type": DENY,
+        }
         if allows % 3:
             found = DeleteAclsFilter(
                 resource_type_filter=kind,
                 resource_name_filter=name,
                 pattern_type_filter=LITERAL,
-                **{f"{field}_filter" if field in ("principal", "host") else field: value for field, value in entry.items()},
+                **{
+                    f"{field}_filter" if field in ("principal", "host") else field: value
+                    for field, value in entry.items()
+                },
             )
             answer = await self.other.request(DeleteAclsRequest(filters=[found]), 3)
         else:
@@ -278,7 +308,13 @@ class Player:
         times = self.world.broker.serving.host.dispatcher.times.by_name  # type: ignore[union-attr]
         counts = {name: times[name].count for name in sorted(times)}
         known = [
-            (session.session_id, session.epoch, session.last_used_ms, *map(_state, session.targets.values()), *map(_key, session.changed))
+            (
+                session.session_id,
+                session.epoch,
+                session.last_used_ms,
+                *map(_state, session.targets.values()),
+                *map(_key, session.changed),
+            )
             for session in sessions.slots.sessions.values()
         ]
         leadership = replicas.partitions[FOLLOWED].leadership
@@ -294,13 +330,21 @@ def _state(target: FetchTarget) -> Any:
     """What a session knows of a partition."""
     watched = None if target.watched is None else target.watched.topic_partition
     sent = target.told_high_watermark, target.told_log_start_offset
-    asked = target.fetch_offset, target.log_start_offset, target.maximum_bytes, target.current_leader_epoch, target.last_fetched_epoch
+    asked = (
+        target.fetch_offset,
+        target.log_start_offset,
+        target.maximum_bytes,
+        target.current_leader_epoch,
+        target.last_fetched_epoch,
+    )
     return target.key, target.topic, watched, sent, asked, target.at_end
 
 
 def chosen(number: int) -> list[tuple[str, int]]:
     """Some places, each once, in some order; those that there are more often than others."""
-    some = [place for bit, place in enumerate(PLACES) if number >> bit & 1 and (bit < 4 or number % 13 == 0)] or PLACES[:1]
+    some = [place for bit, place in enumerate(PLACES) if number >> bit & 1 and (bit < 4 or number % 13 == 0)] or PLACES[
+        :1
+    ]
     return some if number % 3 else some[::-1]
 
 
@@ -353,7 +397,9 @@ def test_usual_fetches_are_answered_in_the_compiled_form(monkeypatch: pytest.Mon
 
     def counted(self: SmallFetches, asked: Any, *rest: Any) -> Any:
         result = handle(self, asked, *rest)
-        handled[f"{'follower' if asked[3] >= 0 else 'session' if asked[9] else 'consumer'}: {type(result).__name__}"] += 1
+        handled[
+            f"{'follower' if asked[3] >= 0 else 'session' if asked[9] else 'consumer'}: {type(result).__name__}"
+        ] += 1
         return result
 
     def counted_answer(self: SmallAnswer, *parts: Any) -> Any:
@@ -365,8 +411,17 @@ def test_usual_fetches_are_answered_in_the_compiled_form(monkeypatch: pytest.Mon
     monkeypatch.setattr(SmallAnswer, "__call__", counted_answer)
     source = Random(1)
     goes_while_it_waits: Operation = ("wait", 8, 1 << PLACES.index(("u", 0)), 1, 5)
-    played([goes_while_it_waits, *((source.choice(KINDS), *(source.randrange(2**16) for _ in range(4))) for _ in range(600))])
-    ways = {f"{who}: {kind}" for who in ("consumer", "session") for kind in ("bytes", "EncodedAnswer", "NoneType", "Pending")}
+    played(
+        [
+            goes_while_it_waits,
+            *((source.choice(KINDS), *(source.randrange(2**16) for _ in range(4))) for _ in range(600)),
+        ]
+    )
+    ways = {
+        f"{who}: {kind}"
+        for who in ("consumer", "session")
+        for kind in ("bytes", "EncodedAnswer", "NoneType", "Pending")
+    }
     assert ways | {"follower: bytes", "follower: EncodedAnswer", "follower: Pending"} <= set(handled), handled
     assert {"bytes", "EncodedAnswer", "FetchResponse"} <= set(answered), answered
 

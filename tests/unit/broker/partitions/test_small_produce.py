@@ -97,7 +97,16 @@ class World:
         self.ids = {topic.name: topic.topic_id for topic in answer.topics}
         self.reader, self.writer = await asyncio.open_connection(*self.machine.address)
 
-    def frame(self, batch: bytes | None, topic: str = "t", *, version: int = 9, acks: int = 1, partition: int = 0, rows: int = 1) -> bytes:
+    def frame(
+        self,
+        batch: bytes | None,
+        topic: str = "t",
+        *,
+        version: int = 9,
+        acks: int = 1,
+        partition: int = 0,
+        rows: int = 1,
+    ) -> bytes:
         has_id = version >= 13
         data = TopicProduceData(
             name="" if has_id else topic,
@@ -149,12 +158,22 @@ async def in_runs(world: World) -> list[Any]:
             await send(world, [world.frame(ONE, name, version=version, acks=acks)] * 5, seen)
     one, other = world.frame(ONE), world.frame(ONE, "tiny")
     unusual = world.frame(build_batch([(NOW_MS, None, bytes(100), ())], compression=Compression.GZIP))
-    for frames in ([one, other] * 3, [one, one, other, other], [one] * 40, [one, world.frame(damaged(ONE)), one], [one, one, unusual, one]):
+    for frames in (
+        [one, other] * 3,
+        [one, one, other, other],
+        [one] * 40,
+        [one, world.frame(damaged(ONE)), one],
+        [one, one, unusual, one],
+    ):
         await send(world, frames, seen)
     for acks in (1, -1):
         for sequences in ((0, 1, 2), (3, 4, 4, 5), (6, 7, 9, 8), (6, 7, 8)):
             await send(world, [world.frame(producer(3 - acks, sequence), acks=acks) for sequence in sequences], seen)
-    await send(world, [world.frame(build_batch([(NOW_MS - 5000 * number, b"key", b"old", ())]), "young") for number in range(3)], seen)
+    await send(
+        world,
+        [world.frame(build_batch([(NOW_MS - 5000 * number, b"key", b"old", ())]), "young") for number in range(3)],
+        seen,
+    )
     await send(world, [world.frame(ONE, "unknown")] * 3 + [world.frame(ONE, partition=1)] * 3, seen)
     large = build_batch([(NOW_MS, None, bytes(60_000), ())])
     for _ in range(10):
@@ -184,12 +203,18 @@ async def everything(world: World) -> list[Any]:
         seen.append(await world.ask(ONE, acks=2, version=version))
     seen.append(await world.ask(ONE, rows=2))
     sequences = ((0, 0), (0, 1), (0, 0), (0, 1), (0, 5), (1, 0), (0, 2), (1, 1))
-    seen += [await world.ask(producer(epoch, sequence), version=version) for epoch, sequence in sequences for version in (8, 13)]
+    seen += [
+        await world.ask(producer(epoch, sequence), version=version)
+        for epoch, sequence in sequences
+        for version in (8, 13)
+    ]
     seen += [await world.ask(producer(epoch, sequence), acks=-1) for epoch, sequence in sequences]
     # Without an answer, and many at once, of which one waits for the disk.
     world.writer.write(world.frame(ONE, acks=0))
     flushed = world.frame(ONE, "flushed", acks=-1)
-    world.writer.write(b"".join([world.frame(ONE), flushed, world.frame(ONE), world.frame(damaged(ONE)), world.frame(ONE, version=13)]))
+    world.writer.write(
+        b"".join([world.frame(ONE), flushed, world.frame(ONE), world.frame(damaged(ONE)), world.frame(ONE, version=13)])
+    )
     seen += [await world.answer() for _ in range(5)]
     large = build_batch([(NOW_MS, None, bytes(60_000), ())])
     seen += [await world.ask(large, "rolled") for _ in range(40)]
@@ -292,9 +317,14 @@ def test_a_bug_in_the_quick_path_closes_its_connection_only(monkeypatch: pytest.
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await world.ask(ONE)
         client = await WireClient.connect(*world.machine.address)
-        two = TopicProduceData(name="t", partition_data=[PartitionProduceData(index=index, records=ONE) for index in (0, 1)])
+        two = TopicProduceData(
+            name="t", partition_data=[PartitionProduceData(index=index, records=ONE) for index in (0, 1)]
+        )
         answer = await client.request(ProduceRequest(acks=1, timeout_ms=1, topic_data=[two]), 9)
-        assert [row.error_code for row in answer.responses[0].partition_responses] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        assert [row.error_code for row in answer.responses[0].partition_responses] == [
+            0,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ]
 
     monkeypatch.setattr(SmallProduce, "handle", fail)
     simulate(run)

@@ -41,8 +41,9 @@ async def fetch_for(world: Leading, followers: tuple[Follower, ...], every_s: fl
 
 @pytest.mark.parametrize("every_s", [0.2, 1.0, 0.45 * LAG_MS / 1000])
 def test_followers_that_fetch_seldom_stay_in_sync_while_records_come_all_the_time(every_s: float) -> None:
-    """They never have the last record. A follower is caught up if a fetch reaches the log end of its previous fetch (KIP-16).
+    """They never have the last record.
 
+    A follower is caught up if a fetch reaches the log end of its previous fetch (KIP-16).
     The next fetch shows it, so a follower must fetch twice within `replica.lag.time.max.ms`.
     """
 

@@ -37,7 +37,9 @@ def test_only_logs_that_the_metadata_has_as_deleted_or_moved_are_strays() -> Non
 
 
 UNREADABLE = {
-    "partition": MetadataImage(9, topics={"t": TopicImage("t", TOPIC_ID, (unknown_partition(8),), {}, 1)}, topic_names={TOPIC_ID: "t"}),
+    "partition": MetadataImage(
+        9, topics={"t": TopicImage("t", TOPIC_ID, (unknown_partition(8),), {}, 1)}, topic_names={TOPIC_ID: "t"}
+    ),
     "topic": MetadataImage(9, unreadable={keys.topic("t"): Unreadable(8, "broken")}),
 }
 

@@ -17,7 +17,11 @@ from lowtide.protocol.messages.describe_acls import DescribeAclsRequest
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from lowtide.protocol.messages.heartbeat import HeartbeatRequest
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from lowtide.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from lowtide.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 from .leading import A_RECORD, HOST, PORT, Leading, simulate
@@ -37,14 +41,19 @@ def fetch(world: Leading, rows: int = 1) -> FetchRequest:
 
 
 def delete(rows: int = 1) -> DeleteRecordsRequest:
-    topic = DeleteRecordsTopic(name="t", partitions=[DeleteRecordsPartition(partition_index=number, offset=1) for number in range(rows)])
+    topic = DeleteRecordsTopic(
+        name="t", partitions=[DeleteRecordsPartition(partition_index=number, offset=1) for number in range(rows)]
+    )
     return DeleteRecordsRequest(topics=[topic], timeout_ms=1000)
 
 
 def commit() -> OffsetCommitRequest:
     rows = [OffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata=None)]
     return OffsetCommitRequest(
-        group_id="g", generation_id_or_member_epoch=-1, member_id="", topics=[OffsetCommitRequestTopic(name="t", partitions=rows)]
+        group_id="g",
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        topics=[OffsetCommitRequestTopic(name="t", partitions=rows)],
     )
 
 
@@ -64,7 +73,11 @@ def requests(world: Leading) -> list[tuple[ApiKey, int, Any]]:
         (ApiKey.API_VERSIONS, 4, ApiVersionsRequest(client_software_name="go", client_software_version="1")),
         (ApiKey.API_VERSIONS, 0, ApiVersionsRequest()),
         (ApiKey.METADATA, 12, MetadataRequest(topics=[MetadataRequestTopic(name="t")])),
-        (ApiKey.METADATA, 12, MetadataRequest(topics=[MetadataRequestTopic(name=f"t{number}") for number in range(3_000)])),
+        (
+            ApiKey.METADATA,
+            12,
+            MetadataRequest(topics=[MetadataRequestTopic(name=f"t{number}") for number in range(3_000)]),
+        ),
         (ApiKey.PRODUCE, 10, produce()),
         (ApiKey.PRODUCE, 7, produce()),
         (ApiKey.PRODUCE, 10, produce(1_000)),
@@ -79,7 +92,11 @@ def requests(world: Leading) -> list[tuple[ApiKey, int, Any]]:
 
 
 def framed(key: ApiKey, version: int, request: Any, correlation_id: int, tail: bytes) -> bytes:
-    body = request_header(key, version, correlation_id, "surplus") + codec_for(type(request), version).encode(request) + tail
+    body = (
+        request_header(key, version, correlation_id, "surplus")
+        + codec_for(type(request), version).encode(request)
+        + tail
+    )
     return struct.pack(">i", len(body)) + body
 
 

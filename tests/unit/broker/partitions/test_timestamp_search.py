@@ -23,7 +23,10 @@ from .test_decompressed_bounds import work_until
 from .test_slow_produce import World, produce, produce_handler_of, rows, simulate
 
 NOW = 10**12
-LONG = build_batch([(NOW, None, bytes(QUICK_BYTES), ()), (NOW + 5, None, b"", ()), (NOW + 1, None, b"", ())], compression=Compression.ZSTD)
+LONG = build_batch(
+    [(NOW, None, bytes(QUICK_BYTES), ()), (NOW + 5, None, b"", ()), (NOW + 1, None, b"", ())],
+    compression=Compression.ZSTD,
+)
 MAX_TIMESTAMP = -3
 
 
@@ -48,10 +51,14 @@ async def loaded(world: World, *batches: bytes) -> Any:
     return client
 
 
-@pytest.mark.parametrize(("wanted", "found"), [(NOW + 1, (1, NOW + 5)), (NOW + 6, (3, NOW + 9)), (MAX_TIMESTAMP, (3, NOW + 9))])
+@pytest.mark.parametrize(
+    ("wanted", "found"), [(NOW + 1, (1, NOW + 5)), (NOW + 6, (3, NOW + 9)), (MAX_TIMESTAMP, (3, NOW + 9))]
+)
 def test_rows_are_answered_by_the_worker_and_in_their_places(wanted: int, found: tuple[int, int]) -> None:
     async def run(world: World) -> None:
-        client = await loaded(world, LONG, build_batch([(NOW + 9, None, bytes(QUICK_BYTES), ())], compression=Compression.ZSTD))
+        client = await loaded(
+            world, LONG, build_batch([(NOW + 9, None, bytes(QUICK_BYTES), ())], compression=Compression.ZSTD)
+        )
         other = await world.connect()
         answer = client.send(asking((1, NOW), (0, wanted), (2, NOW)), 7)
         await asyncio.sleep(1)
@@ -78,7 +85,9 @@ def test_a_record_that_is_deleted_during_the_search_is_not_returned() -> None:
 
 async def delete_below(client: WireClient, offset: int) -> None:
     row = DeleteRecordsPartition(partition_index=0, offset=offset)
-    response = await client.request(DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=[row])], timeout_ms=1000), 2)
+    response = await client.request(
+        DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=[row])], timeout_ms=1000), 2
+    )
     assert response.topics[0].partitions[0].error_code == ErrorCode.NONE
 
 
@@ -93,7 +102,9 @@ async def delete_below(client: WireClient, offset: int) -> None:
         ((NOW + 3, NOW + 2), 4, (4, NOW + 2)),
     ],
 )
-def test_the_largest_timestamp_is_of_a_record_that_is_there(later: tuple[int, ...], log_start: int, found: tuple[int, int]) -> None:
+def test_the_largest_timestamp_is_of_a_record_that_is_there(
+    later: tuple[int, ...], log_start: int, found: tuple[int, int]
+) -> None:
     """The batch that holds the log start is searched by the worker, and then those behind it."""
 
     async def run(world: World) -> None:
@@ -124,7 +135,9 @@ def test_a_share_group_that_begins_by_time_begins_with_a_record_that_is_there() 
         client = await loaded(world, LONG)
         parts = produce_handler_of(world).parts
         partition = parts.replicas.partitions["t", 0]
-        work = begin_offset(partition, OffsetReset(duration_ms=10), NOW + 10, parts.replicas.slices, parts.lane, parts.log)
+        work = begin_offset(
+            partition, OffsetReset(duration_ms=10), NOW + 10, parts.replicas.slices, parts.lane, parts.log
+        )
         begin = asyncio.ensure_future(work)
         await asyncio.sleep(1)
         await delete_below(client, 1)
@@ -139,7 +152,9 @@ def test_a_topic_that_is_deleted_meanwhile_is_unknown() -> None:
         client, other = await loaded(world, LONG), await world.connect()
         answer = client.send(asking((0, NOW)), 7)
         await asyncio.sleep(1)
-        gone = other.send(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], topic_names=["t"], timeout_ms=10_000), 5)
+        gone = other.send(
+            DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], topic_names=["t"], timeout_ms=10_000), 5
+        )
         await work_until(world, gone)
         await work_until(world, answer)
         assert listed(await answer)[0][0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -11,7 +11,11 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from lowtide.protocol.messages.end_txn import EndTxnRequest
 from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
-from lowtide.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from lowtide.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from lowtide.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from lowtide.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -81,12 +85,16 @@ class Client:
 
     async def commit_plainly(self, offset: int) -> int:
         row = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata=None)
-        request = OffsetCommitRequest(group_id=NAME, member_id="", topics=[OffsetCommitRequestTopic(name="t", partitions=[row])])
+        request = OffsetCommitRequest(
+            group_id=NAME, member_id="", topics=[OffsetCommitRequestTopic(name="t", partitions=[row])]
+        )
         answer = await self.until_settled(request, 8, lambda answer: answer.topics[0].partitions[0].error_code)
         return answer.topics[0].partitions[0].error_code
 
     async def end(self, *, is_commit: bool) -> int:
-        request = EndTxnRequest(transactional_id=NAME, producer_id=self.identity[0], producer_epoch=self.identity[1], committed=is_commit)
+        request = EndTxnRequest(
+            transactional_id=NAME, producer_id=self.identity[0], producer_epoch=self.identity[1], committed=is_commit
+        )
         return (await self.until_settled(request, 3, lambda answer: answer.error_code)).error_code
 
     async def offset(self, *, stable: bool = True) -> tuple[int, int]:

@@ -41,5 +41,9 @@ def test_a_few_are_logged_one_by_one_and_lossy_ones_as_warnings() -> None:
 def test_of_many_the_rest_is_counted_and_the_next_burst_is_logged_again() -> None:
     many, few = lines_of([[False] * (TOLD_ONE_BY_ONE + 5_000) + [True] * 3, [False]])
     assert len(many) == TOLD_ONE_BY_ONE + 1
-    assert many[-1] == ("warning", "more logs are truncated, or start over", {"logs": 5_003, "below_their_high_watermark": 3})
+    assert many[-1] == (
+        "warning",
+        "more logs are truncated, or start over",
+        {"logs": 5_003, "below_their_high_watermark": 3},
+    )
     assert [level for level, _, _ in few] == ["info"]

@@ -1,7 +1,7 @@
 """Every request that waits: when its connection ends, its wait does, and nothing of it is left.
 
-Each row parks one request. After its client has gone there is no connection, no task, no waiting request, and no place that is taken,
-long before the time of the request is over.
+Each row parks one request. After its client has gone there is no connection, no task, no waiting request, and no place
+that is taken, long before the time of the request is over.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ async def produce_to_two(world: Leading) -> tuple[Any, int]:
 
 
 def fetch_of(world: Leading, *numbers: int, **fields: Any) -> tuple[Any, int]:
-    rows = [FetchPartition(partition=number, fetch_offset=world.partition().log.log_end_offset, **fields) for number in numbers]
+    rows = [
+        FetchPartition(partition=number, fetch_offset=world.partition().log.log_end_offset, **fields)
+        for number in numbers
+    ]
     topics = [FetchTopic(topic_id=topic_of(world), partitions=rows)]
     return FetchRequest(max_wait_ms=LONG_MS, min_bytes=1 << 20, topics=topics, session_id=0, session_epoch=-1), 17
 
@@ -98,13 +101,17 @@ async def delete_of_two_rows(world: Leading) -> tuple[Any, int]:
 async def delete_of_many_rows(world: Leading) -> tuple[Any, int]:
     """It is cut, and its rows count against what all large requests may have. Only the first partition is there."""
     request, version = await delete(world)
-    request.topics[0].partitions += [DeleteRecordsPartition(partition_index=number, offset=1) for number in range(1, 2_000)]
+    request.topics[0].partitions += [
+        DeleteRecordsPartition(partition_index=number, offset=1) for number in range(1, 2_000)
+    ]
     return request, version
 
 
 async def produce_of_many_rows(world: Leading) -> tuple[Any, int]:
     request, version = await produce(world)
-    request.topic_data[0].partition_data += [PartitionProduceData(index=number, records=A_RECORD) for number in range(1, 2_000)]
+    request.topic_data[0].partition_data += [
+        PartitionProduceData(index=number, records=A_RECORD) for number in range(1, 2_000)
+    ]
     return request, version
 
 
@@ -112,7 +119,8 @@ async def create_many_topics(world: Leading) -> tuple[Any, int]:
     """Its parts are carried out one after the other."""
     request, version = await create_topics(world)
     request.topics += [
-        CreatableTopic(name=f"new-{number}", num_partitions=1, replication_factor=1, assignments=[], configs=[]) for number in range(250)
+        CreatableTopic(name=f"new-{number}", num_partitions=1, replication_factor=1, assignments=[], configs=[])
+        for number in range(250)
     ]
     return request, version
 
@@ -192,7 +200,9 @@ async def join_group(world: Leading) -> tuple[Any, int]:
     while (await joined(world, first)).error_code:
         await asyncio.sleep(0.1)
     protocols = [JoinGroupRequestProtocol(name="range", metadata=b"")]
-    return JoinGroupRequest(member_id="", protocols=protocols, session_timeout_ms=300_000, rebalance_timeout_ms=LONG_MS, **GROUP), 2
+    return JoinGroupRequest(
+        member_id="", protocols=protocols, session_timeout_ms=300_000, rebalance_timeout_ms=LONG_MS, **GROUP
+    ), 2
 
 
 async def sync_group(world: Leading) -> tuple[Any, int]:
@@ -201,14 +211,18 @@ async def sync_group(world: Leading) -> tuple[Any, int]:
     first, second = await world.connect(), await world.connect()
     members = await asyncio.gather(joined(world, first), joined(world, second))
     follower = next(each for each in members if each.member_id != each.leader)
-    return SyncGroupRequest(group_id="g", generation_id=follower.generation_id, member_id=follower.member_id, assignments=[]), 2
+    return SyncGroupRequest(
+        group_id="g", generation_id=follower.generation_id, member_id=follower.member_id, assignments=[]
+    ), 2
 
 
 async def share_fetch(world: Leading) -> tuple[Any, int]:
     await coordinated(world)
     member = {"group_id": "g", "member_id": "m", "rack_id": None, "subscribed_topic_names": ["t"]}
     epoch = 0
-    while not (answer := await world.client.request(ShareGroupHeartbeatRequest(member_epoch=epoch, **member), 1)).assignment:
+    while not (
+        answer := await world.client.request(ShareGroupHeartbeatRequest(member_epoch=epoch, **member), 1)
+    ).assignment:
         epoch = answer.member_epoch if answer.error_code == ErrorCode.NONE else 0
         await asyncio.sleep(0.5)
     rows = [ShareFetchPartition(partition_index=0, acknowledgement_batches=[])]
@@ -268,7 +282,10 @@ def route(world: Leading, key: ApiKey) -> Any:
 
 
 async def park(world: Leading, request: Any, version: int) -> tuple[Any, weakref.ref[Any]]:
-    """Sends a request on a connection of its own, and waits until it is parked. Returns the client, and the broker's side of it."""
+    """Sends a request on a connection of its own, and waits until it is parked.
+
+    Returns the client, and the broker's side of it.
+    """
     assert world.broker is not None
     before = set(world.broker.serving.host.connections)
     client = await world.connect()
@@ -303,7 +320,9 @@ def test_nothing_is_left_of_a_request_whose_client_has_gone(name: str, reset: bo
             connection()._transport.abort()  # type: ignore[union-attr]  # as at a reset
         else:
             client.close()
-        await asyncio.sleep(2 if reset else (ABANDONED_MS + 6_000) / 1000)  # Some is swept once a second, or every five.
+        await asyncio.sleep(
+            2 if reset else (ABANDONED_MS + 6_000) / 1000
+        )  # Some is swept once a second, or every five.
         assert tasks_of(peer) == []
         assert waiting(world) == waited
         assert world.broker is not None

@@ -92,7 +92,9 @@ def test_connections_above_the_rate_of_a_listener_or_the_broker_wait() -> None:
     waits = [quotas.connect(f"10.0.0.{number}", "SLOW", 0) for number in range(24)]
     assert waits[:20] == [0] * 20
     assert all(waits[20:])
-    assert [quotas.connect("10.0.1.1", "OTHER", 0) for _ in range(16)] == [0] * 16, "the broker takes forty in ten seconds"
+    assert [quotas.connect("10.0.1.1", "OTHER", 0) for _ in range(16)] == [0] * 16, (
+        "the broker takes forty in ten seconds"
+    )
     assert quotas.connect("10.0.1.1", "OTHER", 0) > 0
     assert quotas.connect("10.0.1.1", "BROKERS", 0) == 0
     assert quotas.connect("10.0.1.1", "OTHER", 30_000) == 0
@@ -135,4 +137,6 @@ def test_each_pair_of_names_is_there_once() -> None:
     world.quotas.use(BYTES, "alice", "a", 10, 0)
     world.configs = {"client-id&user=alice": ConfigImage({BYTES: "50"}, 2)}
     world.quotas.use(BYTES, "alice", "", 20, 0)
-    assert [(each.user, each.client_id, each.per_second) for each in world.quotas.used(BYTES, 0, 3)] == [("alice", "", 2)]
+    assert [(each.user, each.client_id, each.per_second) for each in world.quotas.used(BYTES, 0, 3)] == [
+        ("alice", "", 2)
+    ]

@@ -21,7 +21,13 @@ from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
-from lowtide.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData, ReplicaState
+from lowtide.protocol.messages.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+    ReplicaState,
+)
 from lowtide.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from lowtide.protocol.row_decoder import RowLimits
@@ -169,8 +175,12 @@ def test_changes_of_partitions_are_let_in_by_their_quota() -> None:
 
     spec = bench.meter.metered(HandlerSpec(key=ApiKey.CREATE_TOPICS, handle_later=handle))
     assert spec.handle_later is not None
-    rows = [CreatableTopic(name=name, num_partitions=20, replication_factor=1, assignments=[], configs=[]) for name in "ab"]
-    answer = asyncio.run(spec.handle_later(CreateTopicsRequest(topics=rows, timeout_ms=1, validate_only=False), bench.context))
+    rows = [
+        CreatableTopic(name=name, num_partitions=20, replication_factor=1, assignments=[], configs=[]) for name in "ab"
+    ]
+    answer = asyncio.run(
+        spec.handle_later(CreateTopicsRequest(topics=rows, timeout_ms=1, validate_only=False), bench.context)
+    )
     assert seen == [["a"]]
     assert [(row.name, row.error_code) for row in answer.topics] == [("b", ErrorCode.THROTTLING_QUOTA_EXCEEDED)]
     assert answer.throttle_time_ms > 9_000
@@ -191,8 +201,12 @@ def test_the_controller_counts_changes_of_partitions_and_others_do_what_it_says(
 
     spec = bench.meter.metered(HandlerSpec(key=ApiKey.CREATE_TOPICS, handle_later=handle))
     assert spec.handle_later is not None
-    rows = [CreatableTopic(name=name, num_partitions=200, replication_factor=1, assignments=[], configs=[]) for name in "ab"]
+    rows = [
+        CreatableTopic(name=name, num_partitions=200, replication_factor=1, assignments=[], configs=[]) for name in "ab"
+    ]
     for _ in range(2):
-        answer = asyncio.run(spec.handle_later(CreateTopicsRequest(topics=rows, timeout_ms=1, validate_only=False), bench.context))
+        answer = asyncio.run(
+            spec.handle_later(CreateTopicsRequest(topics=rows, timeout_ms=1, validate_only=False), bench.context)
+        )
         assert answer.throttle_time_ms == 1_234
     assert bench.muted == [1_234, 1_234]

@@ -10,7 +10,11 @@ import pytest
 from lowtide.broker.quotas.mutation_quota import add_refused, admit, costs_of
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse, CreatePartitionsTopic
+from lowtide.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
 from lowtide.protocol.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -43,7 +47,9 @@ def creation(name: str, partitions: int = -1, assignments: int = 0) -> Creatable
 
 
 def test_creations_cost_their_partitions() -> None:
-    request = CreateTopicsRequest(topics=[creation("a", 5), creation("b"), creation("c", -1, 3)], timeout_ms=1, validate_only=False)
+    request = CreateTopicsRequest(
+        topics=[creation("a", 5), creation("b"), creation("c", -1, 3)], timeout_ms=1, validate_only=False
+    )
     assert [count for _, count in costs_of(ApiKey.CREATE_TOPICS, request, 7, IMAGE, 4)] == [5, 4, 3]
     request.validate_only = True
     assert [count for _, count in costs_of(ApiKey.CREATE_TOPICS, request, 7, IMAGE, 4)] == [0, 0, 0]
@@ -68,16 +74,21 @@ def test_deletions_cost_what_is_lost_by_name_and_by_id() -> None:
     by_name = DeleteTopicsRequest(topic_names=["ten", "unknown"], timeout_ms=1)
     assert [count for _, count in costs_of(ApiKey.DELETE_TOPICS, by_name, 5, IMAGE, 4)] == [10, 0]
     by_id = DeleteTopicsRequest(
-        topics=[DeleteTopicState(name=None, topic_id=b"i" * 16), DeleteTopicState(name=None, topic_id=b"j" * 16)], timeout_ms=1
+        topics=[DeleteTopicState(name=None, topic_id=b"i" * 16), DeleteTopicState(name=None, topic_id=b"j" * 16)],
+        timeout_ms=1,
     )
     assert [count for _, count in costs_of(ApiKey.DELETE_TOPICS, by_id, 6, IMAGE, 4)] == [10, 0]
 
 
 @pytest.mark.parametrize(("version", "carried_out", "refused"), [(6, ["a", "b"], ["c"]), (5, ["a", "b", "c"], [])])
-def test_a_version_that_can_tell_is_refused_and_others_wait(version: int, carried_out: list[str], refused: list[str]) -> None:
+def test_a_version_that_can_tell_is_refused_and_others_wait(
+    version: int, carried_out: list[str], refused: list[str]
+) -> None:
     request = CreateTopicsRequest(topics=[creation(name, 5) for name in "abc"], timeout_ms=1, validate_only=False)
     rate = Rate(7)
-    admitted = admit(ApiKey.CREATE_TOPICS, request, version, costs_of(ApiKey.CREATE_TOPICS, request, version, IMAGE, 4), rate.take)
+    admitted = admit(
+        ApiKey.CREATE_TOPICS, request, version, costs_of(ApiKey.CREATE_TOPICS, request, version, IMAGE, 4), rate.take
+    )
     assert [topic.name for topic in admitted.request.topics] == carried_out
     assert [(row.name, row.error_code) for row in admitted.refused] == [(name, REFUSED) for name in refused]
     assert admitted.wait_ms > 0
@@ -96,7 +107,9 @@ def test_a_version_that_can_tell_is_refused_and_others_wait(version: int, carrie
         (
             ApiKey.CREATE_PARTITIONS,
             CreatePartitionsRequest(
-                topics=[CreatePartitionsTopic(name="ten", count=12, assignments=None)], timeout_ms=1, validate_only=False
+                topics=[CreatePartitionsTopic(name="ten", count=12, assignments=None)],
+                timeout_ms=1,
+                validate_only=False,
             ),
             3,
             CreatePartitionsResponse(throttle_time_ms=0, results=[]),
@@ -118,7 +131,9 @@ def test_a_version_that_can_tell_is_refused_and_others_wait(version: int, carrie
         ),
     ],
 )
-def test_each_answer_has_rows_for_what_was_not_let_in(key: ApiKey, request_: Any, version: int, answer: Any, field: str) -> None:
+def test_each_answer_has_rows_for_what_was_not_let_in(
+    key: ApiKey, request_: Any, version: int, answer: Any, field: str
+) -> None:
     admitted = admit(key, request_, version, costs_of(key, request_, version, IMAGE, 4), Rate(0).take)
     (row,) = getattr(add_refused(key, answer, admitted.refused), field)
     assert row.error_code == REFUSED

@@ -12,7 +12,9 @@ from lowtide.broker.quotas.quota_entity import NAME_LENGTH_MAX, check_quota, ent
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication.refusal import Refusal
 
-NAMES = st.none() | st.text(min_size=1, max_size=20).filter(lambda name: not any("\ud800" <= each <= "\udfff" for each in name))
+NAMES = st.none() | st.text(min_size=1, max_size=20).filter(
+    lambda name: not any("\ud800" <= each <= "\udfff" for each in name)
+)
 
 
 @given(user=NAMES, client_id=NAMES)

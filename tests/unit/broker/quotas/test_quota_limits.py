@@ -37,7 +37,9 @@ def test_an_entity_without_the_key_is_passed_over() -> None:
 
 
 def test_an_address_has_its_own_rate_or_the_default() -> None:
-    limits = QuotaLimits({((IP, "10.0.0.1"),): {"connection_creation_rate": 3.0}, ((IP, None),): {"connection_creation_rate": 9.0}})
+    limits = QuotaLimits(
+        {((IP, "10.0.0.1"),): {"connection_creation_rate": 3.0}, ((IP, None),): {"connection_creation_rate": 9.0}}
+    )
     assert (limits.connection_rate("10.0.0.1"), limits.connection_rate("10.0.0.2")) == (3.0, 9.0)
     assert QuotaLimits({}).connection_rate("10.0.0.1") is None
     assert not limits.has_clients
@@ -45,6 +47,8 @@ def test_an_address_has_its_own_rate_or_the_default() -> None:
 
 def test_limits_are_read_from_the_image() -> None:
     entity: QuotaEntity = ((CLIENT_ID, "a&b=c/d %"), (USER, None))
-    limits = QuotaLimits.of({entity_text(entity): ConfigImage({KEY: "12.5", "later": "what an older version cannot read"}, 3)})
+    limits = QuotaLimits.of(
+        {entity_text(entity): ConfigImage({KEY: "12.5", "later": "what an older version cannot read"}, 3)}
+    )
     assert limits.has_clients
     assert limits.share(KEY, "any", "a&b=c/d %") == Share(12.5, "any", "a&b=c/d %")

@@ -11,7 +11,11 @@ from lowtide.broker.retention.deletion_ledger import DeletedCount
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from lowtide.protocol.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource, IncrementalAlterConfigsRequest
+from lowtide.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from lowtide.protocol.records import Record, iterate_batches, iterate_records
 from lowtide.protocol.types import TopicPartition
@@ -39,7 +43,11 @@ async def produce(world: Leading, *records: tuple[str, str | None], topic: str =
     """A batch for each record; returns the last error code."""
     for key, value in records:
         row = (world.clock.wall_ms(), key.encode() if key else None, value.encode() if value is not None else None, ())
-        rows = [TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=partition, records=build_batch([row]))])]
+        rows = [
+            TopicProduceData(
+                name=topic, partition_data=[PartitionProduceData(index=partition, records=build_batch([row]))]
+            )
+        ]
         answer = await world.client.request(ProduceRequest(acks=1, timeout_ms=1000, topic_data=rows), 9)
     return answer.responses[0].partition_responses[0].error_code
 
@@ -89,9 +97,13 @@ def test_a_compacted_topic_keeps_the_last_record_of_each_key() -> None:
         assert count.size_bytes == size - log.size_bytes
         assert count.offsets == 60 - len(records(world, log))
         await asyncio.sleep(70)
-        assert not [name for name in world.filesystem.listdir("/data/t-0") if name.endswith((".deleted", ".cleaned", ".swap"))]
+        assert not [
+            name for name in world.filesystem.listdir("/data/t-0") if name.endswith((".deleted", ".cleaned", ".swap"))
+        ]
         checkpoint = "/data/cleaner-offset-checkpoint"
-        assert decode_offsets(world.filesystem.read_bytes(checkpoint), checkpoint) == {("t", 0): log.segments[-1].base_offset}
+        assert decode_offsets(world.filesystem.read_bytes(checkpoint), checkpoint) == {
+            ("t", 0): log.segments[-1].base_offset
+        }
         await produce(world, ("k0", "again"))
         assert newest(world, log)["k0"] == "again"
 
@@ -159,7 +171,9 @@ def test_a_dynamic_setting_applies_to_the_next_compaction() -> None:
         await produce(world, *KEYS)
         await rest(10)
         assert len(records(world, log_of(world))) == 60
-        await set_on_broker(world, ("log.cleaner.io.max.bytes.per.second", "1000000"), ("log.cleaner.dedupe.buffer.size", "2097152"))
+        await set_on_broker(
+            world, ("log.cleaner.io.max.bytes.per.second", "1000000"), ("log.cleaner.dedupe.buffer.size", "2097152")
+        )
         await asyncio.sleep(600)
         assert len(records(world, log_of(world))) < 15
         assert {(each.bytes_per_second, each.map_bytes) for each in limits} == {(1_000_000, 2 << 20)}
@@ -235,7 +249,9 @@ def test_old_records_are_compacted_by_the_maximum_lag() -> None:
     """KIP-354: for any dirty ratio, and although the segment is not full."""
 
     async def scenario(world: Leading) -> None:
-        await world.create_topic("t", (1,), cleanup_policy="compact", min_cleanable_dirty_ratio="1", max_compaction_lag_ms="30000")
+        await world.create_topic(
+            "t", (1,), cleanup_policy="compact", min_cleanable_dirty_ratio="1", max_compaction_lag_ms="30000"
+        )
         await produce(world, *KEYS)
         log = log_of(world)
         await rest(2)

@@ -40,7 +40,10 @@ class Cluster:
 
     @property
     def image(self) -> Any:
-        partitions = [SimpleNamespace(leader=leader, leader_epoch=epoch) for leader, epoch in zip(self.leaders, self.epochs, strict=True)]
+        partitions = [
+            SimpleNamespace(leader=leader, leader_epoch=epoch)
+            for leader, epoch in zip(self.leaders, self.epochs, strict=True)
+        ]
         topics = {"__consumer_offsets": SimpleNamespace(partitions=partitions)} if partitions else {}
         brokers = {each: SimpleNamespace(broker_id=each) for each in self.alive}
         return SimpleNamespace(topics=topics, brokers=brokers)

@@ -23,18 +23,33 @@ from lowtide.protocol.messages.create_acls import AclCreation, CreateAclsRequest
 from lowtide.protocol.messages.describe_retention import DescribeRetentionRequest, DescribeRetentionTopic
 from lowtide.protocol.messages.end_txn import EndTxnRequest
 from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
-from lowtide.protocol.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource, IncrementalAlterConfigsRequest
+from lowtide.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from lowtide.protocol.messages.init_producer_id import InitProducerIdRequest
-from lowtide.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from lowtide.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from lowtide.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitRequestPartition, TxnOffsetCommitRequestTopic
+from lowtide.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from tests.unit.broker.partitions.leading import Leading
 
 CHECK_S = 10
 END = 5
 NAMES = "lowtide.retention.commitoffset.groups"
-AUTHORIZER = {"authorizer_class_name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer", "super_users": str(ANONYMOUS)}
+AUTHORIZER = {
+    "authorizer_class_name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super_users": str(ANONYMOUS),
+}
 READER, OWNER = "User:reader", "User:owner"
 
 
@@ -52,9 +67,15 @@ class World(Leading):
             transaction_state_log_num_partitions="1",
             **settings,
         )
-        await self.create_topic("t", (1,), internal_segment_bytes="100", retention_ms="-1", retention_commitoffset_ms="0")
+        await self.create_topic(
+            "t", (1,), internal_segment_bytes="100", retention_ms="-1", retention_commitoffset_ms="0"
+        )
         for _ in range(END):
-            rows = [TopicProduceData(name="t", partition_data=[PartitionProduceData(index=0, records=build_batch([(1, None, b"v", ())]))])]
+            rows = [
+                TopicProduceData(
+                    name="t", partition_data=[PartitionProduceData(index=0, records=build_batch([(1, None, b"v", ())]))]
+                )
+            ]
             answer = await self.client.request(ProduceRequest(acks=1, timeout_ms=1000, topic_data=rows), 9)
             assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE
 
@@ -114,7 +135,9 @@ class World(Leading):
 
 async def commit(client: Any, group: str, offset: int = END) -> None:
     row = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata=None)
-    request = OffsetCommitRequest(group_id=group, member_id="", topics=[OffsetCommitRequestTopic(name="t", partitions=[row])])
+    request = OffsetCommitRequest(
+        group_id=group, member_id="", topics=[OffsetCommitRequestTopic(name="t", partitions=[row])]
+    )
     for _ in range(100):
         await client.request(FindCoordinatorRequest(key=group), 3)
         error = (await client.request(request, 8)).topics[0].partitions[0].error_code
@@ -168,7 +191,12 @@ def test_a_commit_deletes_only_by_a_principal_with_delete_on_the_topic(commits: 
         assert await world.log_start() == END
         (line,) = await world.audited()
         assert (line["reason"], line["group"], line["committer"]) == ("consumed", "of-owner", OWNER)
-        assert (line["topic"], line["partition"], line["old_log_start_offset"], line["log_start_offset"]) == ("t", 0, 0, END)
+        assert (line["topic"], line["partition"], line["old_log_start_offset"], line["log_start_offset"]) == (
+            "t",
+            0,
+            0,
+            END,
+        )
         assert line["principal"] is None, "no client has asked for it"
 
     play(scenario, **AUTHORIZER)

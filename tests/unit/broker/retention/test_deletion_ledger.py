@@ -20,13 +20,17 @@ class World:
     def __init__(self, *, leads: bool = True) -> None:
         self.soon: list[Any] = []
         self.lines: list[dict[str, Any]] = []
-        self.partitions: dict[tuple[str, int], Any] = {("t", number): SimpleNamespace(is_leader=leads, topic_id=ID) for number in range(3)}
+        self.partitions: dict[tuple[str, int], Any] = {
+            ("t", number): SimpleNamespace(is_leader=leads, topic_id=ID) for number in range(3)
+        }
         self.now_s = 100.0
         self.later: list[tuple[float, Any, tuple[Any, ...]]] = []
         loop: Any = SimpleNamespace(call_soon=self.soon.append, call_later=self._call_later, time=lambda: self.now_s)
         log = SimpleNamespace(info=lambda event, **values: self.lines.append({"event": event, **values}))
         self.audited: list[dict[str, Any]] = []
-        audit: Any = SimpleNamespace(by_itself=lambda _kind, event, **fields: self.audited.append({"event": event, **fields}))
+        audit: Any = SimpleNamespace(
+            by_itself=lambda _kind, event, **fields: self.audited.append({"event": event, **fields})
+        )
         self.ledger = DeletionLedger(self.partitions, loop, log, audit)
 
     def _call_later(self, delay_s: float, callback: Any, *arguments: Any) -> None:
@@ -85,7 +89,9 @@ def test_each_removed_segment_is_visited_once_for_any_number() -> None:
     world, count = World(), 500
     half = count // 2
     sizes = half, half * 100
-    world.ledger.expect(KEY, [Deletion(Reason.SIZE, *sizes, 0, half * 10), Deletion(Reason.TIME, *sizes, half * 10, count * 10)])
+    world.ledger.expect(
+        KEY, [Deletion(Reason.SIZE, *sizes, 0, half * 10), Deletion(Reason.TIME, *sizes, half * 10, count * 10)]
+    )
     removed: Any = [Compared(base_offset=number * 10, size=100) for number in range(count)]
     world.ledger.on_prefix_deleted(SimpleNamespace(topic_partition=KEY, log_start_offset=count * 10), 0, removed)  # type: ignore[arg-type]
     counted = DeletedCount(*sizes, half * 10)
@@ -98,14 +104,21 @@ def test_deletes_within_a_segment_are_logged_at_once_and_then_together() -> None
     world = World()
     world.rise(0, 1)
     (line,) = world.told()
-    assert (line["event"], line["reason"], line["log_start_offset"], line["offsets"]) == ("records are deleted", "request", 1, 1)
+    assert (line["event"], line["reason"], line["log_start_offset"], line["offsets"]) == (
+        "records are deleted",
+        "request",
+        1,
+        1,
+    )
     for offset in range(1, 9):
         world.rise(offset, offset + 1)
     assert (world.told(), len(world.later)) == ([], 1)
     world.wait(QUIET_S)
     assert [(line["offsets"], line["log_start_offset"]) for line in world.told()] == [(8, 9)]
     world.rise(9, 10, 0)
-    assert [(line["event"], line["offsets"]) for line in world.told()] == [("segments are deleted", 1)], "a segment was removed: at once"
+    assert [(line["event"], line["offsets"]) for line in world.told()] == [("segments are deleted", 1)], (
+        "a segment was removed: at once"
+    )
     assert world.ledger.counts == {("t", Reason.REQUEST): DeletedCount(1, 100, 10)}
 
 
@@ -141,10 +154,7 @@ def test_announced_deletions_have_their_reasons_and_count_once() -> None:
     world = World()
     world.rise(0, 4)
     world.told()
-    deletions = (
-        Deletion(Reason.CONSUMED, 1, 100, 0, 10),
-        Deletion(Reason.SIZE, 2, 200, 10, 30),
-    )
+    deletions = (Deletion(Reason.CONSUMED, 1, 100, 0, 10), Deletion(Reason.SIZE, 2, 200, 10, 30))
     world.ledger.expect(KEY, deletions, Release(12, "etl", "User:etl"))
     world.rise(4, 30, 0, 10, 20)
     (audited,) = world.audited
@@ -174,7 +184,10 @@ def test_a_segment_removed_later_than_its_records_is_logged_as_below_the_log_sta
     world = World()
     world.rise(0, 10)
     world.rise(10, 10, 0)
-    assert world.ledger.counts == {("t", Reason.REQUEST): DeletedCount(0, 0, 10), ("t", Reason.LOG_START): DeletedCount(1, 100, 0)}
+    assert world.ledger.counts == {
+        ("t", Reason.REQUEST): DeletedCount(0, 0, 10),
+        ("t", Reason.LOG_START): DeletedCount(1, 100, 0),
+    }
     world.rise(10, 10)
     assert [(line["event"], line["reason"]) for line in world.told()] == [
         ("records are deleted", "request"),

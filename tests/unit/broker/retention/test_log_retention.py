@@ -13,10 +13,23 @@ from lowtide.broker.retention.deletion_ledger import DeletedCount
 from lowtide.broker.retention.log_retention import DELETIONS_AT_ONCE
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.describe_retention import DescribeRetentionRequest, DescribeRetentionTopic, RetainedPartition, RetentionRule
+from lowtide.protocol.messages.describe_retention import (
+    DescribeRetentionRequest,
+    DescribeRetentionTopic,
+    RetainedPartition,
+    RetentionRule,
+)
 from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
-from lowtide.protocol.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource, IncrementalAlterConfigsRequest
-from lowtide.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from lowtide.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from lowtide.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
@@ -54,17 +67,23 @@ async def produce(world: Leading, count: int, age_ms: int = 0) -> None:
 
 
 async def set_keys(world: Leading, **keys: str) -> None:
-    configs = [AlterableConfig(name=name.replace("_", "."), config_operation=0, value=value) for name, value in keys.items()]
+    configs = [
+        AlterableConfig(name=name.replace("_", "."), config_operation=0, value=value) for name, value in keys.items()
+    ]
     resource = AlterConfigsResource(resource_type=2, resource_name="t", configs=configs)
     answer = await world.client.request(IncrementalAlterConfigsRequest(resources=[resource], validate_only=False), 1)
     assert (answer.responses[0].error_code, answer.responses[0].error_message) == (0, None)
 
 
 async def commit(world: Leading, group: str, offset: int) -> None:
-    row = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=None)
+    row = OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=None
+    )
     await world.client.request(FindCoordinatorRequest(key=group), 3)
     for _ in range(100):
-        request = OffsetCommitRequest(group_id=group, member_id="", topics=[OffsetCommitRequestTopic(name="t", partitions=[row])])
+        request = OffsetCommitRequest(
+            group_id=group, member_id="", topics=[OffsetCommitRequestTopic(name="t", partitions=[row])]
+        )
         answer = await world.client.request(request, 8)
         if answer.topics[0].partitions[0].error_code == 0:
             return
@@ -100,7 +119,9 @@ def test_records_are_deleted_when_their_time_is_over_and_the_last_segment_is_rol
         assert (log.log_start_offset, log.log_end_offset, len(log.segments)) == (5, 5, 1)
         assert deleted(world) == {"time": 5}
         await asyncio.sleep(70)
-        assert sorted(name for name in world.filesystem.listdir("/data/t-0") if name.endswith(".log")) == [f"{5:020d}.log"]
+        assert sorted(name for name in world.filesystem.listdir("/data/t-0") if name.endswith(".log")) == [
+            f"{5:020d}.log"
+        ]
         assert not [name for name in world.filesystem.listdir("/data/t-0") if name.endswith(".deleted")]
         await produce(world, 1)
         assert log.log_end_offset == 6
@@ -217,7 +238,12 @@ def test_what_all_groups_have_consumed_is_deleted_before_its_time() -> None:
         assert log.log_start_offset == 4
         assert deleted(world) == {"consumed": 4}
 
-    play(scenario, log_retention_commitoffset_enable="true", offsets_topic_num_partitions="3", offsets_topic_replication_factor="1")
+    play(
+        scenario,
+        log_retention_commitoffset_enable="true",
+        offsets_topic_num_partitions="3",
+        offsets_topic_replication_factor="1",
+    )
 
 
 def test_consumed_records_stay_where_that_is_not_switched_on() -> None:
@@ -277,7 +303,12 @@ def test_what_keeps_the_oldest_segment_is_explained_by_the_rules_that_delete() -
         (row,) = await explained(world)
         assert (row.hold, row.log_start_offset, row.segment_count) == ("empty", 5, 1)
 
-    play(scenario, log_retention_commitoffset_enable="true", offsets_topic_num_partitions="3", offsets_topic_replication_factor="1")
+    play(
+        scenario,
+        log_retention_commitoffset_enable="true",
+        offsets_topic_num_partitions="3",
+        offsets_topic_replication_factor="1",
+    )
 
 
 def test_a_partition_that_cannot_be_explained_has_an_error() -> None:
@@ -285,7 +316,10 @@ def test_a_partition_that_cannot_be_explained_has_an_error() -> None:
         await begin(world, replicas=(1, 2))
         await world.change(leader=2, leader_epoch=1)
         rows = await explained(world, 0, 1)
-        assert [row.error_code for row in rows] == [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        assert [row.error_code for row in rows] == [
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ]
         topics = [DescribeRetentionTopic(name="t", partitions=list(range(1001)))]
         answer = await world.client.request(DescribeRetentionRequest(topics=topics), 0)
         assert answer.error_code == ErrorCode.INVALID_REQUEST

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[4]
-MODULES = sorted([*(ROOT / "broker/security").glob("*.py"), ROOT / "protocol/scram.py", ROOT / "protocol/client/sasl.py"])
+MODULES = sorted(
+    [*(ROOT / "broker/security").glob("*.py"), ROOT / "protocol/scram.py", ROOT / "protocol/client/sasl.py"]
+)
 SECRET = ("key", "proof", "password", "digest", "signature", "nonce", "hmac", "salted")
 """Ends of names that hold a secret, or what is computed from one."""
 
@@ -30,7 +32,9 @@ def compared_at_once(source: str) -> list[int]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Compare) and any(isinstance(each, ast.Eq | ast.NotEq) for each in node.ops):
             sides = [node.left, *node.comparators]
-            if not any(isinstance(side, ast.Constant) for side in sides) and any(name_of(side).endswith(SECRET) for side in sides):
+            if not any(isinstance(side, ast.Constant) for side in sides) and any(
+                name_of(side).endswith(SECRET) for side in sides
+            ):
                 found.append(node.lineno)
     return found
 

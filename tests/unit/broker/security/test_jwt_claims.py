@@ -12,7 +12,14 @@ from lowtide.broker.security.exchange import Refused
 from lowtide.broker.security.jwt_claims import TokenHolder, TokenRules, check_claims, unchecked
 
 NOW_S = 1_800_000_000
-CLAIMS = {"iss": "https://issuer.example/", "sub": "alice", "aud": ["shop", "kafka"], "iat": NOW_S - 10, "exp": NOW_S + 60, "scope": "a b"}
+CLAIMS = {
+    "iss": "https://issuer.example/",
+    "sub": "alice",
+    "aud": ["shop", "kafka"],
+    "iat": NOW_S - 10,
+    "exp": NOW_S + 60,
+    "scope": "a b",
+}
 RULES = TokenRules(audiences=("kafka", "lake"), issuer="https://issuer.example/")
 
 

@@ -37,7 +37,9 @@ def test_the_key_is_found_by_its_id_type_and_use() -> None:
 def test_without_an_id_there_must_be_one_key_that_fits() -> None:
     nameless = Issuer(None)
     assert isinstance(read_key_set(key_set(nameless, RSA)).verify(nameless.token()), bytes)
-    assert read_key_set(key_set(nameless, EC)).verify(nameless.token()) == Refused("it doesn't name the key that it is signed with")
+    assert read_key_set(key_set(nameless, EC)).verify(nameless.token()) == Refused(
+        "it doesn't name the key that it is signed with"
+    )
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,9 @@ def test_a_wrong_credential_has_one_text_and_no_answer_to_bare_tokens() -> None:
 def test_a_mechanism_that_is_not_enabled_is_refused_with_the_list() -> None:
     made = login()
     code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
-    assert made.on_handshake(1, "plain", 0).answer == SaslHandshakeResponse(error_code=code, mechanisms=["PLAIN", "OTHER"])
+    assert made.on_handshake(1, "plain", 0).answer == SaslHandshakeResponse(
+        error_code=code, mechanisms=["PLAIN", "OTHER"]
+    )
     assert made.state is LoginState.ENDED
 
 
@@ -98,7 +100,13 @@ def test_only_a_handshake_and_the_right_password_lead_to_a_principal() -> None:
                 ways.add(tuple(taken))
                 break
         assert (made.principal == ALICE) == (made.state is LoginState.LOGGED_IN)
-    beginnings = [(), ("versions",), ("strange versions",), ("strange versions", "versions"), ("strange versions", "strange versions")]
+    beginnings = [
+        (),
+        ("versions",),
+        ("strange versions",),
+        ("strange versions", "versions"),
+        ("strange versions", "strange versions"),
+    ]
     shakes = ("handshake", "old handshake", "other mechanism")
     assert ways == {(*beginning, shake, "right") for beginning in beginnings for shake in shakes}
 
@@ -147,7 +155,9 @@ class ByToken:
         return Accepted("alice", b"", self.lifetime_ms, by_token=True)
 
 
-@pytest.mark.parametrize(("token_ms", "mechanism_ms", "expected_ms"), [(5_000, 0, 5_000), (5_000, 3_000, 3_000), (5_000, 9_000, 5_000)])
+@pytest.mark.parametrize(
+    ("token_ms", "mechanism_ms", "expected_ms"), [(5_000, 0, 5_000), (5_000, 3_000, 3_000), (5_000, 9_000, 5_000)]
+)
 def test_a_login_by_token_ends_with_the_token(token_ms: int, mechanism_ms: int, expected_ms: int) -> None:
     made = Login({"T": Mechanism(partial(ByToken, token_ms), mechanism_ms)})
     made.on_handshake(1, "T", 100)

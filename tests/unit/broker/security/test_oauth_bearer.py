@@ -88,7 +88,9 @@ def test_what_is_no_token_of_oauthbearer_is_refused_at_once(token: bytes) -> Non
 @pytest.mark.parametrize("authorization_id", ["a=bob", "a=Alice", "a=alice=2C"])
 def test_the_authorization_id_must_be_the_principal(authorization_id: str) -> None:
     """CVE-2017-12610."""
-    assert exchange().step(first(authorization_id=authorization_id)) == Refused("it wants to act for another user", "alice")
+    assert exchange().step(first(authorization_id=authorization_id)) == Refused(
+        "it wants to act for another user", "alice"
+    )
 
 
 def test_a_long_token_takes_no_long_time() -> None:
@@ -106,7 +108,9 @@ def test_the_shorter_of_the_two_lifetimes_holds() -> None:
     for limit_ms, expected_ms in ((0, 60_000), (10_000, 10_000), (90_000, 60_000)):
         made = login(limit_ms)
         answer = made.on_token(first(), 1000).answer
-        assert answer == SaslAuthenticateResponse(error_code=0, error_message=None, auth_bytes=b"", session_lifetime_ms=expected_ms)
+        assert answer == SaslAuthenticateResponse(
+            error_code=0, error_message=None, auth_bytes=b"", session_lifetime_ms=expected_ms
+        )
         assert made.expires_ms == 1000 + expected_ms != NEVER_MS
 
 
@@ -124,7 +128,9 @@ def test_a_connection_keeps_its_principal_when_it_logs_in_again() -> None:
 
 def test_the_answer_after_the_challenge_has_the_one_text() -> None:
     made = login()
-    assert made.on_token(first("x.y.z"), 0).answer == SaslAuthenticateResponse(error_code=0, error_message=None, auth_bytes=CHALLENGE)
+    assert made.on_token(first("x.y.z"), 0).answer == SaslAuthenticateResponse(
+        error_code=0, error_message=None, auth_bytes=CHALLENGE
+    )
     reply = made.on_token(b"\x01", 0)
     text = "Authentication failed during authentication due to invalid credentials with SASL mechanism OAUTHBEARER"
     code = ErrorCode.SASL_AUTHENTICATION_FAILED

@@ -14,7 +14,14 @@ from lowtide.broker.security.delegation_tokens import SALT_BYTES
 from lowtide.broker.security.exchange import Accepted, Challenge, Refused
 from lowtide.broker.security.scram import TOKEN_BYTES_MAX, ScramExchange, ScramState, TokenOwner
 from lowtide.protocol.client.sasl import SaslExchange, SaslSettings
-from lowtide.protocol.scram import SCRAM_MECHANISMS, ChallengeForm, ScramCredential, ScramMechanism, credential_of, salted_password
+from lowtide.protocol.scram import (
+    SCRAM_MECHANISMS,
+    ChallengeForm,
+    ScramCredential,
+    ScramMechanism,
+    credential_of,
+    salted_password,
+)
 
 SALT = b"saltsaltsaltsaltsaltsalt"
 ALL = list(SCRAM_MECHANISMS)
@@ -23,7 +30,9 @@ ALL = list(SCRAM_MECHANISMS)
 class Kept:
     """Credentials of a few users."""
 
-    def __init__(self, mechanism: ScramMechanism, *, salt: bytes = SALT, iterations: int = 4096, **passwords: str) -> None:
+    def __init__(
+        self, mechanism: ScramMechanism, *, salt: bytes = SALT, iterations: int = 4096, **passwords: str
+    ) -> None:
         self.secret = b"secret"
         self.users = {
             user: credential_of(mechanism, salted_password(mechanism, password, salt, iterations), salt, iterations)
@@ -81,7 +90,9 @@ def test_the_right_password_is_accepted_and_the_broker_proves_that_it_has_it(nam
 @pytest.mark.parametrize("name", ALL)
 def test_an_unknown_user_fails_where_a_wrong_password_does(name: str) -> None:
     kept = Kept(SCRAM_MECHANISMS[name], alice="pencil")
-    assert log_in(name, "mallory", "pencil", kept) == Refused("the user is unknown, or the password is wrong", "mallory")
+    assert log_in(name, "mallory", "pencil", kept) == Refused(
+        "the user is unknown, or the password is wrong", "mallory"
+    )
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -97,7 +108,9 @@ def test_the_client_of_a_token_is_its_owner_while_it_lasts(name: str) -> None:
         ("other", "hmac", tokens),
         ("token", "hmac", None),
     ):
-        assert log_in(name, user, password, users, kept) == Refused("the user is unknown, or the password is wrong", user)
+        assert log_in(name, user, password, users, kept) == Refused(
+            "the user is unknown, or the password is wrong", user
+        )
     tokens.owner = None
     assert log_in(name, "token", "hmac", users, tokens) == Refused("the token has ended meanwhile", "token")
 
@@ -237,7 +250,9 @@ def test_a_first_token_is_read_strictly(first: bytes, reason: str) -> None:
     assert exchange.state is ScramState.ENDED
 
 
-@pytest.mark.parametrize("token", [b"", b"c=biws,r=abcxyz", b"c=biws,r=abcxyz,p=", b"c=biws,r=abcxyz,p=!!!", b"p=AAAA,c=biws,r=abcxyz"])
+@pytest.mark.parametrize(
+    "token", [b"", b"c=biws,r=abcxyz", b"c=biws,r=abcxyz,p=", b"c=biws,r=abcxyz,p=!!!", b"p=AAAA,c=biws,r=abcxyz"]
+)
 def test_a_proof_that_is_none_is_refused(token: bytes) -> None:
     exchange = ScramExchange(ScramMechanism.SHA_256, Kept(ScramMechanism.SHA_256, alice="pencil"), NO_TOKENS, "xyz")
     exchange.step(b"n,,n=alice,r=abc")

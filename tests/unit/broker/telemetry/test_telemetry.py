@@ -79,7 +79,10 @@ def read(content: bytes) -> tuple[list[Point], int]:
 
 def test_gauges_and_sums_are_read() -> None:
     content = push_of(
-        metric("a.gauge", message(5, double(1.5, attribute("node", "1")), integer(-7, attribute("z", "2"), attribute("a", "1")))),
+        metric(
+            "a.gauge",
+            message(5, double(1.5, attribute("node", "1")), integer(-7, attribute("z", "2"), attribute("a", "1"))),
+        ),
         metric("a.sum", message(7, integer(9), b"\x10\x01", b"\x18\x01")),
         metric("a.total", message(7, integer(4), b"\x10\x02", b"\x18\x01")),
         metric("a.histogram", message(9, b"\x08\x01")),
@@ -95,13 +98,20 @@ def test_gauges_and_sums_are_read() -> None:
 
 def test_texts_points_and_attributes_are_bounded() -> None:
     many = [attribute(f"k{number}", "v" * 5000) for number in range(ATTRIBUTES_MAX + 5)]
-    points, _ = read(push_of(metric("n" * 5000, message(5, *(double(number, *many) for number in range(POINTS_MAX + 50))))))
+    points, _ = read(
+        push_of(metric("n" * 5000, message(5, *(double(number, *many) for number in range(POINTS_MAX + 50)))))
+    )
     assert len(points) == POINTS_MAX
-    assert (len(points[0].name), len(points[0].attributes), len(points[0].attributes[0][1])) == (TEXT_MAX, ATTRIBUTES_MAX, TEXT_MAX)
+    assert (len(points[0].name), len(points[0].attributes), len(points[0].attributes[0][1])) == (
+        TEXT_MAX,
+        ATTRIBUTES_MAX,
+        TEXT_MAX,
+    )
 
 
 @pytest.mark.parametrize(
-    "wrap", [lambda junk: junk, lambda junk: push_of(junk), lambda junk: push_of(metric("m", message(5, message(1, junk))))]
+    "wrap",
+    [lambda junk: junk, lambda junk: push_of(junk), lambda junk: push_of(metric("m", message(5, message(1, junk))))],
 )
 def test_a_megabyte_of_junk_is_read_in_small_steps(wrap: Any) -> None:
     """Fields of two bytes that mean nothing, on every level."""
@@ -132,7 +142,9 @@ def subscriptions(*configs: Mapping[str, str]) -> Any:
     return {str(number): SimpleNamespace(configs=each) for number, each in enumerate(configs)}
 
 
-def wanted(clients: ClientInstances, instance_id: bytes = ID, facts: Mapping[str, str] = FACTS, now_ms: int = 0) -> Wanted:
+def wanted(
+    clients: ClientInstances, instance_id: bytes = ID, facts: Mapping[str, str] = FACTS, now_ms: int = 0
+) -> Wanted:
     answer = clients.ask(instance_id, facts, now_ms)
     assert isinstance(answer, Wanted)
     return answer
@@ -212,7 +224,10 @@ def test_after_a_change_of_subscriptions_a_push_is_refused_and_the_client_may_as
 def test_refusals_of_a_push_in_their_order() -> None:
     clients = ClientInstances()
     found = wanted(clients)
-    assert pushed(clients, push(found, subscription_id=1, compression=9, size_bytes=99), 1) == ErrorCode.UNKNOWN_SUBSCRIPTION_ID
+    assert (
+        pushed(clients, push(found, subscription_id=1, compression=9, size_bytes=99), 1)
+        == ErrorCode.UNKNOWN_SUBSCRIPTION_ID
+    )
     found = wanted(clients, now_ms=2)
     assert pushed(clients, push(found, compression=9, size_bytes=99), 3) == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
     found = wanted(clients, now_ms=4)
@@ -283,7 +298,9 @@ def test_clients_and_series_are_bounded_and_silent_clients_forgotten() -> None:
         instance_id = number.to_bytes(16, "big")
         client = clients.check_push(instance_id, FACTS, push(wanted(clients, instance_id)), 0)
         assert isinstance(client, ClientInstance)
-        clients.take(client, [point(f"m{each}", 1) for each in range(SERIES_PER_CLIENT_MAX + 100 if number < 50 else 1)])
+        clients.take(
+            client, [point(f"m{each}", 1) for each in range(SERIES_PER_CLIENT_MAX + 100 if number < 50 else 1)]
+        )
         assert clients.series_count == sum(1 for _ in clients.series()) <= SERIES_MAX
     assert len(clients) == CLIENTS_MAX
     wanted(clients, ID, now_ms=16 * MINUTE_MS)

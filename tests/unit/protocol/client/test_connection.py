@@ -75,7 +75,10 @@ def waiting(*waiters: Any, **given: Any) -> Core:
 def test_requests_follow_kafkas_protocol():
     """SaslHandshake version 1 and SaslAuthenticate version 2, byte for byte by the protocol guide; ids count up."""
     connection = Core("me")
-    assert connection.request(SaslHandshakeRequest(mechanism="PLAIN"), 1, None).hex() == "00000013001100010000000100026d650005504c41494e"
+    assert (
+        connection.request(SaslHandshakeRequest(mechanism="PLAIN"), 1, None).hex()
+        == "00000013001100010000000100026d650005504c41494e"
+    )
     encoded = connection.request(SaslAuthenticateRequest(auth_bytes=b"\0u\0p"), 2, None)
     assert encoded.hex() == "00000013002400020000000200026d6500050075007000"
 
@@ -194,7 +197,9 @@ def test_an_unknown_version_of_api_versions_is_answered_in_the_oldest():
     refused = ApiVersionsResponse(error_code=35, api_keys=[ApiVersion(api_key=18, min_version=0, max_version=2)])
     connection = Core("me")
     connection.request(ApiVersionsRequest(), 4, "a")
-    ((_, answer),) = feed(connection, frame(response_header(1, flexible=False), codec_for(ApiVersionsResponse, 0).encode(refused)))
+    ((_, answer),) = feed(
+        connection, frame(response_header(1, flexible=False), codec_for(ApiVersionsResponse, 0).encode(refused))
+    )
     assert (answer.error_code, answer.api_keys[0].max_version) == (ErrorCode.UNSUPPORTED_VERSION, 2)
 
 

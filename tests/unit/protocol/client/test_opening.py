@@ -24,7 +24,9 @@ MECHANISMS = SaslHandshakeResponse(error_code=0, mechanisms=["PLAIN"])
 
 def versions(but: dict[ApiKey, tuple[int, int]] | None = None) -> ApiVersionsResponse:
     ranges = {key: (spec.min_version, spec.max_version) for key, spec in API.items()} | (but or {})
-    return ApiVersionsResponse(error_code=0, api_keys=[ApiVersion(api_key=k, min_version=a, max_version=b) for k, (a, b) in ranges.items()])
+    return ApiVersionsResponse(
+        error_code=0, api_keys=[ApiVersion(api_key=k, min_version=a, max_version=b) for k, (a, b) in ranges.items()]
+    )
 
 
 def play(sasl: SaslSettings | None, *answers: Any) -> tuple[list[Ask], Step]:
@@ -65,7 +67,11 @@ def test_a_version_is_one_that_both_support():
     assert spoken.choose(kinds[ApiKey.METADATA]) == 7
     assert spoken.choose(kinds[ApiKey.METADATA], at_most=5) == 5
     for key, at_least, words in (
-        (ApiKey.METADATA, 8, "the broker speaks Metadata in versions 3 to 7, and what was asked for needs one of 8 to 13"),
+        (
+            ApiKey.METADATA,
+            8,
+            "the broker speaks Metadata in versions 3 to 7, and what was asked for needs one of 8 to 13",
+        ),
         (ApiKey.FETCH, 0, "the broker speaks Fetch in versions 90 to 99, and what was asked for needs one of 4 to 18"),
         (ApiKey.PRODUCE, 0, "the broker doesn't have Produce"),
     ):
@@ -85,7 +91,9 @@ def test_the_chosen_version_is_in_both_ranges_and_the_highest(low: int, high: in
 
 @pytest.mark.parametrize(("lifetime_ms", "usable_ms"), [(10_000, 8500), (0, None)])
 def test_logging_in(lifetime_ms: int, usable_ms: int | None):
-    logged_in = SaslAuthenticateResponse(error_code=0, error_message=None, auth_bytes=b"", session_lifetime_ms=lifetime_ms)
+    logged_in = SaslAuthenticateResponse(
+        error_code=0, error_message=None, auth_bytes=b"", session_lifetime_ms=lifetime_ms
+    )
     asked, session = play(PLAIN, versions(), MECHANISMS, logged_in)
     assert asked[1].request == SaslHandshakeRequest(mechanism="PLAIN")
     assert asked[2].request == SaslAuthenticateRequest(auth_bytes=b"\0u\0p")
@@ -96,7 +104,12 @@ def test_logging_in(lifetime_ms: int, usable_ms: int | None):
 @pytest.mark.parametrize(
     ("sasl", "answers", "kind", "words"),
     [
-        (PLAIN, [SaslHandshakeResponse(error_code=33, mechanisms=["A", "B"])], Refusal.AUTHENTICATION, "mechanism PLAIN; it has A, B"),
+        (
+            PLAIN,
+            [SaslHandshakeResponse(error_code=33, mechanisms=["A", "B"])],
+            Refusal.AUTHENTICATION,
+            "mechanism PLAIN; it has A, B",
+        ),
         (PLAIN, [SaslHandshakeResponse(error_code=34, mechanisms=[])], Refusal.AUTHENTICATION, "knows no SASL"),
         (PLAIN, [SaslHandshakeResponse(error_code=-1, mechanisms=[])], Refusal.ANSWER, "SaslHandshake was refused"),
         (
@@ -105,12 +118,7 @@ def test_logging_in(lifetime_ms: int, usable_ms: int | None):
             Refusal.AUTHENTICATION,
             "u can't log in by PLAIN: Bad password",
         ),
-        (
-            SCRAM,
-            [MECHANISMS, NO_TOKEN],
-            Refusal.AUTHENTICATION,
-            "isn't a SCRAM message",
-        ),
+        (SCRAM, [MECHANISMS, NO_TOKEN], Refusal.AUTHENTICATION, "isn't a SCRAM message"),
         (SaslSettings(mechanism="GSSAPI"), [], Refusal.AUTHENTICATION, "not supported yet"),
         (SaslSettings(mechanism="PLAIN", username="a\0b"), [MECHANISMS], Refusal.AUTHENTICATION, "zero character"),
     ],
@@ -125,7 +133,12 @@ def test_being_refused(sasl: SaslSettings, answers: list[Any], kind: Refusal, wo
 @pytest.mark.parametrize(
     ("sasl", "answer", "kind", "words"),
     [
-        (None, ApiVersionsResponse(error_code=34, api_keys=[]), Refusal.AUTHENTICATION, "set security.protocol to SASL_PLAINTEXT"),
+        (
+            None,
+            ApiVersionsResponse(error_code=34, api_keys=[]),
+            Refusal.AUTHENTICATION,
+            "set security.protocol to SASL_PLAINTEXT",
+        ),
         (None, ApiVersionsResponse(error_code=-1, api_keys=[]), Refusal.ANSWER, "didn't tell its versions"),
         (PLAIN, ("SASL_HANDSHAKE", (0, -1)), Refusal.AUTHENTICATION, "knows no SASL: security.protocol"),
         (PLAIN, ("SASL_HANDSHAKE", (0, 0)), Refusal.VERSION, "SaslHandshake in versions 0 to 0"),

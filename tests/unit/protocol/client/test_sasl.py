@@ -9,7 +9,15 @@ import itertools
 
 import pytest
 
-from lowtide.protocol.client.sasl import ITERATIONS_MAX, TOKEN_BYTES_MAX, Event, SaslError, SaslExchange, SaslSettings, State
+from lowtide.protocol.client.sasl import (
+    ITERATIONS_MAX,
+    TOKEN_BYTES_MAX,
+    Event,
+    SaslError,
+    SaslExchange,
+    SaslSettings,
+    State,
+)
 
 PENCIL = SaslSettings(mechanism="SCRAM-SHA-256", username="user", password="pencil")
 
@@ -51,14 +59,19 @@ def test_a_token_is_named_by_an_extension():
 def test_scram_proves_the_password_to_a_server_that_stores_only_its_keys(mechanism: str, name: str):
     """A server by RFC 5802, which stores only what it must; the name needs escaping."""
     salted = hashlib.pbkdf2_hmac(name, "pässword".encode(), b"salt", 5000)
-    stored, server_key = hashlib.new(name, hmac.digest(salted, b"Client Key", name)).digest(), hmac.digest(salted, b"Server Key", name)
+    stored, server_key = (
+        hashlib.new(name, hmac.digest(salted, b"Client Key", name)).digest(),
+        hmac.digest(salted, b"Server Key", name),
+    )
     exchange = SaslExchange(SaslSettings(mechanism=mechanism, username="a=b,c", password="pässword"), "abc")
     first = exchange.step(None)
     assert first == b"n,,n=a=3Db=2Cc,r=abc"
     challenge = b"r=abcdef,s=" + base64.b64encode(b"salt") + b",i=5000"
     without, _, proof = (exchange.step(challenge) or b"").rpartition(b",p=")
     signed = b",".join((first[3:], challenge, without))
-    key = bytes(left ^ right for left, right in zip(base64.b64decode(proof), hmac.digest(stored, signed, name), strict=True))
+    key = bytes(
+        left ^ right for left, right in zip(base64.b64decode(proof), hmac.digest(stored, signed, name), strict=True)
+    )
     assert hashlib.new(name, key).digest() == stored
     assert ended(exchange, b"v=" + base64.b64encode(hmac.digest(server_key, signed, name)))
 

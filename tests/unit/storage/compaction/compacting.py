@@ -25,7 +25,12 @@ from lowtide.storage.log.segment_ages import SegmentAges
 DIRECTORY = "/disk/t-0"
 NOW_MS = 1_700_000_000_000
 LIMIT = 1 << 20
-CONFIG = LogConfig(cleanup_policy=frozenset({"compact"}), index_interval_bytes=100, delete_retention_ms=1000, min_cleanable_dirty_ratio=0.0)
+CONFIG = LogConfig(
+    cleanup_policy=frozenset({"compact"}),
+    index_interval_bytes=100,
+    delete_retention_ms=1000,
+    min_cleanable_dirty_ratio=0.0,
+)
 
 
 class StepwiseCommitter:
@@ -66,7 +71,9 @@ class StepwiseWorker:
         self._listener: WorkListener | None = None
         self._cancelled = False
 
-    def begin(self, work: Work, argument: bytes, listener: WorkListener, bytes_per_second: float = NO_RATE_LIMIT) -> StepwiseWorker:
+    def begin(
+        self, work: Work, argument: bytes, listener: WorkListener, bytes_per_second: float = NO_RATE_LIMIT
+    ) -> StepwiseWorker:
         assert self._steps is None
         self._steps, self._listener, self._cancelled = work(self._filesystem, argument), listener, False
         return self
@@ -105,7 +112,13 @@ class CompactedLog:
         self.removed: list[RemovedSegment] = []
         self.reports: list[CleaningReport] = []
         self.log = create_log(
-            LogPlace(filesystem=filesystem, directory=DIRECTORY, config=config, topic_partition=TopicPartition("t", 0), topic_id=bytes(16)),
+            LogPlace(
+                filesystem=filesystem,
+                directory=DIRECTORY,
+                config=config,
+                topic_partition=TopicPartition("t", 0),
+                topic_id=bytes(16),
+            ),
             now_ms=self.now_ms,
         )
         self.cleaned_to: int | None = None
@@ -164,7 +177,9 @@ class CompactedLog:
     def cleanable(self) -> Cleanable:
         log = self.log
         ends = LogEnds(log.log_start_offset, log.last_stable_offset, log.recovery_point, log.log_end_offset)
-        return find_cleanable(log.segments, ends, log.swaps.cleaned_to, self.config, _Times(self.filesystem), self.now_ms)
+        return find_cleanable(
+            log.segments, ends, log.swaps.cleaned_to, self.config, _Times(self.filesystem), self.now_ms
+        )
 
     def begin_cleaning(self, entries: int = 10_000) -> LogCleaning | None:
         """Starts a compaction, if anything may be compacted."""
@@ -182,7 +197,9 @@ class CompactedLog:
             on_failure=self.failures.append,
         )
         cleaning = LogCleaning(self.log, place, self.reports.append)
-        limits = CleaningLimits(map_bytes=entries * ENTRY_BYTES, decompressed_bytes_max=LIMIT, bytes_per_second=NO_RATE_LIMIT)
+        limits = CleaningLimits(
+            map_bytes=entries * ENTRY_BYTES, decompressed_bytes_max=LIMIT, bytes_per_second=NO_RATE_LIMIT
+        )
         cleaning.begin(cleanable, limits, self.now_ms)
         return cleaning
 
@@ -198,7 +215,10 @@ class CompactedLog:
         then()
 
     def step(self) -> bool:
-        """One step of the committer if it has a barrier, else one of the worker. Returns False when neither has anything to do."""
+        """One step of the committer if it has a barrier, else one of the worker.
+
+        Returns False when neither has anything to do.
+        """
         if self.committer.waiting:
             self.committer.step()
             return True
@@ -245,8 +265,15 @@ class CompactedLog:
 
     def gaps(self) -> list[tuple[int, int]]:
         """The end of a segment and the base offset of the next one, wherever the two differ."""
-        ends = [max((header.next_offset for _, header in segment.batches(0)), default=segment.base_offset) for segment in self.log.segments]
-        return [(end, after.base_offset) for end, after in zip(ends, self.log.segments[1:], strict=False) if end != after.base_offset]
+        ends = [
+            max((header.next_offset for _, header in segment.batches(0)), default=segment.base_offset)
+            for segment in self.log.segments
+        ]
+        return [
+            (end, after.base_offset)
+            for end, after in zip(ends, self.log.segments[1:], strict=False)
+            if end != after.base_offset
+        ]
 
     def names(self) -> list[str]:
         return [name for name in self.filesystem.listdir(DIRECTORY) if not name.endswith((".snapshot", "-checkpoint"))]

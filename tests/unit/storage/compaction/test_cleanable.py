@@ -43,7 +43,9 @@ class Times:
         return segment.timestamp
 
 
-def find(checkpoint: int | None = None, config: Config | None = None, *, start: int = 0, stable: int = 50, on_disk: int = 50) -> Cleanable:
+def find(
+    checkpoint: int | None = None, config: Config | None = None, *, start: int = 0, stable: int = 50, on_disk: int = 50
+) -> Cleanable:
     ends = LogEnds(start, stable, on_disk, 50)
     return find_cleanable(SEGMENTS, ends, checkpoint, config or Config(), Times(), NOW_MS)
 
@@ -98,7 +100,10 @@ def test_segments_are_put_together_up_to_their_size() -> None:
 def test_a_segment_never_spans_more_offsets_than_an_index_can_express() -> None:
     """KAFKA-6264."""
     far = [FakeSegment(0), FakeSegment(2**31 - 1), FakeSegment(2**31), FakeSegment(2**31 + 9)]
-    assert [[segment.base_offset for segment in group] for group in group_segments(far, 2**40, 1000)] == [[0, 2**31 - 1], [2**31]]
+    assert [[segment.base_offset for segment in group] for group in group_segments(far, 2**40, 1000)] == [
+        [0, 2**31 - 1],
+        [2**31],
+    ]
 
 
 def test_not_too_many_are_replaced_at_once() -> None:
@@ -110,6 +115,8 @@ def test_not_too_many_are_replaced_at_once() -> None:
 def test_each_segment_is_in_one_group_in_order(sizes: list[int], segment_bytes: int, end: int) -> None:
     segments = [FakeSegment(number * 10, size) for number, size in enumerate(sizes)]
     groups = group_segments(segments, end, segment_bytes)
-    assert [segment for group in groups for segment in group] == [segment for segment in segments[:-1] if segment.base_offset < end]
+    assert [segment for group in groups for segment in group] == [
+        segment for segment in segments[:-1] if segment.base_offset < end
+    ]
     for group in groups:
         assert len(group) == 1 or sum(segment.size for segment in group) <= segment_bytes

@@ -19,7 +19,9 @@ pytestmark = pytest.mark.usefixtures("walk_form")
 
 operations = st.lists(
     st.one_of(
-        st.tuples(st.just("append"), st.lists(st.tuples(st.sampled_from("abcde"), st.booleans()), min_size=1, max_size=4)),
+        st.tuples(
+            st.just("append"), st.lists(st.tuples(st.sampled_from("abcde"), st.booleans()), min_size=1, max_size=4)
+        ),
         st.tuples(st.just("produce"), st.integers(1, 3), st.lists(st.sampled_from("abcde"), min_size=1, max_size=3)),
         st.tuples(st.just("end"), st.integers(1, 3), st.booleans()),
         st.tuples(st.just("roll")),
@@ -49,7 +51,9 @@ class History:
         getattr(self, "do_" + str(operation[0]))(*operation[1:])
 
     def do_append(self, records: list[tuple[str, bool]]) -> None:
-        rows = [(key.encode(), b"v%d" % self.log.log.log_end_offset if has_value else None) for key, has_value in records]
+        rows = [
+            (key.encode(), b"v%d" % self.log.log.log_end_offset if has_value else None) for key, has_value in records
+        ]
         base = self.log.append(*rows)
         self.written |= {base + number: (*row, 0) for number, row in enumerate(rows)}
 
@@ -164,7 +168,8 @@ class History:
             if header.is_control or header.last_offset < log.log_start_offset:
                 continue
             told = header.is_transactional and any(
-                each.producer_id == header.producer_id and each.first_offset <= header.base_offset <= each.last_offset for each in aborted
+                each.producer_id == header.producer_id and each.first_offset <= header.base_offset <= each.last_offset
+                for each in aborted
             )
             for record in iterate_records(batch, max_bytes=LIMIT):
                 assert told == (record.offset in self.aborted), record

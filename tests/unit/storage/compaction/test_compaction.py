@@ -14,7 +14,15 @@ from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compression import Compression
 from lowtide.protocol.control_records import ControlRecord, ControlRecordType, build_end_transaction_marker
 from lowtide.protocol.errors import ProtocolError
-from lowtide.protocol.records import DELETE_HORIZON_BIT, BatchHeader, Record, TimestampType, check_crc, iterate_records, read_batch_header
+from lowtide.protocol.records import (
+    DELETE_HORIZON_BIT,
+    BatchHeader,
+    Record,
+    TimestampType,
+    check_crc,
+    iterate_records,
+    read_batch_header,
+)
 from lowtide.storage.compaction.compaction import CompactionRules, LastRecord, compact_batch, note_batch
 from lowtide.storage.compaction.offset_map import ENTRY_BYTES, OffsetMap
 from lowtide.storage.compaction.record_keys import find_keys
@@ -26,7 +34,14 @@ NOW_MS = 1_000_000
 LIMIT = 1 << 20
 ROOM = 1000 * ENTRY_BYTES
 RULES = CompactionRules(NOW_MS, 100, {}, LIMIT)
-ATTRIBUTES_KEPT = ("base_offset", "last_offset_delta", "partition_leader_epoch", "producer_id", "producer_epoch", "base_sequence")
+ATTRIBUTES_KEPT = (
+    "base_offset",
+    "last_offset_delta",
+    "partition_leader_epoch",
+    "producer_id",
+    "producer_epoch",
+    "base_sequence",
+)
 
 
 def batch_of(*records: tuple[Any, ...], base_offset: int = 0, **keywords: Any) -> bytes:
@@ -42,7 +57,9 @@ def compacted(
     offsets = OffsetMap(room)
     for batch in batches:
         header = read_batch_header(batch)
-        if not note_batch(offsets, header, batch, dirty, aborted=header.base_offset in aborted, decompressed_bytes_max=LIMIT):
+        if not note_batch(
+            offsets, header, batch, dirty, aborted=header.base_offset in aborted, decompressed_bytes_max=LIMIT
+        ):
             break
     left = []
     for batch in batches:
@@ -55,11 +72,17 @@ def compacted(
 
 
 def rows(batches: list[bytes]) -> list[tuple[int, bytes | None, bytes | None]]:
-    return [(record.offset, record.key, record.value) for batch in batches for record in iterate_records(batch, max_bytes=LIMIT)]
+    return [
+        (record.offset, record.key, record.value)
+        for batch in batches
+        for record in iterate_records(batch, max_bytes=LIMIT)
+    ]
 
 
 def test_the_last_record_of_each_key_stays_where_it_was() -> None:
-    left = compacted(batch_of((b"a", b"1"), (b"b", b"2"), (b"a", b"3")), batch_of((b"b", b"4"), (b"c", b"5"), base_offset=3))
+    left = compacted(
+        batch_of((b"a", b"1"), (b"b", b"2"), (b"a", b"3")), batch_of((b"b", b"4"), (b"c", b"5"), base_offset=3)
+    )
     assert rows(left) == [(2, b"a", b"3"), (3, b"b", b"4"), (4, b"c", b"5")]
     assert read_batch_header(left[0]).base_offset == 0, "the batch keeps its base and last offset"
     assert read_batch_header(left[0]).last_offset == 2
@@ -94,7 +117,10 @@ def test_attributes_are_kept(codec: Compression, kind: TimestampType) -> None:
     assert [getattr(before, name) for name in ATTRIBUTES_KEPT] == [getattr(after, name) for name in ATTRIBUTES_KEPT]
     assert (after.attributes, after.record_count) == (before.attributes, 3)
     assert after.max_timestamp == (900 if kind is TimestampType.LOG_APPEND_TIME else 800)
-    told = [(record.timestamp, record.key, record.value, record.headers) for record in iterate_records(left, max_bytes=LIMIT)]
+    told = [
+        (record.timestamp, record.key, record.value, record.headers)
+        for record in iterate_records(left, max_bytes=LIMIT)
+    ]
     times = (900, 900, 900) if kind is TimestampType.LOG_APPEND_TIME else (800, 700, 600)
     values = ((b"b", b"2"), (b"c", b""), (b"a", b"4"))
     assert [(time, *row) for time, row in zip(times, values, strict=True)] == [row[:3] for row in told]
@@ -107,18 +133,32 @@ def test_a_tombstone_stays_for_its_time_from_the_first_compaction_on() -> None:
     (first,) = compacted(batch)
     assert rows([first]) == [(1, b"b", b"2"), (2, b"a", None)]
     header = read_batch_header(first)
-    assert (header.attributes & DELETE_HORIZON_BIT, header.base_timestamp, header.max_timestamp) == (DELETE_HORIZON_BIT, NOW_MS + 100, 30)
+    assert (header.attributes & DELETE_HORIZON_BIT, header.base_timestamp, header.max_timestamp) == (
+        DELETE_HORIZON_BIT,
+        NOW_MS + 100,
+        30,
+    )
     assert [record.timestamp for record in iterate_records(first, max_bytes=LIMIT)] == [20, 30]
     assert compacted(first, rules=RULES._replace(now_ms=NOW_MS + 99)) == [first], "the delete horizon does not move"
     (second,) = compacted(first, rules=RULES._replace(now_ms=NOW_MS + 100))
     assert rows([second]) == [(1, b"b", b"2")]
     assert [record.timestamp for record in iterate_records(second, max_bytes=LIMIT)] == [20]
-    assert compacted(batch_of((b"a", None)), batch_of((b"a", b"1"), base_offset=1)) == [batch_of((b"a", b"1"), base_offset=1)]
+    assert compacted(batch_of((b"a", None)), batch_of((b"a", b"1"), base_offset=1)) == [
+        batch_of((b"a", b"1"), base_offset=1)
+    ]
 
 
 def test_aborted_records_go_and_replace_nothing() -> None:
     committed = batch_of((b"a", b"good"))
-    lost = batch_of((b"a", b"bad"), (b"b", b"bad"), base_offset=1, producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
+    lost = batch_of(
+        (b"a", b"bad"),
+        (b"b", b"bad"),
+        base_offset=1,
+        producer_id=1,
+        producer_epoch=0,
+        base_sequence=0,
+        is_transactional=True,
+    )
     marker = build_end_transaction_marker(
         ControlRecord(ControlRecordType.ABORT, 0), timestamp_ms=5, producer_id=1, producer_epoch=0, base_offset=3
     )
@@ -155,7 +195,9 @@ def test_a_full_map_ends_the_part_that_is_compacted() -> None:
     """Several passes then compact what one pass cannot."""
     batches = [batch_of((b"a", b"1"), (b"b", b"2"), (b"c", b"3")), batch_of((b"a", b"4"), (b"b", b"5"), base_offset=3)]
     offsets = OffsetMap(2 * ENTRY_BYTES)
-    assert not note_batch(offsets, read_batch_header(batches[0]), batches[0], 0, aborted=False, decompressed_bytes_max=LIMIT)
+    assert not note_batch(
+        offsets, read_batch_header(batches[0]), batches[0], 0, aborted=False, decompressed_bytes_max=LIMIT
+    )
     assert (len(offsets), offsets.latest_offset) == (2, 1)
     assert compacted(*batches, room=2 * ENTRY_BYTES) == batches
     assert rows(compacted(*batches, room=3 * ENTRY_BYTES)) == [(2, b"c", b"3"), (3, b"a", b"4"), (4, b"b", b"5")]
@@ -194,7 +236,9 @@ def peak_while_filled(size: int, *, compiled: bool) -> int:
 @pytest.mark.parametrize("size", [8, 300])
 def test_the_map_takes_no_more_memory_than_its_limit(in_own_process: Run, size: int) -> None:
     """A million keys fit into less than 100 MB. A batch is measured with it."""
-    assert in_own_process(peak_while_filled, size, compiled=native.compiled is not None) <= MAP_KEYS * ENTRY_BYTES + (1 << 20)
+    assert in_own_process(peak_while_filled, size, compiled=native.compiled is not None) <= MAP_KEYS * ENTRY_BYTES + (
+        1 << 20
+    )
     assert ENTRY_BYTES <= 100
 
 
@@ -232,7 +276,9 @@ def test_the_map_has_the_last_offset_of_each_key(batches: list[list[bytes]], ent
         assert [offsets.superseded(found, base) for base in (at - 1, at)] == [[0], []]
 
 
-@pytest.mark.parametrize("damage", [lambda payload: payload[:-1], lambda payload: payload + b"\0", lambda payload: b"\xff" * len(payload)])
+@pytest.mark.parametrize(
+    "damage", [lambda payload: payload[:-1], lambda payload: payload + b"\0", lambda payload: b"\xff" * len(payload)]
+)
 def test_damaged_records_are_an_error(damage: Any) -> None:
     payload = batch_of((b"a", b"1"), (b"b", b"2"))[61:]
     with pytest.raises(ProtocolError):
@@ -243,7 +289,9 @@ def test_damaged_records_are_an_error(damage: Any) -> None:
 keys_drawn = st.sampled_from([b"a", b"b", b"c", b"d" * 30, None])
 records_drawn = st.tuples(keys_drawn, st.sampled_from([b"", b"1", b"2" * 200, None]), st.integers(0, 10**6))
 batches_drawn = st.lists(
-    st.tuples(st.lists(records_drawn, min_size=1, max_size=5), st.sampled_from(Compression), st.booleans()), min_size=1, max_size=8
+    st.tuples(st.lists(records_drawn, min_size=1, max_size=5), st.sampled_from(Compression), st.booleans()),
+    min_size=1,
+    max_size=8,
 )
 
 
@@ -262,7 +310,9 @@ def test_the_last_value_of_each_key_survives_any_number_of_compactions(
         for key, value, timestamp in records:
             written[offset] = (key, value, timestamp, is_aborted)
             offset += 1
-    last = {key: at for at, (key, _value, _timestamp, is_aborted) in written.items() if key is not None and not is_aborted}
+    last = {
+        key: at for at, (key, _value, _timestamp, is_aborted) in written.items() if key is not None and not is_aborted
+    }
     now_ms, dirty, end = 10**7, 0, offset
     for entries, later_ms in passes:
         now_ms += later_ms
@@ -270,12 +320,15 @@ def test_the_last_value_of_each_key_survives_any_number_of_compactions(
         rules = CompactionRules(now_ms, 100, {}, LIMIT)
         headers = [(read_batch_header(batch), batch) for batch in batches]
         for header, batch in headers:
-            if not note_batch(offsets, header, batch, dirty, aborted=header.base_offset in aborted, decompressed_bytes_max=LIMIT):
+            if not note_batch(
+                offsets, header, batch, dirty, aborted=header.base_offset in aborted, decompressed_bytes_max=LIMIT
+            ):
                 break
         batches = [
             bytes(found)
             for header, batch in headers
-            if (found := compact_batch(offsets, header, batch, rules, discarded=header.base_offset in aborted)) is not None
+            if (found := compact_batch(offsets, header, batch, rules, discarded=header.base_offset in aborted))
+            is not None
         ]
         check(batches, written, last, dict.fromkeys(header.base_offset for header, _ in headers))
         dirty = max(dirty, offsets.latest_offset + 1)

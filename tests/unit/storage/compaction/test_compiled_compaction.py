@@ -24,11 +24,19 @@ NOW_MS = 1_000_000
 
 pytestmark = pytest.mark.skipif(COMPILED is None, reason="the compiled form wasn't built")
 
-KEYS = st.none() | st.sampled_from([b"", b"a", b"b", b"c", b"key of more than eight bytes", bytes(130)]) | st.binary(max_size=2)
+KEYS = (
+    st.none()
+    | st.sampled_from([b"", b"a", b"b", b"c", b"key of more than eight bytes", bytes(130)])
+    | st.binary(max_size=2)
+)
 VALUES = st.none() | st.binary(max_size=3) | st.just(bytes(200))
 BATCHES = st.lists(
     st.tuples(
-        st.lists(st.tuples(KEYS, VALUES, st.integers(-5, 5) | st.integers(-(2**62), 2**62), st.integers(1, 3)), min_size=1, max_size=8),
+        st.lists(
+            st.tuples(KEYS, VALUES, st.integers(-5, 5) | st.integers(-(2**62), 2**62), st.integers(1, 3)),
+            min_size=1,
+            max_size=8,
+        ),
         st.booleans(),  # whether its tombstones may go
         st.sampled_from([Compression.NONE, Compression.NONE, Compression.LZ4]),
         st.integers(0, 3),  # offsets before it
@@ -50,12 +58,18 @@ def batches_of(described: list[Any]) -> list[bytes]:
             append_record(payload, timestamp, delta, key, value, headers=[(b"h", key)] if step > 2 else ())
         for position, byte in damage:
             payload[position % len(payload)] = byte
-        batch = bytearray(build_batch([(1000, None, b"", ())] * (delta + 1), base_offset=base_offset, compression=codec))
+        batch = bytearray(
+            build_batch([(1000, None, b"", ())] * (delta + 1), base_offset=base_offset, compression=codec)
+        )
         header = read_batch_header(batch)
         header.record_count = len(records)
         header.attributes |= DELETE_HORIZON_BIT if has_horizon else 0
         if codec is Compression.LZ4:
-            sound = build_batch([(1000 + row[2] % 1000, row[0], row[1], ()) for row in records], base_offset=base_offset, compression=codec)
+            sound = build_batch(
+                [(1000 + row[2] % 1000, row[0], row[1], ()) for row in records],
+                base_offset=base_offset,
+                compression=codec,
+            )
             payload, delta = bytearray(sound[RECORD_BATCH_OVERHEAD:]), len(records) - 1
             header.last_offset_delta = delta
         batches.append(assemble_batch(header, payload))
@@ -69,7 +83,9 @@ def compacted(batches: list[bytes], room: int, dirty: int, retention_ms: int) ->
     found: list[Any] = []
     for batch in batches:
         try:
-            has_room = note_batch(offsets, read_batch_header(batch), batch, dirty, aborted=False, decompressed_bytes_max=LIMIT)
+            has_room = note_batch(
+                offsets, read_batch_header(batch), batch, dirty, aborted=False, decompressed_bytes_max=LIMIT
+            )
         except ProtocolError as error:
             found.append(str(error))
             continue
@@ -79,7 +95,9 @@ def compacted(batches: list[bytes], room: int, dirty: int, retention_ms: int) ->
     rules = CompactionRules(NOW_MS, retention_ms, {}, LIMIT)
     for number, batch in enumerate(batches):
         try:
-            left = compact_batch(offsets, read_batch_header(batch), batch, rules, discarded=False, is_last=number == len(batches) - 1)
+            left = compact_batch(
+                offsets, read_batch_header(batch), batch, rules, discarded=False, is_last=number == len(batches) - 1
+            )
         except ProtocolError as error:
             found.append(str(error))
         else:
@@ -88,7 +106,9 @@ def compacted(batches: list[bytes], room: int, dirty: int, retention_ms: int) ->
 
 
 @settings(deadline=None, max_examples=int(os.environ.get("WALK_EXAMPLES", examples(100))))
-@given(described=BATCHES, room=st.integers(1, 4) | st.just(50), dirty=st.integers(0, 20), retention_ms=st.integers(0, 2000))
+@given(
+    described=BATCHES, room=st.integers(1, 4) | st.just(50), dirty=st.integers(0, 20), retention_ms=st.integers(0, 2000)
+)
 def test_what_is_left_is_the_same(described: Any, room: int, dirty: int, retention_ms: int) -> None:
     """Protects every rule of compaction in its fast form: superseded, keyless, tombstones and their horizon, a map that is full."""
     batches = batches_of(described)
@@ -104,7 +124,9 @@ def test_what_is_left_is_the_same(described: Any, room: int, dirty: int, retenti
 def test_a_map_grows_alike() -> None:
     """Protects large maps, whose table is copied many times, also in the middle of a batch."""
     batches = [
-        build_batch([(0, b"%d" % (number * 7 % 5000), b"v", ()) for number in range(base, base + 500)], base_offset=base)
+        build_batch(
+            [(0, b"%d" % (number * 7 % 5000), b"v", ()) for number in range(base, base + 500)], base_offset=base
+        )
         for base in range(0, 10_000, 500)
     ]
     compiled = compacted(batches, 5000, 0, 0)
@@ -122,6 +144,8 @@ def test_keys_with_one_place_are_told_apart() -> None:
     """Protects from confusing two keys: keys with the same slot of the table have separate entries."""
     offsets = OffsetMap(300_000 * ENTRY_BYTES)
     for base in range(0, 200_000, 1000):
-        batch = build_batch([(0, number.to_bytes(4, "little"), b"v", ()) for number in range(base, base + 1000)], base_offset=base)
+        batch = build_batch(
+            [(0, number.to_bytes(4, "little"), b"v", ()) for number in range(base, base + 1000)], base_offset=base
+        )
         assert note_batch(offsets, read_batch_header(batch), batch, 0, aborted=False, decompressed_bytes_max=LIMIT)
     assert len(offsets) == 200_000

@@ -39,7 +39,12 @@ def test_the_last_record_of_each_key_stays() -> None:
     assert log.rows() == [(3, b"a", b"1"), (4, b"b", b"1"), (5, b"c", b"2"), (6, b"d", b"2"), (7, b"a", b"newest")]
     assert (log.log.swaps.cleaned_to, log.log.log_end_offset) == (7, 8)
     assert report.done is not None
-    assert (report.done.records_before, report.done.records_after, report.segments_before, report.segments_after) == (7, 4, 3, 1)
+    assert (report.done.records_before, report.done.records_after, report.segments_before, report.segments_after) == (
+        7,
+        4,
+        3,
+        1,
+    )
     assert [segment.base_offset for segment in log.log.segments] == [0, 7]
     assert [name for name in log.names() if name.endswith((".log", ".index", ".timeindex"))] == [
         "00000000000000000000.index",
@@ -59,14 +64,22 @@ def test_empty_segments_become_part_of_the_next() -> None:
     report = log.clean()
     assert report is not None
     assert (report.segments_before, report.segments_after) == (7, 3)
-    assert [(segment.base_offset, segment.size > 0) for segment in log.log.segments] == [(0, True), (5, True), (6, True), (7, True)]
+    assert [(segment.base_offset, segment.size > 0) for segment in log.log.segments] == [
+        (0, True),
+        (5, True),
+        (6, True),
+        (7, True),
+    ]
     assert [row[0] for row in log.rows()] == [4, 5, 6, 7]
     log.reopen()
     assert [row[0] for row in log.rows()] == [4, 5, 6, 7]
 
 
 def test_segments_are_always_joined() -> None:
-    """Otherwise a power cut that removes the end of a segment would look like compaction. A follower's segments join too."""
+    """Otherwise a power cut that removes the end of a segment would look like compaction.
+
+    A follower's segments join too.
+    """
     log = new_log(segment_bytes=100)
     fill(log, "abcd", "efgh", "ab", "ef", "c")
     log.append((b"z", b""))
@@ -97,7 +110,9 @@ def test_reading_anywhere_continues_with_the_next_record(offset: int) -> None:
 def read_headers(log: CompactedLog, offset: int, max_bytes: int = 1 << 20, **keywords: Any) -> list[BatchHeader]:
     """The batches of one read."""
     found = log.log.read(offset, max_bytes, **{"end_offset": log.log.log_end_offset, **keywords}).slice
-    return [] if found is None else [header for _, header in iterate_batches(found.file.pread(found.size, found.position))]
+    return (
+        [] if found is None else [header for _, header in iterate_batches(found.file.pread(found.size, found.position))]
+    )
 
 
 def test_a_read_for_records_passes_over_segments_without_any() -> None:
@@ -109,11 +124,18 @@ def test_a_read_for_records_passes_over_segments_without_any() -> None:
     last = 4 * GROUP_SEGMENTS_MAX - 1
     assert [segment.base_offset for segment in log.log.segments][:3] == [0, GROUP_SEGMENTS_MAX, 2 * GROUP_SEGMENTS_MAX]
     for offset in (0, 1, GROUP_SEGMENTS_MAX - 1, GROUP_SEGMENTS_MAX, last):
-        assert [header.last_offset for header in read_headers(log, offset, seeks_records=True) if header.record_count] == [last], offset
-    # A follower receives all batches. So does a reader that may not see the records: it continues behind the empty batches.
-    assert [(header.last_offset, header.record_count) for header in read_headers(log, 0)] == [(GROUP_SEGMENTS_MAX - 1, 0)]
+        assert [
+            header.last_offset for header in read_headers(log, offset, seeks_records=True) if header.record_count
+        ] == [last], offset
+    # A follower receives all batches. So does a reader that may not see the records: it continues behind the empty
+    # batches.
+    assert [(header.last_offset, header.record_count) for header in read_headers(log, 0)] == [
+        (GROUP_SEGMENTS_MAX - 1, 0)
+    ]
     end_offset = 2 * GROUP_SEGMENTS_MAX
-    assert [header.last_offset for header in read_headers(log, 0, seeks_records=True, end_offset=end_offset)] == [end_offset - 1]
+    assert [header.last_offset for header in read_headers(log, 0, seeks_records=True, end_offset=end_offset)] == [
+        end_offset - 1
+    ]
     found = read_headers(log, 0, seeks_records=True, max_bytes=10, minimum_one_batch=False)
     assert found == []
 
@@ -173,7 +195,9 @@ def test_a_marker_is_removed_when_its_transaction_has_no_record_and_its_time_is_
     log.append((b"a", b""), (b"b", b""))
     next_round(log)
     assert markers(log) == [2, 4, 6, 8]
-    assert not read_batch_header(log.batches()[0]).attributes & DELETE_HORIZON_BIT, "a reader may have read as far as the records"
+    assert not read_batch_header(log.batches()[0]).attributes & DELETE_HORIZON_BIT, (
+        "a reader may have read as far as the records"
+    )
     next_round(log)
     assert markers(log) == [2, 4, 6, 8], "its time begins"
     assert read_batch_header(log.batches()[0]).attributes & DELETE_HORIZON_BIT
@@ -182,7 +206,10 @@ def test_a_marker_is_removed_when_its_transaction_has_no_record_and_its_time_is_
     next_round(log, later_ms=1)
     assert markers(log) == [6, 8], "the other transactions have records, or the last sequence of their producer"
     log.reopen()
-    assert {producer: entry.last_sequence for producer, entry in log.log.producer_state.producers.items()} == {1: 2, 2: 1}
+    assert {producer: entry.last_sequence for producer, entry in log.log.producer_state.producers.items()} == {
+        1: 2,
+        2: 1,
+    }
 
 
 def test_aborted_records_are_removed_and_readers_need_no_marker() -> None:
@@ -195,7 +222,8 @@ def test_aborted_records_are_removed_and_readers_need_no_marker() -> None:
     log.roll()
     assert [each.first_offset for each in log.log._aborted.collect(0, 0, 10)] == [1]
     next_round(log)
-    # The producer's last batch stays, empty, for its sequence; so does its marker, and the index entry that readers receive.
+    # The producer's last batch stays, empty, for its sequence; so does its marker, and the index entry that readers
+    # receive.
     assert [row[:2] for row in log.rows()] == [(0, b"a"), (5, b"more")]
     assert [each.first_offset for each in log.log._aborted.collect(0, 0, 10)] == [1]
     log.append((b"z", b""), producer_id=1, producer_epoch=0, base_sequence=3)
@@ -344,7 +372,10 @@ def test_a_full_disk_stops_it_without_harm() -> None:
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex"])
 @pytest.mark.parametrize("crashes", [False, True])
 def test_a_folder_without_room_for_another_name_stops_it_without_harm(suffix: str, crashes: bool) -> None:  # noqa: FBT001
-    """A new name may need another block. The next start removes what is left, and takes none of it for the rest of a swap."""
+    """A new name may need another block.
+
+    The next start removes what is left, and takes none of it for the rest of a swap.
+    """
     log = filled()
     expected = log.batches()
     log.filesystem.fail_next("rename", errno.ENOSPC, path_contains=f"{suffix}.cleaned")

@@ -73,7 +73,9 @@ def test_due_work_of_many_logs_is_done_in_steps() -> None:
     assert flushed[0] == ROWS_PER_STEP
     assert (flushed[-1], logs[-1].recovery_point) == (3 * ROWS_PER_STEP, 0)
     world.run()
-    assert len(decode_offsets(world.filesystem.read_bytes(f"{ONE}/{HIGH_WATERMARK_CHECKPOINT}"), "")) == 3 * ROWS_PER_STEP
+    assert (
+        len(decode_offsets(world.filesystem.read_bytes(f"{ONE}/{HIGH_WATERMARK_CHECKPOINT}"), "")) == 3 * ROWS_PER_STEP
+    )
 
 
 def test_a_request_during_a_checkpoint_waits_for_a_newer_one() -> None:

@@ -37,7 +37,9 @@ def value_of(offset: int) -> bytes:
 
 
 def batch_at(offset: int, **options: Any) -> ValidatedBatch:
-    content = build_batch([(1000 + each, None, value_of(each), ()) for each in range(offset, offset + BATCH)], **options)
+    content = build_batch(
+        [(1000 + each, None, value_of(each), ()) for each in range(offset, offset + BATCH)], **options
+    )
     batch = validate_produce(memoryview(content), ValidationRules(), 1)
     assert isinstance(batch, ValidatedBatch)
     return batch
@@ -179,7 +181,9 @@ def test_a_second_request_finds_nothing_to_do() -> None:
 @pytest.mark.parametrize("can_punch", [True, False])
 @pytest.mark.parametrize("policy", ["delete", "compact,delete"])
 @pytest.mark.parametrize("offset", [38, 40, 100])
-def test_where_no_holes_are_made_the_segment_is_written_again(frees: bool, can_punch: bool, policy: str, offset: int) -> None:
+def test_where_no_holes_are_made_the_segment_is_written_again(
+    frees: bool, can_punch: bool, policy: str, offset: int
+) -> None:
     world = World(frees_deleted=frees)
     world.filesystem.can_punch = can_punch
     config = msgspec.structs.replace(LARGE, cleanup_policy=frozenset(policy.split(",")))
@@ -372,12 +376,16 @@ def test_producers_go_on_where_they_were() -> None:
         world.manager.flush(log)
         world.run()
         assert erase(world, log, 98) == [None]
-        again = log.append_as_leader(batch_at(95, producer_id=7, producer_epoch=0, base_sequence=95), leader_epoch=3, now_ms=1)
+        again = log.append_as_leader(
+            batch_at(95, producer_id=7, producer_epoch=0, base_sequence=95), leader_epoch=3, now_ms=1
+        )
         assert isinstance(again, AppendedBatch)
         assert again.duplicate
         world.restart(power=power)
         log = loaded(world)
-        again = log.append_as_leader(batch_at(95, producer_id=7, producer_epoch=0, base_sequence=95), leader_epoch=3, now_ms=1)
+        again = log.append_as_leader(
+            batch_at(95, producer_id=7, producer_epoch=0, base_sequence=95), leader_epoch=3, now_ms=1
+        )
         assert isinstance(again, AppendedBatch)
         assert (again.duplicate, again.last_offset) == (True, 99)
         produce(log, 1, producer_id=7, producer_epoch=0)
@@ -401,10 +409,14 @@ def test_producers_continue_after_a_truncation_below_their_snapshot(restarts: bo
         log = world.manager.logs[A0]
         log.configure(LARGE)
     log.truncate_to(25, now_ms=1)
-    again = log.append_as_leader(batch_at(25, producer_id=7, producer_epoch=0, base_sequence=20), leader_epoch=3, now_ms=1)
+    again = log.append_as_leader(
+        batch_at(25, producer_id=7, producer_epoch=0, base_sequence=20), leader_epoch=3, now_ms=1
+    )
     assert isinstance(again, AppendedBatch)
     assert (again.duplicate, again.last_offset) == (False, 29)
-    following = log.append_as_leader(batch_at(30, producer_id=7, producer_epoch=0, base_sequence=30), leader_epoch=3, now_ms=1)
+    following = log.append_as_leader(
+        batch_at(30, producer_id=7, producer_epoch=0, base_sequence=30), leader_epoch=3, now_ms=1
+    )
     assert following is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     check(world, log, 22, 30)
 

@@ -157,7 +157,10 @@ def test_a_stop_in_between_gives_the_worker_nothing_more(steps: int, monkeypatch
 
 @pytest.mark.parametrize("leaves_late", [False, True])
 def test_a_hole_is_on_the_disk_before_the_answer_though_its_segment_leaves_the_log(leaves_late: bool) -> None:
-    """The segment lies wholly below the log start once there is another. It gets another name then, and a sync by the old finds nothing."""
+    """The segment lies wholly below the log start once there is another.
+
+    It gets another name then, and a sync by the old finds nothing.
+    """
     for seed in range(20):
         world = World(seed=seed)
         log = filled(world, 4)

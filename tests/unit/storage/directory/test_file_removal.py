@@ -74,7 +74,9 @@ def test_bytes_are_counted_until_their_files_are_gone() -> None:
     assert sum(removal.unfreed().values()) == SEGMENTS_AT_ONCE + 1
     removal.tick(100)
     worker.do_next()
-    assert sum(removal.unfreed().values()) == 1, "the logs of the first segments are gone; their indexes are hardly any bytes"
+    assert sum(removal.unfreed().values()) == 1, (
+        "the logs of the first segments are gone; their indexes are hardly any bytes"
+    )
     while worker.waiting:
         worker.do_next()
     assert sum(removal.unfreed().values()) == 0

@@ -148,7 +148,10 @@ def test_what_a_crash_leaves_of_it_is_removed_by_the_start(power: bool) -> None:
         world.restart(power=power)
         log = world.manager.logs[A0]
         assert (log.log_start_offset, log.log_end_offset) == (33, end)
-        assert world.manager.directories.load_reports.get(A0) is None or not world.manager.directories.load_reports[A0].bytes_cut
+        assert (
+            world.manager.directories.load_reports.get(A0) is None
+            or not world.manager.directories.load_reports[A0].bytes_cut
+        )
         offset = 33
         while offset < end:
             offset += 5 - offset % 5

@@ -79,7 +79,10 @@ Action = Callable[[World, Log], None]
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("folder_first", [True, False])
 def test_a_log_that_is_removed_at_any_completion_is_no_disk_failure(action: Action, folder_first: bool) -> None:
-    """Its files are missing by then; code that finds that checks whether the log still exists. Another log may have its name soon."""
+    """Its files are missing by then; code that finds that checks whether the log still exists.
+
+    Another log may have its name soon.
+    """
     for steps in range(30):
         world, log = grown()
         action(world, log)
@@ -141,7 +144,9 @@ def test_no_room_at_any_step_is_no_disk_failure_and_all_is_done_when_there_is_ro
         settle(world, log, action)
         assert (world.failed, log.offline, log.unsettled) == ([], False, 0), first
         assert "done" in world.answers, first
-        assert not any(isinstance(answer, tuple) and answer[1] not in NO_ROOM for answer in world.answers), world.answers
+        assert not any(isinstance(answer, tuple) and answer[1] not in NO_ROOM for answer in world.answers), (
+            world.answers
+        )
         assert not [name for name in world.names(f"{ONE}/{A0}") if name.endswith((".tmp", ".swap", ".cleaned"))]
         before = log.log_start_offset, log.log_end_offset, log.leader_epochs.entries()
         assert before == expected
@@ -219,7 +224,9 @@ def test_a_start_on_a_full_disk_finds_every_log(power: bool) -> None:
         world.filesystem.lacks_room = None
         for key in keys:
             loaded = world.manager.create_log(key, A, CONFIG)
-            assert (loaded.log_start_offset, loaded.log_end_offset) == found.get(key, (loaded.log_start_offset, loaded.log_end_offset))
+            assert (loaded.log_start_offset, loaded.log_end_offset) == found.get(
+                key, (loaded.log_start_offset, loaded.log_end_offset)
+            )
         world.tick(1000)
         for key in keys:
             append(world.manager.logs[key], 9)

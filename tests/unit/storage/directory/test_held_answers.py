@@ -31,7 +31,9 @@ def delete(world: World, offset: int, name: str = "trimmed") -> None:
     log = world.manager.logs[A0]
     increments = [LogStartIncrement(log, offset)]
     answer = partial(world.note, name, None)
-    world.manager.log_starts.request_log_starts(increments, lambda _error: world.manager.directories.answers.hold([log], answer))
+    world.manager.log_starts.request_log_starts(
+        increments, lambda _error: world.manager.directories.answers.hold([log], answer)
+    )
     world.committers[ONE].step()
     if world.worker.waiting:
         world.worker.step()  # Holes begin behind the answers.
@@ -40,7 +42,9 @@ def delete(world: World, offset: int, name: str = "trimmed") -> None:
 def test_answers_go_before_holes_begin() -> None:
     world = World()
     log = filled(world)
-    world.manager.log_starts.request_log_starts([LogStartIncrement(log, 5 * 2)], lambda _error: world.note("trimmed", None))
+    world.manager.log_starts.request_log_starts(
+        [LogStartIncrement(log, 5 * 2)], lambda _error: world.note("trimmed", None)
+    )
     world.committers[ONE].step()
     assert (world.answers, log.pending_hole) == (["trimmed"], None)
     world.worker.step()

@@ -229,7 +229,9 @@ def test_a_start_finds_what_lies_behind_a_hole(end: str, everything: bool, is_fl
         log = loaded(world)
         assert (log.log_start_offset, log.log_end_offset, offsets(log)) == (start, 120, list(range(start, 120))), seed
         settle(world)
-        assert raw(world, f"{FOLDER}/{offset_name(log.segments[0].base_offset)}.log").count(DELETED) == (0 if everything else 50)
+        assert raw(world, f"{FOLDER}/{offset_name(log.segments[0].base_offset)}.log").count(DELETED) == (
+            0 if everything else 50
+        )
         produce(log, KEPT, 2)
         assert offsets(log) == list(range(start, 130))
         world.restart()
@@ -369,7 +371,9 @@ def test_producers_are_known_though_their_batches_are_gone() -> None:
         settle(world)
         world.restart(power=power)
         log = loaded(world)
-        again = log.append_as_leader(batch_of(DELETED, producer_id=7, producer_epoch=0, base_sequence=45), leader_epoch=3, now_ms=1)
+        again = log.append_as_leader(
+            batch_of(DELETED, producer_id=7, producer_epoch=0, base_sequence=45), leader_epoch=3, now_ms=1
+        )
         assert isinstance(again, AppendedBatch)
         assert (again.duplicate, again.last_offset) == (True, 49)
         produce(log, KEPT, 1, producer_id=7, producer_epoch=0, base_sequence=50)

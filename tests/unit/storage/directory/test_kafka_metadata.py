@@ -28,7 +28,7 @@ OF_KAFKA = bytes.fromhex(
 """The batch in which Apache Kafka 4.3.1 created a topic of two partitions with two settings."""
 
 OF_KAFKA_TELLS = {
-    bytes.fromhex("29c7d49f9d9045718aac3df0836d8ce7"): {"cleanup.policy": "compact", "segment.bytes": "1048576"},
+    bytes.fromhex("29c7d49f9d9045718aac3df0836d8ce7"): {"cleanup.policy": "compact", "segment.bytes": "1048576"}
 }
 
 
@@ -132,7 +132,10 @@ def test_a_log_that_was_cut_off_ends_at_its_last_whole_batch() -> None:
     ("files", "reason"),
     [
         ({"log_5": batch(5, [topic("a", A)])}, "records are missing from 0 on"),
-        ({"checkpoint_3": batch(0, [topic("a", A)]), "log_5": batch(5, [topic("b", B)])}, "records are missing from 3 on"),
+        (
+            {"checkpoint_3": batch(0, [topic("a", A)]), "log_5": batch(5, [topic("b", B)])},
+            "records are missing from 3 on",
+        ),
         ({"log_0": batch(0, [b"\x02\x02\x00"])}, "frame version 2"),
         ({"log_0": batch(0, [b"\x01"])}, "index out of range"),
         ({"log_0": batch(0, [b"\x01\x02\x00\x20ab"])}, "a string of 31 bytes has 2 left"),

@@ -224,10 +224,10 @@ def test_a_clean_stop_and_start_keeps_everything_and_checks_nothing() -> None:
     assert decode_clean_shutdown(world.filesystem.read_bytes(f"{ONE}/{CLEAN_SHUTDOWN_MARKER}")) == 9
     world.restart(power=True)
     loaded = world.manager.logs
-    assert {key: (log.log_start_offset, log.high_watermark, log.recovery_point, log.log_end_offset) for key, log in loaded.items()} == {
-        A0: (23, 60, 60, 60),
-        B0: (0, 5, 5, 5),
-    }
+    assert {
+        key: (log.log_start_offset, log.high_watermark, log.recovery_point, log.log_end_offset)
+        for key, log in loaded.items()
+    } == {A0: (23, 60, 60, 60), B0: (0, 5, 5, 5)}
     assert {key: log.topic_id for key, log in loaded.items()} == {A0: A, B0: B}
     assert world.manager.directories.load_reports == {}
     assert not world.filesystem.exists(f"{ONE}/{CLEAN_SHUTDOWN_MARKER}")
@@ -241,7 +241,9 @@ def test_a_clean_stop_writes_what_kafka_reads() -> None:
     world.run()
     world.manager.close()
     read = {
-        name: decode_offsets(world.filesystem.read_bytes(f"{ONE}/{name}"), name) for name in world.names(ONE) if name.endswith("checkpoint")
+        name: decode_offsets(world.filesystem.read_bytes(f"{ONE}/{name}"), name)
+        for name in world.names(ONE)
+        if name.endswith("checkpoint")
     }
     assert read == {
         RECOVERY_POINT_CHECKPOINT: {A0: 10},
@@ -262,7 +264,8 @@ def test_after_an_unclean_end_an_acknowledged_delete_stays(power: bool) -> None:
     world.restart(power=power)
     found = world.manager.logs.get(A0)
     if found is None:
-        # The power cut removed the folder's entry, because only the journal was synced: the log begins where the journal says.
+        # The power cut removed the folder's entry, because only the journal was synced: the log begins where the
+        # journal says.
         (found,) = world.create(A0)
     assert found.log_start_offset >= 33
     assert found.log_end_offset >= 33
@@ -556,7 +559,9 @@ def test_creating_a_log_syncs_nothing() -> None:
 def test_logs_spread_over_directories() -> None:
     world = World(ONE, TWO)
     world.create(A0, A1, B0)
-    assert len([name for name in world.names(ONE) if "-" in name and world.filesystem.is_directory(f"{ONE}/{name}")]) == 2
+    assert (
+        len([name for name in world.names(ONE) if "-" in name and world.filesystem.is_directory(f"{ONE}/{name}")]) == 2
+    )
     assert world.manager.create_log(A0, A, CONFIG) is world.manager.logs[A0], "creating it again is no error"
 
 
@@ -1079,7 +1084,9 @@ class ManagerMachine(RuleBasedStateMachine):
         self.topic_id = self.fresh_id()
         self.acknowledged = 0
         log = self.manager_log()
-        assert (log.log_start_offset, log.log_end_offset) == (0, 0), "a new topic begins at 0, not where the old one began"
+        assert (log.log_start_offset, log.log_end_offset) == (0, 0), (
+            "a new topic begins at 0, not where the old one began"
+        )
 
     @rule(committer=st.booleans())
     def one_step(self, committer: bool) -> None:
@@ -1122,7 +1129,8 @@ class ManagerMachine(RuleBasedStateMachine):
         self.world.restart(power=power)
         found = self.world.manager.logs.get(A0)
         if self.busy and (found is None or A0 not in self.world.manager.logs):
-            # The deletion got as far as renaming, or the folder was never durable: according to the metadata the topic is gone.
+            # The deletion got as far as renaming, or the folder was never durable: according to the metadata the topic
+            # is gone.
             self.world.run()
             self.busy = False
             self.topic_id = self.fresh_id()

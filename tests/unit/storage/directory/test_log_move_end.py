@@ -51,5 +51,6 @@ def test_records_that_wait_for_the_disk_wait_for_the_name_of_the_copy() -> None:
         on_moved=lambda _move, log: seen.append(log.recovery_point),
     )
     LogMove(source, target, place, future=future)._swap(future)  # type: ignore[arg-type]
-    # The name, then the flush, which the committer answers after it. What looks at the log meanwhile sees what the source had.
+    # The name, then the flush, which the committer answers after it. What looks at the log meanwhile sees what the
+    # source had.
     assert seen == [Barrier(directories=("/b",)), (future, 9), 9]

@@ -17,7 +17,10 @@ from .test_log_moves import THREE, append, batch, content, folders, settle
 
 
 class History:
-    """What a log was given, and what it has acknowledged. Random moves, writes, deletes, truncations, kills and power cuts."""
+    """What a log was given, and what it has acknowledged.
+
+    Random moves, writes, deletes, truncations, kills and power cuts.
+    """
 
     def __init__(self, seed: int, *, power: bool) -> None:
         self.random = Random(seed)
@@ -120,9 +123,9 @@ class History:
                 assert log.log_end_offset >= self.flushed[key], (key, log.describe())
                 # What wasn't flushed is there or not, also what an earlier power cut had taken.
                 found, flushed = content(log), self.flushed[key]
-                self.batches[key] = {offset: each for offset, each in self.batches[key].items() if offset + 2 <= flushed} | {
-                    offset: each for offset, each in found.items() if offset + 2 > flushed or key in self.cutting
-                }
+                self.batches[key] = {
+                    offset: each for offset, each in self.batches[key].items() if offset + 2 <= flushed
+                } | {offset: each for offset, each in found.items() if offset + 2 > flushed or key in self.cutting}
         self.cutting.clear()
         self.check()
 

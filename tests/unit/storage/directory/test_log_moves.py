@@ -26,7 +26,9 @@ THREE = "/three"
 
 def batch(value: str, producer: tuple[int, int] | None = None) -> ValidatedBatch:
     """A batch of two records; `producer` is a producer id and its sequence."""
-    options: dict[str, Any] = {} if producer is None else {"producer_id": producer[0], "producer_epoch": 0, "base_sequence": producer[1]}
+    options: dict[str, Any] = (
+        {} if producer is None else {"producer_id": producer[0], "producer_epoch": 0, "base_sequence": producer[1]}
+    )
     content = build_batch([(1, b"key", value.encode() * 5, ()) for _ in range(2)], **options)
     validated = validate_produce(memoryview(content), ValidationRules(), 1)
     assert isinstance(validated, ValidatedBatch)
@@ -72,7 +74,12 @@ def settle(world: World) -> None:
 
 
 def folders(world: World) -> list[str]:
-    return sorted(f"{path}/{name}" for path in world.paths for name in world.names(path) if world.filesystem.is_directory(f"{path}/{name}"))
+    return sorted(
+        f"{path}/{name}"
+        for path in world.paths
+        for name in world.names(path)
+        if world.filesystem.is_directory(f"{path}/{name}")
+    )
 
 
 def other(log: Log) -> str:
@@ -338,9 +345,10 @@ def test_a_target_that_fails_leaves_the_log_where_it_is() -> None:
     assert not log.offline
     with pytest.raises(StorageError, match="offline"):
         world.manager.moves.alter(log, path)
-    assert {each: (counts.done, counts.failed) for each, counts in world.manager.moves.counts.items()} == {ONE: (0, 0), TWO: (0, 0)} | {
-        path: (0, 2)
-    }
+    assert {each: (counts.done, counts.failed) for each, counts in world.manager.moves.counts.items()} == {
+        ONE: (0, 0),
+        TWO: (0, 0),
+    } | {path: (0, 2)}
     world.restart()
     settle(world)
     assert world.manager.logs[A0].parent_directory == path, "the next start continues"

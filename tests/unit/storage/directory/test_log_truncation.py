@@ -261,7 +261,11 @@ def test_a_crash_never_mixes_what_was_cut_with_what_came_since(power: bool) -> N
             done = False
         world.restart(power=power)
         found = world.manager.logs[A0]
-        by_offset = {header.base_offset: header.partition_leader_epoch for segment in found.segments for _, header in segment.batches(0)}
+        by_offset = {
+            header.base_offset: header.partition_leader_epoch
+            for segment in found.segments
+            for _, header in segment.batches(0)
+        }
         new = [offset for offset, epoch in by_offset.items() if epoch == 3]
         old = [offset for offset, epoch in by_offset.items() if epoch == 0]
         assert not new or max(old) < min(new) == 10, (step, by_offset)

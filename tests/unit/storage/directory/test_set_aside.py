@@ -94,7 +94,10 @@ def test_of_two_logs_of_a_name_the_one_of_an_unknown_topic_is_set_aside_and_that
 def test_a_folder_without_its_topic_id_is_of_no_topic_that_was_made_since(
     before: bytes | None, now: bytes | None, deleted: list[TopicId], expected: str
 ) -> None:
-    """A power cut can leave it so. Taken for the log of a topic of the same name, it would bring deleted records back."""
+    """A power cut can leave it so.
+
+    Taken for the log of a topic of the same name, it would bring deleted records back.
+    """
     world = World()
     (log,) = world.create(A0)
     append(log, 3)

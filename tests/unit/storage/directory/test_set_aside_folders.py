@@ -162,7 +162,9 @@ def test_a_directory_that_cannot_be_looked_at_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
-def test_what_lacks_a_descriptor_is_repeated_and_a_disk_that_fails_is_an_error(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_lacks_a_descriptor_is_repeated_and_a_disk_that_fails_is_an_error(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = fresh(ONE, TWO)
     log = back(world)
     other = next(path for path in world.paths if path != log.parent_directory)
@@ -209,7 +211,9 @@ def test_a_log_that_is_truncated_meanwhile_is_to_be_erased_again() -> None:
             pass
         world.run()
     world.manager.truncate(log, Offset(1), lambda _error: None)
-    assert [(type(each), str(each)) for each in answers] == [(EraseChangedError, "the replica was truncated meanwhile; ask again")]
+    assert [(type(each), str(each)) for each in answers] == [
+        (EraseChangedError, "the replica was truncated meanwhile; ask again")
+    ]
     world.run()
 
 

@@ -51,7 +51,9 @@ def back(world: World, path: str) -> None:
 
 
 @pytest.mark.parametrize(("operation", "count"), [("open", 2), ("create", 1), ("unlink", 1), ("write", 1)])
-def test_a_directory_that_cannot_be_used_at_the_start_is_offline_and_the_others_serve(operation: Any, count: int) -> None:
+def test_a_directory_that_cannot_be_used_at_the_start_is_offline_and_the_others_serve(
+    operation: Any, count: int
+) -> None:
     """Reading the file that names the other directories may fail too."""
     world = two_directories()
     world.filesystem.fail_next(operation, errno.EROFS, count, path_contains=f"{TWO}/")
@@ -97,11 +99,17 @@ def test_the_required_directory_refuses_the_start_and_no_mark_is_lost() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda world: world.filesystem.replace_file(f"{TWO}/{META_PROPERTIES}", b"version=1\ncluster.id=other\nnode.id=1\n"),
-        lambda world: world.filesystem.replace_file(f"{TWO}/{META_PROPERTIES}", b"version=1\ncluster.id=our-cluster\nnode.id=2\n"),
+        lambda world: world.filesystem.replace_file(
+            f"{TWO}/{META_PROPERTIES}", b"version=1\ncluster.id=other\nnode.id=1\n"
+        ),
+        lambda world: world.filesystem.replace_file(
+            f"{TWO}/{META_PROPERTIES}", b"version=1\ncluster.id=our-cluster\nnode.id=2\n"
+        ),
         lambda world: world.filesystem.unlink(f"{TWO}/{META_PROPERTIES}"),
         lambda world: world.filesystem.lock(f"{TWO}/.lock"),
-        lambda world: world.filesystem.replace_file(f"{TWO}/{META_PROPERTIES}", world.filesystem.read_bytes(f"{ONE}/{META_PROPERTIES}")),
+        lambda world: world.filesystem.replace_file(
+            f"{TWO}/{META_PROPERTIES}", world.filesystem.read_bytes(f"{ONE}/{META_PROPERTIES}")
+        ),
         lambda world: world.filesystem.make_directories(f"{TWO}/a-0"),
     ],
     ids=["cluster", "node", "no owner", "in use", "copy", "partition twice"],
@@ -124,7 +132,9 @@ def test_a_full_disk_is_no_reason_not_to_start() -> None:
     assert not world.manager.directories.offline
     world.filesystem.fail_next("write", errno.ENOSPC, path_contains=f"{TWO}/{REGISTRATION_COUNTER}")
     world.manager.directories.notes.write_registration(8, world.manager.directories.paths)
-    assert world.manager.directories.notes.registrations() == {ONE: 8, TWO: 7}, "without space its counter is not raised"
+    assert world.manager.directories.notes.registrations() == {ONE: 8, TWO: 7}, (
+        "without space its counter is not raised"
+    )
     world.filesystem.fail_next("sync", errno.EIO, path_contains=f"{TWO}/{REGISTRATION_COUNTER}")
     world.manager.directories.notes.write_registration(9, world.manager.directories.paths)
     assert world.manager.directories.notes.registrations() == {ONE: 9}
@@ -248,7 +258,10 @@ def test_a_topic_deleted_while_its_directory_is_offline_is_gone_when_the_directo
         append(log, 2)
     world.manager.close()
     world.start(topics={"a": KnownTopic(ANEW, CONFIG)}, deleted_topics={A})
-    assert {key: (log.topic_id, log.log_end_offset) for key, log in world.manager.logs.items()} == {A0: (ANEW, 10), A1: (ANEW, 10)}
+    assert {key: (log.topic_id, log.log_end_offset) for key, log in world.manager.logs.items()} == {
+        A0: (ANEW, 10),
+        A1: (ANEW, 10),
+    }
     world.tick(100_000)
     assert not [name for name in world.names(TWO) if name.startswith("a-1")]
     world.manager.close()
@@ -258,13 +271,20 @@ def test_two_logs_neither_of_which_is_the_known_topic_s_are_refused() -> None:
     world = two_directories()
     world.filesystem.make_directories(f"{ONE}/a-1")
     world.filesystem.write_bytes(f"{ONE}/a-1/{PARTITION_METADATA}", b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
-    for topics in ({}, {"a": KnownTopic(ANEW, CONFIG)}, {"b": KnownTopic(A, CONFIG)}, {"a": KnownTopic(ZERO_TOPIC_ID, CONFIG)}):
+    for topics in (
+        {},
+        {"a": KnownTopic(ANEW, CONFIG)},
+        {"b": KnownTopic(A, CONFIG)},
+        {"a": KnownTopic(ZERO_TOPIC_ID, CONFIG)},
+    ):
         with pytest.raises(RefusedDirectoryError, match="the partition is in /one too"):
             world.start(topics=topics)
 
 
 @pytest.mark.parametrize(("number", "stays_online"), [(errno.EIO, False), (errno.ENOSPC, True)])
-def test_a_new_log_goes_to_the_next_directory_when_the_best_one_fails_or_is_full(number: int, stays_online: bool) -> None:
+def test_a_new_log_goes_to_the_next_directory_when_the_best_one_fails_or_is_full(
+    number: int, stays_online: bool
+) -> None:
     world = World(ONE, TWO, THREE)
     world.create(A0)
     world.filesystem.fail_next("create", number, path_contains=f"{TWO}/")

@@ -24,7 +24,12 @@ PRODUCERS, EPOCHS = st.integers(7, 8), st.integers(0, 2)
 
 def marker(producer_id: int, epoch: int, coordinator_epoch: int, *, is_commit: bool, is_bumped: bool) -> Any:
     return make_marker(
-        producer_id, epoch, is_commit=is_commit, coordinator_epoch=coordinator_epoch, epoch_is_bumped=is_bumped, now_ms=NOW_MS
+        producer_id,
+        epoch,
+        is_commit=is_commit,
+        coordinator_epoch=coordinator_epoch,
+        epoch_is_bumped=is_bumped,
+        now_ms=NOW_MS,
     )
 
 
@@ -57,7 +62,12 @@ def whole_state_of(log: Log) -> tuple[Any, ...]:
 def test_it_is_what_an_append_and_the_high_watermark_are(
     *, steps: list[tuple[Any, int]], segment_bytes: int, index_bytes: int, flush_messages: int
 ) -> None:
-    config = LogConfig(segment_bytes=segment_bytes, segment_index_bytes=index_bytes, flush_messages=flush_messages, index_interval_bytes=80)
+    config = LogConfig(
+        segment_bytes=segment_bytes,
+        segment_index_bytes=index_bytes,
+        flush_messages=flush_messages,
+        index_interval_bytes=80,
+    )
     quick, plain = new_log(config), new_log(config)
     epoch = 0
     for batch, later in steps:

@@ -34,7 +34,11 @@ def state_of(log: Log) -> tuple[Any, ...]:
 def batches_of(timestamps: list[int], producer: tuple[int, int] | None) -> list[Any]:
     made: list[Any] = []
     for number, timestamp in enumerate(timestamps):
-        known = {} if producer is None else {"producer_id": 7, "producer_epoch": producer[0], "base_sequence": producer[1] + number}
+        known = (
+            {}
+            if producer is None
+            else {"producer_id": 7, "producer_epoch": producer[0], "base_sequence": producer[1] + number}
+        )
         made.append(batch(timestamp, **known))
     return made
 
@@ -60,13 +64,17 @@ def test_a_run_is_what_its_batches_are_one_by_one(  # noqa: PLR0917
     segment_ms: int,
     epoch: int,
 ) -> None:
-    config = LogConfig(segment_bytes=segment_bytes, segment_index_bytes=index_bytes, segment_ms=segment_ms, index_interval_bytes=80)
+    config = LogConfig(
+        segment_bytes=segment_bytes, segment_index_bytes=index_bytes, segment_ms=segment_ms, index_interval_bytes=80
+    )
     logs = [new_log(config) for _ in range(2)]
     for log in logs:
         for number in range(before):
             append(log, NOW_MS - 2000 + number)
         if known is not None:
-            log.append_as_leader(batch(producer_id=7, producer_epoch=known[0], base_sequence=known[1]), leader_epoch=0, now_ms=NOW_MS)
+            log.append_as_leader(
+                batch(producer_id=7, producer_epoch=known[0], base_sequence=known[1]), leader_epoch=0, now_ms=NOW_MS
+            )
     together, singly = logs
     batches, untouched = batches_of(timestamps, producer), state_of(together)
     size = sum(each.size_bytes for each in batches)
@@ -75,8 +83,13 @@ def test_a_run_is_what_its_batches_are_one_by_one(  # noqa: PLR0917
     appended = [singly.append_as_leader(each, leader_epoch=epoch, now_ms=NOW_MS) for each in batches]
     if base_offsets is None:
         assert state_of(together) == untouched
-        is_usual = all(isinstance(each, AppendedBatch) and not each.duplicate for each in appended) and len(singly.segments) == segments
-        assert not is_usual or not untouched[2] or segment_ms == 1000 or index_bytes < 1 << 20, "this was as usual as can be"
+        is_usual = (
+            all(isinstance(each, AppendedBatch) and not each.duplicate for each in appended)
+            and len(singly.segments) == segments
+        )
+        assert not is_usual or not untouched[2] or segment_ms == 1000 or index_bytes < 1 << 20, (
+            "this was as usual as can be"
+        )
         return
     assert appended == [AppendedBatch(offset, offset, -1) for offset in base_offsets]
     assert state_of(together) == state_of(singly)

@@ -79,7 +79,9 @@ def test_a_write_for_which_there_was_no_room(attempt: Callable[[Log], object], a
 
 
 @ATTEMPTS
-def test_a_clean_stop_after_a_write_for_which_there_was_no_room(attempt: Callable[[Log], object], attempts: int) -> None:
+def test_a_clean_stop_after_a_write_for_which_there_was_no_room(
+    attempt: Callable[[Log], object], attempts: int
+) -> None:
     """The next start reads no more than the indexes, and finds the end where it was."""
     for seed in range(SEEDS):
         filesystem, log = two_records(seed)

@@ -55,7 +55,9 @@ def test_a_time_index_has_kafkas_bytes() -> None:
         (999, 8320, (131, 8320, -1)),
     ],
 )
-def test_a_lookup_finds_the_last_entry_at_or_before_an_offset(offset: int, position: int, around: tuple[int, int, int]) -> None:
+def test_a_lookup_finds_the_last_entry_at_or_before_an_offset(
+    offset: int, position: int, around: tuple[int, int, int]
+) -> None:
     index = offset_index((115, 4160), (131, 8320))
     assert index.lookup(offset) == position
     assert index.around(offset) == around
@@ -110,7 +112,8 @@ def test_an_offset_index_that_cannot_be_right_is_refused(content: bytes) -> None
 
 
 @pytest.mark.parametrize(
-    "content", [pack(">qiqi", 5, 1, 5, 2), pack(">qiqi", 5, 2, 6, 1), pack(">qi", -5, 1), pack(">qi", 5, -1), b"\x01" * 13]
+    "content",
+    [pack(">qiqi", 5, 1, 5, 2), pack(">qiqi", 5, 2, 6, 1), pack(">qi", -5, 1), pack(">qi", 5, -1), b"\x01" * 13],
 )
 def test_a_time_index_that_cannot_be_right_is_refused(content: bytes) -> None:
     assert TimeIndex.decode(content, 100) is None

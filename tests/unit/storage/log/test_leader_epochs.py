@@ -1,4 +1,7 @@
-"""Leader epochs: which leader wrote which offsets. A wrong entry makes a follower truncate at the wrong offset (KIP-101, KIP-279)."""
+"""Leader epochs: which leader wrote which offsets.
+
+A wrong entry makes a follower truncate at the wrong offset (KIP-101, KIP-279).
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,12 @@ def test_a_new_epoch_drops_the_entries_that_contradict_it() -> None:
 
 @pytest.mark.parametrize(
     ("log_start", "left"),
-    [(0, [(2, 0), (3, 100), (7, 250)]), (40, [(2, 40), (3, 100), (7, 250)]), (100, [(3, 100), (7, 250)]), (300, [(7, 300)])],
+    [
+        (0, [(2, 0), (3, 100), (7, 250)]),
+        (40, [(2, 40), (3, 100), (7, 250)]),
+        (100, [(3, 100), (7, 250)]),
+        (300, [(7, 300)]),
+    ],
 )
 def test_a_deleted_prefix_leaves_the_epoch_of_the_log_start(log_start: int, left: list[tuple[int, int]]) -> None:
     known = epochs()
@@ -90,7 +98,11 @@ def test_the_number_of_entries_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["assign", "truncate_from_end", "truncate_from_start"]), st.integers(0, 20), st.integers(0, 50)),
+        st.tuples(
+            st.sampled_from(["assign", "truncate_from_end", "truncate_from_start"]),
+            st.integers(0, 20),
+            st.integers(0, 50),
+        ),
         max_size=40,
     )
 )
@@ -103,7 +115,9 @@ def test_entries_always_rise(changes: list[tuple[str, int, int]]) -> None:
         else:
             getattr(known, name)(offset)
         entries = known.entries()
-        assert all(before[0] < after[0] and before[1] < after[1] for before, after in zip(entries, entries[1:], strict=False))
+        assert all(
+            before[0] < after[0] and before[1] < after[1] for before, after in zip(entries, entries[1:], strict=False)
+        )
         assert known.latest == (entries[-1][0] if entries else -1)
         if name == "truncate_from_start" and entries:
             assert entries[0][1] >= offset

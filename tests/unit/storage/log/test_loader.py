@@ -69,7 +69,10 @@ def load(
     high_watermark: int = 0,
     clean: bool = False,
 ) -> tuple[Log, LoadReport]:
-    report, known = LoadReport(), {"recovery_point": recovery_point, "log_start_offset": log_start_offset, "cleaned_to": cleaned_to}
+    report, known = (
+        LoadReport(),
+        {"recovery_point": recovery_point, "log_start_offset": log_start_offset, "cleaned_to": cleaned_to},
+    )
     log = load_log(
         LogPlace(filesystem=filesystem, directory=FOLDER, config=config, **IDENTITY),
         KnownLog(**known, high_watermark=high_watermark, clean=clean),
@@ -153,7 +156,10 @@ def test_damage_in_the_middle_drops_all_that_follows() -> None:
     assert report.reason is not None
     assert path in report.reason
     assert report.segments_dropped == 2
-    assert [name for name in filesystem.listdir(FOLDER) if name.endswith(".log")] == [offset_name(0) + ".log", offset_name(6) + ".log"]
+    assert [name for name in filesystem.listdir(FOLDER) if name.endswith(".log")] == [
+        offset_name(0) + ".log",
+        offset_name(6) + ".log",
+    ]
 
 
 def test_below_the_recovery_point_nothing_is_checked_again() -> None:
@@ -314,9 +320,13 @@ def test_a_log_that_ends_below_its_start_is_emptied_at_it(log_start: int, clean:
     log, report = load(filesystem, log_start_offset=log_start, clean=clean)
     assert (log.log_start_offset, log.high_watermark, log.recovery_point, log.log_end_offset) == (log_start,) * 4
     assert report.restarted_at_log_start
-    assert log.leader_epochs.entries() == [(1, log_start)], "otherwise no replica detects that it belongs to another history"
+    assert log.leader_epochs.entries() == [(1, log_start)], (
+        "otherwise no replica detects that it belongs to another history"
+    )
     assert not log.producer_state.producers
-    assert [name for name in filesystem.listdir(FOLDER) if name.endswith((".log", ".snapshot"))] == [offset_name(log_start) + ".log"]
+    assert [name for name in filesystem.listdir(FOLDER) if name.endswith((".log", ".snapshot"))] == [
+        offset_name(log_start) + ".log"
+    ]
 
 
 def test_an_empty_folder_becomes_a_log_at_its_start() -> None:
@@ -370,7 +380,9 @@ def test_a_swap_of_compacted_segments_is_finished() -> None:
 
 def test_a_swap_that_was_not_complete_is_undone() -> None:
     filesystem = log_with()
-    filesystem.write_bytes(f"{FOLDER}/{offset_name(0)}.log.swap", filesystem.read_bytes(f"{FOLDER}/{offset_name(0)}.log"))
+    filesystem.write_bytes(
+        f"{FOLDER}/{offset_name(0)}.log.swap", filesystem.read_bytes(f"{FOLDER}/{offset_name(0)}.log")
+    )
     filesystem.write_bytes(f"{FOLDER}/{offset_name(0)}.log.cleaned", b"half")
     log, _ = load(filesystem)
     assert [segment.base_offset for segment in log.segments] == [0, 6, 12, 18]
@@ -388,7 +400,9 @@ def test_a_gap_that_a_power_cut_left_ends_the_log() -> None:
     assert offsets_of(log) == list(range(8))
 
 
-@pytest.mark.parametrize(("recovery_point", "cleaned_to", "is_there"), [(6, 11, False), (6, 12, True), (11, 0, False), (12, 0, True)])
+@pytest.mark.parametrize(
+    ("recovery_point", "cleaned_to", "is_there"), [(6, 11, False), (6, 12, True), (11, 0, False), (12, 0, True)]
+)
 def test_a_gap_below_what_is_compacted_or_flushed_stays(recovery_point: int, cleaned_to: int, is_there: bool) -> None:  # noqa: FBT001
     """In a compacted log, too, a gap above both was left by a power cut: the next segment begins at 12."""
     filesystem = log_with()
@@ -432,7 +446,12 @@ def _nothing(_: MemoryFileSystem) -> None: ...
 @pytest.mark.parametrize("power", [False, True])
 @pytest.mark.parametrize(
     ("damage", "log_start", "expected"),
-    [(_damage_tail, 0, range(10)), (_damage_tail, 7, range(7, 10)), (_damage_tail, 11, range(0)), (_nothing, 13, range(13, 20))],
+    [
+        (_damage_tail, 0, range(10)),
+        (_damage_tail, 7, range(7, 10)),
+        (_damage_tail, 11, range(0)),
+        (_nothing, 13, range(13, 20)),
+    ],
 )
 def test_a_crash_at_any_step_of_recovery_does_not_change_its_result(
     damage: Callable[[MemoryFileSystem], None], log_start: int, expected: range, power: bool

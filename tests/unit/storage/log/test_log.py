@@ -32,7 +32,11 @@ RULES = ValidationRules(timestamp_after_max_ms=2**62)
 
 
 def new_log(
-    config: LogConfig | None = None, *, filesystem: MemoryFileSystem | None = None, cache: SegmentCache | None = None, log_start: int = 0
+    config: LogConfig | None = None,
+    *,
+    filesystem: MemoryFileSystem | None = None,
+    cache: SegmentCache | None = None,
+    log_start: int = 0,
 ) -> Log:
     return create_log(
         LogPlace(
@@ -72,7 +76,10 @@ def test_a_batch_gets_its_offsets_and_its_leader_epoch() -> None:
     append(log, 1, 2, 3, leader_epoch=4)
     assert append(log, 4, 5, leader_epoch=5) == AppendedBatch(3, 4, -1)
     headers = [header for _, header in iterate_batches(content_at(log, 0))]
-    assert [(header.base_offset, header.last_offset, header.partition_leader_epoch) for header in headers] == [(0, 2, 4), (3, 4, 5)]
+    assert [(header.base_offset, header.last_offset, header.partition_leader_epoch) for header in headers] == [
+        (0, 2, 4),
+        (3, 4, 5),
+    ]
     assert log.high_watermark == 0, "an append commits nothing"
 
 
@@ -83,7 +90,9 @@ def test_log_append_time_is_returned() -> None:
 
 def test_a_batch_that_no_segment_can_hold_is_refused() -> None:
     log = new_log(SMALL_SEGMENTS)
-    assert log.append_as_leader(batch(value=b"x" * 400), leader_epoch=0, now_ms=NOW_MS) == ErrorCode.RECORD_LIST_TOO_LARGE
+    assert (
+        log.append_as_leader(batch(value=b"x" * 400), leader_epoch=0, now_ms=NOW_MS) == ErrorCode.RECORD_LIST_TOO_LARGE
+    )
     assert log.log_end_offset == 0
 
 
@@ -172,7 +181,9 @@ def test_a_segment_rolls_by_size_by_age_and_by_full_index() -> None:
         append(by_age, NOW_MS + number * 600)
         append(by_index)
     assert [segment.base_offset for segment in by_size.segments] == [0, 1, 2, 3]
-    assert [segment.base_offset for segment in by_age.segments] == [0, 2], "the age of a segment is in timestamps of its records"
+    assert [segment.base_offset for segment in by_age.segments] == [0, 2], (
+        "the age of a segment is in timestamps of its records"
+    )
     assert [segment.base_offset for segment in by_index.segments] == [0, 3]
 
 
@@ -320,7 +331,13 @@ def test_a_truncation_below_the_log_start_moves_start_and_end_together() -> None
     log.request_log_start(7)
     log.make_log_start_visible(7)
     log.truncate_to(4, now_ms=NOW_MS)
-    assert (log.log_start_offset, log.log_start_pending, log.high_watermark, log.recovery_point, log.log_end_offset) == (4,) * 5
+    assert (
+        log.log_start_offset,
+        log.log_start_pending,
+        log.high_watermark,
+        log.recovery_point,
+        log.log_end_offset,
+    ) == (4,) * 5
     assert append(log).base_offset == 4
     assert [record.offset for record in iterate_records(content_at(log, 4), max_bytes=1000)] == [4]
 
@@ -352,7 +369,8 @@ def test_after_a_full_truncation_no_batch_that_was_refused_before_is_waited_for(
     """It was appended at another leader, and deleted: the producer never sends it again."""
     log = new_log()
     log.producer_state.note_refused(
-        read_batch_header(build_batch([(1, None, b"v", ())], producer_id=7, producer_epoch=0, base_sequence=21)), now_ms=NOW_MS
+        read_batch_header(build_batch([(1, None, b"v", ())], producer_id=7, producer_epoch=0, base_sequence=21)),
+        now_ms=NOW_MS,
     )
     assert log.producer_state.check(7, 0, 27, 1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     log.truncate_fully_and_start_at(67, now_ms=NOW_MS)
@@ -439,8 +457,15 @@ def test_the_largest_timestamp_is_the_first_of_equals_at_or_above_the_log_start(
 
 
 @settings(deadline=None)
-@given(st.lists(st.lists(st.integers(0, 50), min_size=1, max_size=4), max_size=15), st.integers(0, 60), st.integers(0, 51), st.booleans())
-def test_a_search_by_timestamp_is_a_scan_of_the_records(batches: list[list[int]], log_start: int, wanted: int, reopen: bool) -> None:
+@given(
+    st.lists(st.lists(st.integers(0, 50), min_size=1, max_size=4), max_size=15),
+    st.integers(0, 60),
+    st.integers(0, 51),
+    st.booleans(),
+)
+def test_a_search_by_timestamp_is_a_scan_of_the_records(
+    batches: list[list[int]], log_start: int, wanted: int, reopen: bool
+) -> None:
     config = LogConfig(segment_bytes=300, index_interval_bytes=50)
     log = new_log(config)
     for timestamps in batches:
@@ -453,7 +478,11 @@ def test_a_search_by_timestamp_is_a_scan_of_the_records(batches: list[list[int]]
     if reopen:
         log.close()
         place = LogPlace(
-            filesystem=log._filesystem, directory=log.directory, config=config, topic_partition=log.topic_partition, topic_id=log.topic_id
+            filesystem=log._filesystem,
+            directory=log.directory,
+            config=config,
+            topic_partition=log.topic_partition,
+            topic_id=log.topic_id,
         )
         log = load_log(place, KnownLog(recovery_point=0, log_start_offset=log_start, clean=True), now_ms=NOW_MS)
     expected = next((offset for offset in range(log_start, len(timestamps)) if timestamps[offset] >= wanted), None)

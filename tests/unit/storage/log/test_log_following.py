@@ -89,7 +89,9 @@ def test_what_straddles_the_log_start_is_on_the_disk_when_it_is_flushed() -> Non
     assert follower.directory in barrier.directories
 
 
-@pytest.mark.parametrize("limits", [SMALL_SEGMENTS, LogConfig(), LogConfig(segment_index_bytes=36, index_interval_bytes=0)])
+@pytest.mark.parametrize(
+    "limits", [SMALL_SEGMENTS, LogConfig(), LogConfig(segment_index_bytes=36, index_interval_bytes=0)]
+)
 def test_batches_taken_together_leave_the_log_as_one_by_one(limits: LogConfig) -> None:
     """Also where some of them belong into another segment, for its bytes or for its index."""
     leader, together, singly = new_log(), new_log(limits), new_log(limits)
@@ -97,7 +99,9 @@ def test_batches_taken_together_leave_the_log_as_one_by_one(limits: LogConfig) -
         append(leader, number, number + 100, leader_epoch=number // 5)
     content = memoryview(content_at(leader, 0))
     for first in (0, 2, 14):
-        size = sum(batch.header.size_bytes for batch in _batches(content, first, 14 if first == 2 else 24 if first else 2))
+        size = sum(
+            batch.header.size_bytes for batch in _batches(content, first, 14 if first == 2 else 24 if first else 2)
+        )
         start = sum(batch.header.size_bytes for batch in _batches(content, 0, first))
         assert isinstance(together.append_as_follower(content[start : start + size], now_ms=NOW_MS), FollowerAppend)
     for batch in _batches(content, 0, 24):
@@ -118,7 +122,9 @@ def test_batches_taken_together_are_written_at_once(monkeypatch: pytest.MonkeyPa
     first = _batches(content, 0, 1)[0].header.size_bytes
     written: list[int] = []
     write = Segment.write
-    monkeypatch.setattr(Segment, "write", lambda *args, **options: (written.append(args[2]), write(*args, **options))[1])
+    monkeypatch.setattr(
+        Segment, "write", lambda *args, **options: (written.append(args[2]), write(*args, **options))[1]
+    )
     follower.append_as_follower(content[:first], now_ms=NOW_MS)
     follower.append_as_follower(content[first:], now_ms=NOW_MS)
     assert written == [first, len(content) - first]

@@ -1,7 +1,7 @@
 """A log under any sequence of operations, stops, crashes and power cuts, beside a model that is a plain list.
 
-Protected: D5-D7, D9-D12, R1-R3, S1, S3 and S5 of docs/invariants.md, as far as one replica can violate them. The simulated disk loses,
-keeps and tears unsynced changes at random.
+Protected: D5-D7, D9-D12, R1-R3, S1, S3 and S5 of docs/invariants.md, as far as one replica can violate them. The
+simulated disk loses, keeps and tears unsynced changes at random.
 """
 
 from __future__ import annotations
@@ -102,7 +102,13 @@ class LogMachine(RuleBasedStateMachine):
         self.filesystem.make_directories("/disk")
         self.filesystem.sync_directory("/")
         self.log = create_log(
-            LogPlace(filesystem=self.filesystem, directory=DIRECTORY, config=CONFIG, topic_partition=TOPIC_PARTITION, topic_id=TOPIC_ID),
+            LogPlace(
+                filesystem=self.filesystem,
+                directory=DIRECTORY,
+                config=CONFIG,
+                topic_partition=TOPIC_PARTITION,
+                topic_id=TOPIC_ID,
+            ),
             now_ms=self.now_ms,
         )
         if sync_first:
@@ -374,18 +380,18 @@ class LogMachine(RuleBasedStateMachine):
             self.filesystem.lives_count += 1
             load_log(
                 LogPlace(
-                    filesystem=self.filesystem, directory=DIRECTORY, config=CONFIG, topic_partition=TOPIC_PARTITION, topic_id=TOPIC_ID
+                    filesystem=self.filesystem,
+                    directory=DIRECTORY,
+                    config=CONFIG,
+                    topic_partition=TOPIC_PARTITION,
+                    topic_id=TOPIC_ID,
                 ),
                 KnownLog(**self._known_on_disk(), clean=False),
                 now_ms=self.now_ms,
             )
 
     def _known_on_disk(self) -> dict[str, Any]:
-        return {
-            "recovery_point": self.synced_end,
-            "log_start_offset": self.log_start,
-            "hole": self.noted,
-        }
+        return {"recovery_point": self.synced_end, "log_start_offset": self.log_start, "hole": self.noted}
 
     def _load(self, *, clean: bool, lowest: int) -> None:
         self.slices, self.unsent, self.pending = [], [], None
@@ -407,14 +413,20 @@ class LogMachine(RuleBasedStateMachine):
             now_ms=self.now_ms,
         )
         end = self.log.log_end_offset
-        assert max(lowest, self.log_start) <= end <= len(self.rows), "a promised record is lost, or the log has more than was written"
-        assert end == self.log_start or end == len(self.rows) or self.rows[end].batch_base == end, "half a batch was kept"
+        assert max(lowest, self.log_start) <= end <= len(self.rows), (
+            "a promised record is lost, or the log has more than was written"
+        )
+        assert end == self.log_start or end == len(self.rows) or self.rows[end].batch_base == end, (
+            "half a batch was kept"
+        )
         self._forget_from(end)
         self.high_watermark = self.log.high_watermark
         if not clean:
             assert self.log.flush_wanted
             self.flush()
-        leftovers = [name for name in self.filesystem.listdir(DIRECTORY) if name.endswith((".deleted", ".tmp", ".swap"))]
+        leftovers = [
+            name for name in self.filesystem.listdir(DIRECTORY) if name.endswith((".deleted", ".tmp", ".swap"))
+        ]
         assert not leftovers, leftovers
 
     # What must hold after each step

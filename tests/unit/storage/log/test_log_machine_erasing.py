@@ -48,7 +48,9 @@ class ErasingLogMachine(LogMachine):
 
     def _ports(self) -> DirectoryPorts:
         this = cast("Any", self)
-        return DirectoryPorts(filesystem=self.filesystem, clock=this, committer=this, worker=this, random=this, cache=this)
+        return DirectoryPorts(
+            filesystem=self.filesystem, clock=this, committer=this, worker=this, random=this, cache=this
+        )
 
     @rule()
     def begin_erasing(self) -> None:

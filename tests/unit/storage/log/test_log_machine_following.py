@@ -32,8 +32,16 @@ class FollowingLogMachine(LogMachine):
         if is_flushed:
             self.flush()
 
-    @rule(after=st.integers(1, 16), before=st.integers(0, 3), sizes=LogMachine.sizes, is_flushed=st.booleans(), power=st.booleans())
-    def die_while_it_starts_over(self, after: int, before: int, sizes: list[int], is_flushed: bool, power: bool) -> None:
+    @rule(
+        after=st.integers(1, 16),
+        before=st.integers(0, 3),
+        sizes=LogMachine.sizes,
+        is_flushed=st.booleans(),
+        power=st.booleans(),
+    )
+    def die_while_it_starts_over(
+        self, after: int, before: int, sizes: list[int], is_flushed: bool, power: bool
+    ) -> None:
         """The journal had the new start before anything was done."""
         lowest = self.log_start = len(self.rows)
         self.filesystem.crash_at = self.filesystem.operation_count + after
@@ -47,8 +55,13 @@ class FollowingLogMachine(LogMachine):
         self._load(clean=False, lowest=lowest)
 
     def _take_first(self, base_offset: int, sizes: list[int]) -> None:
-        start, values = self.log_start, [self.random.randbytes(size) for size in [0] * (self.log_start - base_offset) + sizes]
-        content = build_batch([(self.now_ms, None, each, ()) for each in values], base_offset=base_offset, leader_epoch=self.leader_epoch)
+        start, values = (
+            self.log_start,
+            [self.random.randbytes(size) for size in [0] * (self.log_start - base_offset) + sizes],
+        )
+        content = build_batch(
+            [(self.now_ms, None, each, ()) for each in values], base_offset=base_offset, leader_epoch=self.leader_epoch
+        )
         last = base_offset + len(values) - 1
         self.rows[base_offset:] = [Row(value, self.leader_epoch, base_offset, last, -1) for value in values]
         taken = self.log.append_as_follower(memoryview(content), now_ms=self.now_ms)

@@ -10,7 +10,9 @@ from lowtide.storage.log.offsets import LogOffsets
 
 
 def offsets(log_start: int = 10, high_watermark: int = 20, log_end: int = 30, recovery_point: int = 15) -> LogOffsets:
-    return LogOffsets(log_start_offset=log_start, log_end_offset=log_end, high_watermark=high_watermark, recovery_point=recovery_point)
+    return LogOffsets(
+        log_start_offset=log_start, log_end_offset=log_end, high_watermark=high_watermark, recovery_point=recovery_point
+    )
 
 
 def test_loading_bounds_the_checkpoints_by_log_start_and_log_end() -> None:
@@ -29,7 +31,13 @@ def test_a_log_start_above_the_log_end_is_our_own_bug() -> None:
 def test_a_rise_of_the_log_start_lifts_high_watermark_and_recovery_point() -> None:
     log = offsets()
     assert log.move_log_start(25)
-    assert (log.log_start_offset, log.log_start_pending, log.high_watermark, log.recovery_point, log.last_stable_offset) == (25,) * 5
+    assert (
+        log.log_start_offset,
+        log.log_start_pending,
+        log.high_watermark,
+        log.recovery_point,
+        log.last_stable_offset,
+    ) == (25,) * 5
 
 
 @pytest.mark.parametrize("offset", [0, 9, 10])
@@ -52,14 +60,26 @@ def test_a_cut_above_the_log_start_lowers_all_ends_and_ends_a_rise_above_it() ->
     log = offsets()
     log.request_log_start(20)
     log.cut(12)
-    assert (log.log_start_offset, log.log_start_pending, log.high_watermark, log.recovery_point, log.log_end_offset) == (10, 10, 12, 12, 12)
+    assert (
+        log.log_start_offset,
+        log.log_start_pending,
+        log.high_watermark,
+        log.recovery_point,
+        log.log_end_offset,
+    ) == (10, 10, 12, 12, 12)
 
 
 def test_a_cut_below_the_log_start_lowers_the_log_start() -> None:
     """D5: the only case in which a log start falls; it then equals the log end."""
     log = offsets()
     log.cut(4)
-    assert (log.log_start_offset, log.log_start_pending, log.high_watermark, log.recovery_point, log.log_end_offset) == (4,) * 5
+    assert (
+        log.log_start_offset,
+        log.log_start_pending,
+        log.high_watermark,
+        log.recovery_point,
+        log.log_end_offset,
+    ) == (4,) * 5
 
 
 def test_the_high_watermark_stops_at_the_log_end_and_never_falls() -> None:
@@ -80,7 +100,14 @@ def test_a_log_with_a_new_start_has_nothing_uncommitted() -> None:
     st.lists(
         st.tuples(
             st.sampled_from(
-                ["advance_high_watermark", "move_log_start", "raise_recovery_point", "request_log_start", "cut", "move_log_end"]
+                [
+                    "advance_high_watermark",
+                    "move_log_start",
+                    "raise_recovery_point",
+                    "request_log_start",
+                    "cut",
+                    "move_log_end",
+                ]
             ),
             st.integers(0, 60),
         ),

@@ -33,13 +33,25 @@ class Disk:
 
     def create(self, name: str) -> Log:
         return create_log(
-            LogPlace(filesystem=self.filesystem, directory=f"/d/{name}-0", config=SMALL_SEGMENTS, cache=self.cache, **_identity(name)),
+            LogPlace(
+                filesystem=self.filesystem,
+                directory=f"/d/{name}-0",
+                config=SMALL_SEGMENTS,
+                cache=self.cache,
+                **_identity(name),
+            ),
             now_ms=NOW_MS,
         )
 
     def load(self, name: str, *, clean: bool) -> Log:
         return load_log(
-            LogPlace(filesystem=self.filesystem, directory=f"/d/{name}-0", config=SMALL_SEGMENTS, **_identity(name), cache=self.cache),
+            LogPlace(
+                filesystem=self.filesystem,
+                directory=f"/d/{name}-0",
+                config=SMALL_SEGMENTS,
+                **_identity(name),
+                cache=self.cache,
+            ),
             KnownLog(recovery_point=0, log_start_offset=0, clean=clean),
             now_ms=NOW_MS,
         )
@@ -50,7 +62,9 @@ def _identity(name: str) -> dict[str, Any]:
 
 
 def append(log: Log, value: bytes = b"v") -> AppendedBatch | ErrorCode:
-    batch = validate_produce(memoryview(build_batch([(NOW_MS, None, value, ())])), ValidationRules(timestamp_after_max_ms=2**62), NOW_MS)
+    batch = validate_produce(
+        memoryview(build_batch([(NOW_MS, None, value, ())])), ValidationRules(timestamp_after_max_ms=2**62), NOW_MS
+    )
     assert isinstance(batch, ValidatedBatch)
     return log.append_as_leader(batch, leader_epoch=0, now_ms=NOW_MS)
 

@@ -43,7 +43,9 @@ def add(
     transactional: bool = False,
 ) -> None:
     """Append one batch; its max timestamp is a function of its offset."""
-    batch = header_of(producer, epoch, sequence, count, max_timestamp=1000 + base_offset, is_transactional=transactional)
+    batch = header_of(
+        producer, epoch, sequence, count, max_timestamp=1000 + base_offset, is_transactional=transactional
+    )
     state.update(batch, base_offset=base_offset, now_ms=now_ms)
 
 
@@ -203,7 +205,12 @@ def test_markers_end_transactions() -> None:
     )
     state.replay(read_batch_header(marker), now_ms=NOW, control=ControlRecord(ControlRecordType.COMMIT, 12))
     entry = state.producers[7]
-    assert (entry.producer_epoch, entry.coordinator_epoch, entry.transaction_first_offset, entry.last_sequence) == (1, 12, -1, -1)
+    assert (entry.producer_epoch, entry.coordinator_epoch, entry.transaction_first_offset, entry.last_sequence) == (
+        1,
+        12,
+        -1,
+        -1,
+    )
     assert state.transactions.first_unstable(99) is None
     assert state.check(7, 1, 0, 1) is ACCEPTED
     assert state.check(7, 1, 1, 1) is OUT_OF_ORDER
@@ -242,7 +249,12 @@ def test_a_snapshot_of_kafkas_layout_is_read_and_written_back() -> None:
     state = ProducerStateManager()
     state.load_snapshot(SNAPSHOT, now_ms=NOW)
     first, second = state.producers[7], state.producers[1000]
-    assert (first.producer_epoch, first.last_sequence, first.last_timestamp, first.last_append_ms) == (3, 9, 0x18BCFE56800, NOW)
+    assert (first.producer_epoch, first.last_sequence, first.last_timestamp, first.last_append_ms) == (
+        3,
+        9,
+        0x18BCFE56800,
+        NOW,
+    )
     assert (second.batches, second.coordinator_epoch, second.transaction_first_offset) == ([], 12, 40)
     assert state.check(7, 3, 7, 3) == Duplicate(40, 42, 0x18BCFE56800)
     assert state.check(7, 3, 10, 1) is ACCEPTED
@@ -299,7 +311,11 @@ def test_a_snapshot_beyond_the_bound_is_cut_to_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "forget", [ProducerStateManager.reset, lambda state: state.load_snapshot(ProducerStateManager().encode_snapshot(), now_ms=NOW)]
+    "forget",
+    [
+        ProducerStateManager.reset,
+        lambda state: state.load_snapshot(ProducerStateManager().encode_snapshot(), now_ms=NOW),
+    ],
 )
 def test_reset_forgets_all_producers(forget: Callable[[ProducerStateManager], None]) -> None:
     """Protects truncation: no producer of the old log may stay."""

@@ -87,7 +87,9 @@ class Producers(RuleBasedStateMachine):
         rebuilt = ProducerStateManager()
         for offset, (producer, epoch, sequence, count) in self.log:
             records = [(NOW + offset, None, None, ())] * count
-            batch = build_batch(records, base_offset=offset, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
+            batch = build_batch(
+                records, base_offset=offset, producer_id=producer, producer_epoch=epoch, base_sequence=sequence
+            )
             rebuilt.replay(read_batch_header(batch), now_ms=NOW)
         assert rebuilt.producers == self.state.producers
         self.state = rebuilt

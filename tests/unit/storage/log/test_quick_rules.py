@@ -16,11 +16,15 @@ from lowtide.storage.log.rejections import Rejection
 from lowtide.storage.log.validation_rules import MAX_RECORDS, ValidationRules
 from lowtide.storage.log.validator import ValidatedBatch, validate_produce
 
-RULES = ValidationRules(quick_records=100, quick_bytes=10_000, quick_compression_bytes=1000, max_decompressed_bytes=100_000)
+RULES = ValidationRules(
+    quick_records=100, quick_bytes=10_000, quick_compression_bytes=1000, max_decompressed_bytes=100_000
+)
 
 
 def batch(count: int, size: int, codec: Compression = Compression.NONE) -> bytes:
-    return build_batch([(1, None, random.Random(number).randbytes(size), ()) for number in range(count)], compression=codec)
+    return build_batch(
+        [(1, None, random.Random(number).randbytes(size), ()) for number in range(count)], compression=codec
+    )
 
 
 @pytest.mark.parametrize("codec", Compression)
@@ -43,7 +47,9 @@ def test_what_unpacks_to_much_is_not_checked_at_once(codec: Compression) -> None
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-def test_many_headers_that_the_plain_walk_has_to_check_take_long(monkeypatch: pytest.MonkeyPatch, compiled: bool) -> None:  # noqa: FBT001
+def test_many_headers_that_the_plain_walk_has_to_check_take_long(
+    monkeypatch: pytest.MonkeyPatch, compiled: bool
+) -> None:  # noqa: FBT001
     """A record of a megabyte with half a million headers held the loop for a second."""
     if not compiled:
         monkeypatch.setattr(native, "compiled", None)
@@ -64,7 +70,9 @@ def test_compressing_much_takes_long() -> None:
     assert isinstance(validate_produce(batch(1, 900), rules, 1), ValidatedBatch)
     assert validate_produce(batch(2, 900), rules, 1) is None
     assert isinstance(validate_produce(batch(2, 900), rules.without_haste(), 1), ValidatedBatch)
-    assert isinstance(validate_produce(batch(2, 900, Compression.GZIP), rules, 1), ValidatedBatch), "it already has that codec"
+    assert isinstance(validate_produce(batch(2, 900, Compression.GZIP), rules, 1), ValidatedBatch), (
+        "it already has that codec"
+    )
 
 
 def test_a_batch_has_at_most_a_million_records() -> None:

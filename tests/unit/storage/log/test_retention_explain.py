@@ -47,7 +47,9 @@ def test_what_keeps_it_whatever_the_rules_say() -> None:
     kept = explain(segments, RetentionOffsets(0, 1, 1), compacted, FakeTimes(), NOW_MS)
     assert (kept.hold, kept.outlooks) == (Hold.COMPACTED, ())
     assert (
-        explain(segments, RetentionOffsets(0, 1, 1), replace(config, cleanup_policy=frozenset()), FakeTimes(), NOW_MS).hold
+        explain(
+            segments, RetentionOffsets(0, 1, 1), replace(config, cleanup_policy=frozenset()), FakeTimes(), NOW_MS
+        ).hold
         is Hold.NO_POLICY
     )
 
@@ -60,7 +62,9 @@ def test_the_explained_segment_is_the_first_above_the_log_start() -> None:
 
 @settings(deadline=None)
 @given(situations())
-def test_a_pass_deletes_it_exactly_when_a_rule_is_due(situation: tuple[list[FakeSegment], RetentionOffsets, LogConfig]) -> None:
+def test_a_pass_deletes_it_exactly_when_a_rule_is_due(
+    situation: tuple[list[FakeSegment], RetentionOffsets, LogConfig],
+) -> None:
     """A caller that does not ask the groups would not have learned more from them."""
     segments, offsets, config = situation
     kept = explain(segments, offsets, config, FakeTimes(), NOW_MS)

@@ -44,12 +44,18 @@ class World:
         config = LogConfig(segment_bytes=SEGMENT_BYTES)
         self.log = create_log(
             LogPlace(
-                filesystem=self.filesystem, directory="/disk/t-0", config=config, topic_partition=TopicPartition("t", 0), topic_id=bytes(16)
+                filesystem=self.filesystem,
+                directory="/disk/t-0",
+                config=config,
+                topic_partition=TopicPartition("t", 0),
+                topic_id=bytes(16),
             ),
             now_ms=self.now_ms,
         )
         self.by_append_time = by_append_time
-        self.rules = ValidationRules(timestamp_after_max_ms=2**62, timestamp_type="log_append" if by_append_time else "create")
+        self.rules = ValidationRules(
+            timestamp_after_max_ms=2**62, timestamp_type="log_append" if by_append_time else "create"
+        )
         self.segments: dict[int, list[int]] = {0: []}
         """The records' timestamps by the segment's base offset; offsets follow each other."""
         self.consumed: int | None = None
@@ -97,9 +103,13 @@ class World:
         expected = naive(model, self.offsets(), config, self.now_ms)
         plan = plan_retention(log.segments, self.offsets(), config, self.ages, self.now_ms)
         bases = iter(sorted(self.segments))
-        found = [(deletion.reason.value, next(bases)) for deletion in plan.deletions for _ in range(deletion.segment_count)]
+        found = [
+            (deletion.reason.value, next(bases)) for deletion in plan.deletions for _ in range(deletion.segment_count)
+        ]
         assert found == expected
-        due = kept.hold is None and any(row.goes_at_ms is not None and row.goes_at_ms <= self.now_ms for row in kept.outlooks)
+        due = kept.hold is None and any(
+            row.goes_at_ms is not None and row.goes_at_ms <= self.now_ms for row in kept.outlooks
+        )
         assert due == any(reason != Reason.LOG_START.value for reason, _ in expected)
         if plan.rolls:
             log.roll(self.now_ms)
@@ -135,7 +145,9 @@ configs = st.builds(
     retention_ms=limits,
     retention_commitoffset_ms=limits,
     log_retention_min_timestamp=st.sampled_from([0] * 40 + [1, *range(BEGIN_MS - 51, BEGIN_MS + 2), BEGIN_MS + 50]),
-    cleanup_policy=st.sampled_from([frozenset({"delete"})] * 4 + [frozenset({"delete", "compact"}), frozenset({"compact"}), frozenset()]),
+    cleanup_policy=st.sampled_from(
+        [frozenset({"delete"})] * 4 + [frozenset({"delete", "compact"}), frozenset({"compact"}), frozenset()]
+    ),
 )
 looks = st.tuples(st.just("look"), st.tuples(configs, st.none() | near, st.none() | near))
 appends = st.tuples(st.just("append"), st.tuples(ages, st.sampled_from([True, True, True, False])))

@@ -17,7 +17,14 @@ from lowtide.storage.errors import StorageError
 from lowtide.storage.log.loader import create_log
 from lowtide.storage.log.log_place import LogPlace
 from lowtide.storage.log.log_values import LogConfig
-from lowtide.storage.log.retention_plan import NOTHING_GOES, Deletion, Reason, RetentionOffsets, RetentionPlan, plan_retention
+from lowtide.storage.log.retention_plan import (
+    NOTHING_GOES,
+    Deletion,
+    Reason,
+    RetentionOffsets,
+    RetentionPlan,
+    plan_retention,
+)
 from lowtide.storage.log.segment import Segment
 from lowtide.storage.log.segment_ages import SegmentAges
 from lowtide.storage.log.validation_rules import ValidationRules
@@ -61,7 +68,12 @@ def end_of(segments: list[FakeSegment]) -> int:
 
 
 def plan(
-    segments: list[FakeSegment], config: LogConfig, *, start: int = 0, high_watermark: int | None = None, consumed: int | None = None
+    segments: list[FakeSegment],
+    config: LogConfig,
+    *,
+    start: int = 0,
+    high_watermark: int | None = None,
+    consumed: int | None = None,
 ) -> RetentionPlan:
     end = end_of(segments)
     offsets = RetentionOffsets(start, end if high_watermark is None else high_watermark, end, consumed)
@@ -86,7 +98,9 @@ def test_a_segment_without_timestamps_is_as_old_as_its_file() -> None:
     segments = [FakeSegment(0, 10, (-1,), NOW_MS - 101), FakeSegment(1, 10, (-1,), NOW_MS - 5)]
     config = replace(KEEPS_ALL, retention_ms=100)
     assert told(plan(segments, config)) == [("time", 1, 1)]
-    assert plan(segments, replace(KEEPS_ALL, log_retention_min_timestamp=NOW_MS)) is NOTHING_GOES, "their age is unknown"
+    assert plan(segments, replace(KEEPS_ALL, log_retention_min_timestamp=NOW_MS)) is NOTHING_GOES, (
+        "their age is unknown"
+    )
 
 
 def test_records_from_the_future_are_kept_by_time() -> None:
@@ -98,7 +112,10 @@ def test_records_from_the_future_are_kept_by_time() -> None:
 def test_size_never_goes_below_the_limit() -> None:
     """Kafka's UnifiedLogTest: a segment is deleted when the rest is still as large as `retention.bytes`."""
     segments = segments_of([1], [1], [1, 1], [1])
-    assert [told(plan(segments, replace(KEEPS_ALL, retention_bytes=limit))) for limit in (50, 41, 40, 39, 31, 30, 29, 11, 10)] == [
+    assert [
+        told(plan(segments, replace(KEEPS_ALL, retention_bytes=limit)))
+        for limit in (50, 41, 40, 39, 31, 30, 29, 11, 10)
+    ] == [
         [],
         [],
         [("size", 1, 1)],
@@ -170,9 +187,17 @@ def test_consumed_by_all() -> None:
 
 def test_the_rules_follow_each_other() -> None:
     segments = segments_of([1], [1], [50], [NOW_MS], [2], [NOW_MS])
-    config = replace(KEEPS_ALL, retention_commitoffset_ms=50, log_retention_min_timestamp=51, retention_bytes=20, retention_ms=0)
+    config = replace(
+        KEEPS_ALL, retention_commitoffset_ms=50, log_retention_min_timestamp=51, retention_bytes=20, retention_ms=0
+    )
     decided = plan(segments, config, start=1, consumed=2)
-    assert told(decided) == [("log-start", 1, 1), ("consumed", 1, 2), ("min-timestamp", 1, 3), ("size", 1, 4), ("time", 1, 5)]
+    assert told(decided) == [
+        ("log-start", 1, 1),
+        ("consumed", 1, 2),
+        ("min-timestamp", 1, 3),
+        ("size", 1, 4),
+        ("time", 1, 5),
+    ]
     assert decided.deletions[2] == Deletion(Reason.MIN_TIMESTAMP, 1, 10, 2, 3)
 
 
@@ -186,7 +211,9 @@ def test_what_is_kept_costs_nothing(kept: int) -> None:
     assert times.asked == [0, 1, 2, 3]
 
 
-def naive(segments: list[FakeSegment], offsets: RetentionOffsets, config: LogConfig, now_ms: int = NOW_MS) -> list[tuple[str, int]]:
+def naive(
+    segments: list[FakeSegment], offsets: RetentionOffsets, config: LogConfig, now_ms: int = NOW_MS
+) -> list[tuple[str, int]]:
     """Each segment that is deleted, with its reason and base offset: the rules restated over records, one deletion at a time."""
     records = [
         (segment.base_offset + number, segment.base_offset, timestamp)
@@ -207,12 +234,16 @@ def naive(segments: list[FakeSegment], offsets: RetentionOffsets, config: LogCon
             uncommitted = any(offset >= offsets.high_watermark for offset, _ in here) or end > offsets.high_watermark
             if uncommitted or (len(left) == 1 and not here):
                 break
-            consumed = offsets.consumed_offset is not None and all(offset < offsets.consumed_offset for offset, _ in here)
+            consumed = offsets.consumed_offset is not None and all(
+                offset < offsets.consumed_offset for offset, _ in here
+            )
             consumed = consumed and offsets.consumed_offset is not None and end <= offsets.consumed_offset
             size_without = sum(segment.size for segment in left[1:])
             goes = {
                 "log-start": len(left) > 1 and left[1].base_offset <= start,
-                "consumed": config.retention_commitoffset_ms >= 0 and consumed and age > config.retention_commitoffset_ms,
+                "consumed": config.retention_commitoffset_ms >= 0
+                and consumed
+                and age > config.retention_commitoffset_ms,
                 "min-timestamp": newest >= 0 and newest < config.log_retention_min_timestamp,
                 "size": 0 <= config.retention_bytes <= size_without,
                 "time": 0 <= config.retention_ms < age,
@@ -256,14 +287,18 @@ def situations(draw: st.DrawFn) -> tuple[list[FakeSegment], RetentionOffsets, Lo
 @settings(deadline=None)
 @given(situations())
 @example((segments_of([1]), RetentionOffsets(0, 1, 1, 1), replace(KEEPS_ALL, retention_commitoffset_ms=0)))
-def test_all_rules_mixed_as_a_naive_model_has_them(situation: tuple[list[FakeSegment], RetentionOffsets, LogConfig]) -> None:
+def test_all_rules_mixed_as_a_naive_model_has_them(
+    situation: tuple[list[FakeSegment], RetentionOffsets, LogConfig],
+) -> None:
     segments, offsets, config = situation
     decided = plan_retention(segments, offsets, config, FakeTimes(), NOW_MS)
     flat: list[tuple[str, int]] = []
     for deletion in decided.deletions:
         bases = [segment.base_offset for segment in segments][len(flat) : len(flat) + deletion.segment_count]
         assert deletion.first_offset == bases[0]
-        assert deletion.size_bytes == sum(segment.size for segment in segments[len(flat) : len(flat) + deletion.segment_count])
+        assert deletion.size_bytes == sum(
+            segment.size for segment in segments[len(flat) : len(flat) + deletion.segment_count]
+        )
         flat += [(deletion.reason.value, base) for base in bases]
     assert flat == naive(segments, offsets, config)
     assert decided.rolls == (len(flat) == len(segments) > 0)
@@ -282,7 +317,11 @@ def test_the_timestamp_of_a_segment_is_read_without_keeping_it_in_memory() -> No
     ages = SegmentAges(filesystem)
     log = create_log(
         LogPlace(
-            filesystem=filesystem, directory="/disk/t-0", config=LogConfig(), topic_partition=TopicPartition("t", 0), topic_id=bytes(16)
+            filesystem=filesystem,
+            directory="/disk/t-0",
+            config=LogConfig(),
+            topic_partition=TopicPartition("t", 0),
+            topic_id=bytes(16),
         ),
         now_ms=NOW_MS,
     )

@@ -20,7 +20,9 @@ from tests.examples import examples
 BASE = 1000
 
 
-def segment_with(*batches: tuple[int, int, int], interval_bytes: int = 100, filesystem: MemoryFileSystem | None = None) -> Segment:
+def segment_with(
+    *batches: tuple[int, int, int], interval_bytes: int = 100, filesystem: MemoryFileSystem | None = None
+) -> Segment:
     """A segment of batches given as (records, bytes of value, timestamp)."""
     filesystem = filesystem or MemoryFileSystem()
     filesystem.make_directories("/t-0")
@@ -43,7 +45,9 @@ def closed(segment: Segment, filesystem: MemoryFileSystem) -> Segment:
 @settings(deadline=None)
 @given(
     st.lists(
-        st.tuples(st.integers(1, 5), st.one_of(st.integers(0, 200), st.integers(5000, 9000)), st.integers(0, 9)), min_size=1, max_size=12
+        st.tuples(st.integers(1, 5), st.one_of(st.integers(0, 200), st.integers(5000, 9000)), st.integers(0, 9)),
+        min_size=1,
+        max_size=12,
     ),
     st.sampled_from([0, 100, 4096, 1 << 30]),
 )
@@ -70,7 +74,9 @@ def test_index_entries_follow_kafkas_rules() -> None:
     offsets, times = segment.indexes
     sizes = [header.size_bytes for _, header in segment.batches(0)]
     places = [sum(sizes[:number]) for number in range(5)]
-    assert offsets.encode() == OffsetIndexOf((BASE + 1, places[1]), (BASE + 3, places[2]), (BASE + 4, places[3]), (BASE + 5, places[4]))
+    assert offsets.encode() == OffsetIndexOf(
+        (BASE + 1, places[1]), (BASE + 3, places[2]), (BASE + 4, places[3]), (BASE + 5, places[4])
+    )
     assert times.last_entry == (90, BASE + 5)
     assert len(times) == 2, "50 at the second batch, 90 at the last"
 
@@ -107,7 +113,12 @@ def test_a_damaged_index_is_rebuilt(suffix: str, damage: str) -> None:
     if damage == "missing":
         filesystem.unlink(path)
     else:
-        bad = {"cut": good[:-3], "zeros": bytes(len(good)), "ones": b"\xff" * len(good), "noise": bytes(range(1, 200))[: len(good)]}[damage]
+        bad = {
+            "cut": good[:-3],
+            "zeros": bytes(len(good)),
+            "ones": b"\xff" * len(good),
+            "noise": bytes(range(1, 200))[: len(good)],
+        }[damage]
         filesystem.write_bytes(path, bad)
     again = closed(segment, filesystem)
     for offset in range(BASE, BASE + 20):

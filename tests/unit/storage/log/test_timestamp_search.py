@@ -25,7 +25,9 @@ def room() -> DecompressionRoom:
 @pytest.mark.parametrize("timestamp_type", TimestampType)
 @pytest.mark.parametrize("compiled", [True, False])
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(times=st.lists(st.integers(0, 20), min_size=1, max_size=30), wanted=st.integers(0, 21), start=st.integers(90, 135))
+@given(
+    times=st.lists(st.integers(0, 20), min_size=1, max_size=30), wanted=st.integers(0, 21), start=st.integers(90, 135)
+)
 def test_every_way_finds_the_first_record_of_a_scan(
     monkeypatch: pytest.MonkeyPatch,
     compression: Compression,
@@ -125,7 +127,9 @@ def test_the_largest_timestamp_of_what_a_delete_has_left(monkeypatch: pytest.Mon
 
 
 def test_records_by_the_time_of_their_append_have_one_timestamp() -> None:
-    content = build_batch([(5, None, b"", ()), (9, None, b"", ())], base_offset=3, timestamp_type=TimestampType.LOG_APPEND_TIME)
+    content = build_batch(
+        [(5, None, b"", ()), (9, None, b"", ())], base_offset=3, timestamp_type=TimestampType.LOG_APPEND_TIME
+    )
     assert find_in_batch(content, None, 4) == TimestampedOffset(4, 9, -1)
     assert find_in_batch(content, None, 5) is None
 

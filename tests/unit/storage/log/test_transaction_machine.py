@@ -115,7 +115,13 @@ class TransactionMachine(RuleBasedStateMachine):
         self.filesystem.make_directories("/disk")
         self.filesystem.sync_directory("/")
         self.log = create_log(
-            LogPlace(filesystem=self.filesystem, directory=DIRECTORY, config=CONFIG, topic_partition=TOPIC_PARTITION, topic_id=bytes(16)),
+            LogPlace(
+                filesystem=self.filesystem,
+                directory=DIRECTORY,
+                config=CONFIG,
+                topic_partition=TOPIC_PARTITION,
+                topic_id=bytes(16),
+            ),
             now_ms=NOW_MS,
         )
         self.filesystem.sync_directory("/disk")
@@ -133,20 +139,31 @@ class TransactionMachine(RuleBasedStateMachine):
         keywords: dict[str, Any] = {}
         if not is_plain:
             sequence = entry.last_sequence + 1 if entry is not None else 0
-            keywords = {"producer_id": producer, "producer_epoch": 0, "base_sequence": sequence, "is_transactional": True}
+            keywords = {
+                "producer_id": producer,
+                "producer_epoch": 0,
+                "base_sequence": sequence,
+                "is_transactional": True,
+            }
         content = build_batch([(NOW_MS, None, self.random.randbytes(20), ()) for _ in range(count)], **keywords)
         batch = validate_produce(memoryview(content), ValidationRules(), NOW_MS)
         assert isinstance(batch, ValidatedBatch)
         appended = self.log.append_as_leader(batch, leader_epoch=0, now_ms=NOW_MS)
         assert isinstance(appended, AppendedBatch)
-        self.batches.append(Batch(appended.base_offset, appended.last_offset, producer, "plain" if is_plain else "data"))
+        self.batches.append(
+            Batch(appended.base_offset, appended.last_offset, producer, "plain" if is_plain else "data")
+        )
 
     @rule(producer=st.integers(0, PRODUCERS - 1), is_commit=st.booleans())
     def end_transaction(self, producer: int, is_commit: bool) -> None:
-        marker = make_marker(producer, 0, is_commit=is_commit, coordinator_epoch=0, epoch_is_bumped=False, now_ms=NOW_MS)
+        marker = make_marker(
+            producer, 0, is_commit=is_commit, coordinator_epoch=0, epoch_is_bumped=False, now_ms=NOW_MS
+        )
         appended = self.log.append_as_leader(marker, leader_epoch=0, now_ms=NOW_MS)
         assert isinstance(appended, AppendedBatch)
-        self.batches.append(Batch(appended.base_offset, appended.last_offset, producer, "commit" if is_commit else "abort"))
+        self.batches.append(
+            Batch(appended.base_offset, appended.last_offset, producer, "commit" if is_commit else "abort")
+        )
 
     @rule(count=st.integers(5, 30), commits=st.booleans())
     def work(self, count: int, commits: bool) -> None:
@@ -235,7 +252,12 @@ class TransactionMachine(RuleBasedStateMachine):
                 topic_id=bytes(16),
                 cache=SegmentCache(open_max=2),
             ),
-            KnownLog(recovery_point=self.synced_end, log_start_offset=self.log_start, high_watermark=self.high_watermark, clean=clean),
+            KnownLog(
+                recovery_point=self.synced_end,
+                log_start_offset=self.log_start,
+                high_watermark=self.high_watermark,
+                clean=clean,
+            ),
             now_ms=NOW_MS,
         )
         self._forget()
@@ -244,7 +266,9 @@ class TransactionMachine(RuleBasedStateMachine):
     # What must hold after each step
 
     def _unstable(self) -> list[Transaction]:
-        return [entry for entry in transactions_of(self.batches) if entry.marker < 0 or entry.marker >= self.high_watermark]
+        return [
+            entry for entry in transactions_of(self.batches) if entry.marker < 0 or entry.marker >= self.high_watermark
+        ]
 
     @invariant()
     def the_last_stable_offset_is_right(self) -> None:
@@ -255,10 +279,17 @@ class TransactionMachine(RuleBasedStateMachine):
         for transaction in self._unstable():
             if transaction.first >= self.log_start:
                 assert last_stable <= transaction.first, "an unstable record is reported as stable"
-            # A power cut may take a snapshot, and with it the deleted part of a transaction; never the part that can be read.
+            # A power cut may take a snapshot, and with it the deleted part of a transaction; never the part that can be
+            # read.
             for batch in self.batches:
-                is_part = batch.producer == transaction.producer and batch.base >= transaction.first and batch.kind == "data"
-                if is_part and batch.base >= self.log_start and (transaction.marker < 0 or batch.base < transaction.marker):
+                is_part = (
+                    batch.producer == transaction.producer and batch.base >= transaction.first and batch.kind == "data"
+                )
+                if (
+                    is_part
+                    and batch.base >= self.log_start
+                    and (transaction.marker < 0 or batch.base < transaction.marker)
+                ):
                     assert last_stable <= batch.base
 
     def _expected(self, offset: int, end: int) -> list[int]:
@@ -285,7 +316,9 @@ class TransactionMachine(RuleBasedStateMachine):
                 break
             content = read.slice.file.pread(read.slice.size, read.slice.position)
             aborted = self.log.aborted_transactions(read.slice, offset, last_stable)
-            assert aborted == [entry for entry in aborted if entry.last_offset >= offset and entry.first_offset < last_stable]
+            assert aborted == [
+                entry for entry in aborted if entry.last_offset >= offset and entry.first_offset < last_stable
+            ]
             part, offset = seen_by_a_client(content, offset, aborted)
             seen += part
         assert seen == self._expected(start, last_stable)
@@ -294,7 +327,13 @@ class TransactionMachine(RuleBasedStateMachine):
     def copy_to_a_follower(self, power: bool) -> None:
         filesystem = MemoryFileSystem(self.random)
         follower = create_log(
-            LogPlace(filesystem=filesystem, directory=DIRECTORY, config=CONFIG, topic_partition=TOPIC_PARTITION, topic_id=bytes(16)),
+            LogPlace(
+                filesystem=filesystem,
+                directory=DIRECTORY,
+                config=CONFIG,
+                topic_partition=TOPIC_PARTITION,
+                topic_id=bytes(16),
+            ),
             now_ms=NOW_MS,
             log_start_offset=self.log_start,
         )
@@ -374,7 +413,9 @@ def test_what_was_truncated_ends_nothing() -> None:
     machine.end_transaction(0, is_commit=False)
     carry_out(machine.filesystem, machine.log.truncate_to(3, now_ms=NOW_MS).barrier)
     machine.log.append_as_leader(
-        make_marker(0, 0, is_commit=False, coordinator_epoch=0, epoch_is_bumped=False, now_ms=NOW_MS), leader_epoch=0, now_ms=NOW_MS
+        make_marker(0, 0, is_commit=False, coordinator_epoch=0, epoch_is_bumped=False, now_ms=NOW_MS),
+        leader_epoch=0,
+        now_ms=NOW_MS,
     )
     machine.log.advance_high_watermark(4)
     read = machine.log.read(0, 1000, end_offset=4)
@@ -394,4 +435,6 @@ def test_late_and_old_markers_are_refused() -> None:
     control = make_marker(7, 4, is_commit=True, coordinator_epoch=9, epoch_is_bumped=False, now_ms=1).control
     state.end_transaction(7, 4, control, marker_offset=1, timestamp=1, now_ms=1)
     assert state.check_marker(7, 4, 8) is ErrorCode.TRANSACTION_COORDINATOR_FENCED
-    assert state.check_marker(7, 5, 9, epoch_is_bumped=True) == state.check_marker(8, 0, 0) == state.check_marker(7, 4, 9)
+    assert (
+        state.check_marker(7, 5, 9, epoch_is_bumped=True) == state.check_marker(8, 0, 0) == state.check_marker(7, 4, 9)
+    )

@@ -49,7 +49,9 @@ def make(
         payload = compress(Compression(attributes & 7), out) if attributes & 7 < 5 else bytes(out)
     top = NOW + max(records - 1, 0) if max_timestamp is None else max_timestamp
     last = records - 1 if last is None else last
-    body = struct.pack(">hiqqqhii", attributes, last, NOW, top, *producer, records if count is None else count) + payload
+    body = (
+        struct.pack(">hiqqqhii", attributes, last, NOW, top, *producer, records if count is None else count) + payload
+    )
     size = 9 + len(body) if length is None else length
     return struct.pack(">qiibI", base, size, 77, magic, crc32c(body) if crc is None else crc) + body
 
@@ -73,7 +75,11 @@ def stored(batch: ValidatedBatch) -> bytes:
     header = read_batch_header(whole)
     assert len(whole) == batch.size_bytes
     assert validate_stored(whole, 0, header) is None
-    assert (header.attributes, header.max_timestamp, header.record_count) == (batch.attributes, batch.max_timestamp, batch.record_count)
+    assert (header.attributes, header.max_timestamp, header.record_count) == (
+        batch.attributes,
+        batch.max_timestamp,
+        batch.record_count,
+    )
     return whole
 
 
@@ -130,7 +136,10 @@ TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, False)
         pytest.param(make(2, payload=b"\xff" * 20), IN_LOG, id="garbage"),
         pytest.param(make(2, payload=b""), IN_LOG, id="nothing"),
         *(pytest.param(make(1, attributes=codec), IN_LOG, id=f"codec {codec}") for codec in (5, 6, 7)),
-        *(pytest.param(make(1, attributes=codec, payload=b"no such thing"), IN_LOG, id=f"broken {codec}") for codec in (1, 2, 3, 4)),
+        *(
+            pytest.param(make(1, attributes=codec, payload=b"no such thing"), IN_LOG, id=f"broken {codec}")
+            for codec in (1, 2, 3, 4)
+        ),
         pytest.param(make(attributes=0x20), IN_LOG, id="control bit"),
         pytest.param(make(producer=(5, 0, -1)), IN_LOG, id="sequence -1"),
         pytest.param(make(producer=(5, 0, -5)), IN_LOG, id="sequence -5"),
@@ -160,7 +169,13 @@ def test_a_transaction_marker_from_a_client_is_refused() -> None:
         (make(2, attributes=4) + GOOD, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
         (make(2, magic=1) + GOOD, ErrorCode.INVALID_RECORD),
     ],
-    ids=["offset before CRC", "size before CRC", "CRC before count", "zstd before second batch", "magic before second batch"],
+    ids=[
+        "offset before CRC",
+        "size before CRC",
+        "CRC before count",
+        "zstd before second batch",
+        "magic before second batch",
+    ],
 )
 def test_the_first_fault_in_kafkas_order_is_returned(records: bytes, code: ErrorCode) -> None:
     """Protects the order of checks for batches with two faults."""
@@ -252,8 +267,15 @@ def test_the_topics_compression_is_applied(source: Compression, wanted: str) -> 
     sent = make(50, attributes=source | 0x10, producer=(3, 0, 7))
     whole = stored(accept(sent, ValidationRules(compression_type=wanted)))
     header = read_batch_header(whole)
-    assert (header.compression, header.is_transactional, header.producer_id, header.base_sequence) == (TARGET_CODECS[wanted], True, 3, 7)
-    assert [(r.key, r.timestamp) for r in iterate_records(whole, max_bytes=9999)] == [(b"k%d" % i, NOW + i) for i in range(50)]
+    assert (header.compression, header.is_transactional, header.producer_id, header.base_sequence) == (
+        TARGET_CODECS[wanted],
+        True,
+        3,
+        7,
+    )
+    assert [(r.key, r.timestamp) for r in iterate_records(whole, max_bytes=9999)] == [
+        (b"k%d" % i, NOW + i) for i in range(50)
+    ]
 
 
 def test_a_batch_that_grows_beyond_the_limit_is_too_large() -> None:
@@ -283,7 +305,9 @@ def test_compacted_topics_name_the_records_without_a_key(codec: int) -> None:
     """Protects compaction, which keeps the last record of each key; an empty key is a key."""
     rules = ValidationRules(compacted=True)
     keys = [b"k", None, b"", None]
-    outcome = validate_produce(build_batch([(NOW, key, b"v", ()) for key in keys], compression=Compression(codec)), rules, NOW)
+    outcome = validate_produce(
+        build_batch([(NOW, key, b"v", ()) for key in keys], compression=Compression(codec)), rules, NOW
+    )
     assert isinstance(outcome, Rejection)
     assert (outcome.error_code, outcome.found_in_log) == (ErrorCode.INVALID_RECORD, True)
     assert [index for index, _ in outcome.record_errors] == [1, 3]
@@ -292,7 +316,8 @@ def test_compacted_topics_name_the_records_without_a_key(codec: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ages", "faulty"), [([0, 1000], []), ([0, 1001], [1]), ([-500], []), ([-501, 0, -501], [0, 2]), ([2000, -2000, 3], [0, 1])]
+    ("ages", "faulty"),
+    [([0, 1000], []), ([0, 1001], [1]), ([-500], []), ([-501, 0, -501], [0, 2]), ([2000, -2000, 3], [0, 1])],
 )
 def test_timestamps_out_of_bounds_are_named(ages: list[int], faulty: list[int]) -> None:
     """Protects both bounds of a record's age, inclusive, and the list of invalid records."""
@@ -325,7 +350,11 @@ def test_timestamps_beyond_64_bits_are_refused(base: int, delta: int, kind: str)
     rules = ValidationRules(timestamp_type=kind, timestamp_before_max_ms=ALL_TIMES, timestamp_after_max_ms=ALL_TIMES)
     sound = -(2**63) <= base + delta < 2**63
     # Of the timestamps that fit, those near the lower end are still older than the largest possible bound.
-    expected = ErrorCode.NONE if sound and (kind == "log_append" or base + delta > NOW - ALL_TIMES) else ErrorCode.INVALID_TIMESTAMP
+    expected = (
+        ErrorCode.NONE
+        if sound and (kind == "log_append" or base + delta > NOW - ALL_TIMES)
+        else ErrorCode.INVALID_TIMESTAMP
+    )
     assert verdict(batch, rules) == (expected, True)
 
 
@@ -348,7 +377,9 @@ def test_no_bytes_raise(data: bytes) -> None:
     byte=st.integers(0, 255),
     target=st.sampled_from(["producer", *TARGET_CODECS]),
 )
-def test_a_changed_byte_under_a_right_crc_is_refused_or_stored_soundly(codec: Compression, place: int, byte: int, target: str) -> None:
+def test_a_changed_byte_under_a_right_crc_is_refused_or_stored_soundly(
+    codec: Compression, place: int, byte: int, target: str
+) -> None:
     """Protects readers: for any contents with a valid CRC, the stored batch can be parsed and has consecutive offsets."""
     batch = bytearray(make(15, attributes=codec))
     batch[21 + place % (len(batch) - 21)] = byte
@@ -371,7 +402,12 @@ def test_the_result_of_stored_checks_names_the_fault() -> None:
     assert "at most" in str(validate_stored(batch, 0, header, max_bytes=len(batch) - 1))
     assert "are there" in str(validate_stored(batch[:-1], 0, header))
     assert "CRC" in str(validate_stored(batch[:-1] + b"?", 0, header))
-    lies = [("magic", 1, "magic"), ("batch_length", 48, "below"), ("batch_length", -9, "below"), ("base_offset", -1, "negative")]
+    lies = [
+        ("magic", 1, "magic"),
+        ("batch_length", 48, "below"),
+        ("batch_length", -9, "below"),
+        ("base_offset", -1, "negative"),
+    ]
     for field, value, word in lies:
         wrong = read_batch_header(batch)
         setattr(wrong, field, value)

@@ -71,11 +71,22 @@ def test_the_walk_returns_what_the_records_have(shapes: list[Shape]) -> None:
     assert walk_records(payload, len(shapes)) == expected
     assert walk_records(memoryview(bytearray(payload)), len(shapes)) == expected
     steps = list(iterate_steps(payload, len(shapes)))
-    assert [(step.timestamp_delta, step.offset_delta) for step in steps] == [(shape[0], i) for i, shape in enumerate(shapes)]
+    assert [(step.timestamp_delta, step.offset_delta) for step in steps] == [
+        (shape[0], i) for i, shape in enumerate(shapes)
+    ]
 
 
 @pytest.mark.parametrize(
-    "step", [lambda i: 0, lambda i: i, lambda i: i // 7, lambda i: -i, lambda i: i % 50, lambda i: 5000 - i, lambda i: 99 - i % 33]
+    "step",
+    [
+        lambda i: 0,
+        lambda i: i,
+        lambda i: i // 7,
+        lambda i: -i,
+        lambda i: i % 50,
+        lambda i: 5000 - i,
+        lambda i: 99 - i % 33,
+    ],
 )
 @pytest.mark.parametrize("key", [None, b"key"])
 def test_long_runs_of_equal_sizes(step: Callable[[int], int], key: bytes | None) -> None:

@@ -20,7 +20,9 @@ def begin(verifications: Verifications, epoch: int = 5, sequence: int = 0, *, ad
 
 
 def mark(state: ProducerStateManager, epoch: int, offset: int) -> None:
-    state.end_transaction(7, epoch, ControlRecord(ControlRecordType.COMMIT, 1), marker_offset=offset, timestamp=1, now_ms=1)
+    state.end_transaction(
+        7, epoch, ControlRecord(ControlRecordType.COMMIT, 1), marker_offset=offset, timestamp=1, now_ms=1
+    )
 
 
 def append(state: ProducerStateManager, epoch: int, sequence: int, offset: int) -> None:
@@ -28,7 +30,10 @@ def append(state: ProducerStateManager, epoch: int, sequence: int, offset: int) 
 
 
 def test_the_marker_of_the_transaction_before_leaves_the_guard_of_the_next_one() -> None:
-    """The marker has the next transaction's epoch. A later marker ends the guard, and so does any marker if the client's epoch stays."""
+    """The marker has the next transaction's epoch.
+
+    A later marker ends the guard, and so does any marker if the client's epoch stays.
+    """
     state = ProducerStateManager()
     append(state, 4, 0, 10)
     guard = begin(state.verifications)
@@ -83,7 +88,13 @@ def test_there_are_not_more_than_so_many_and_each_expires() -> None:
         verifications.begin(producer_id, 0, 0, adds_itself=True, now_ms=producer_id)
     assert [verifications.find(producer_id) is not None for producer_id in range(5)] == [False, False, True, True, True]
     verifications.remove_older(3)
-    assert [verifications.find(producer_id) is not None for producer_id in range(5)] == [False, False, False, False, True]
+    assert [verifications.find(producer_id) is not None for producer_id in range(5)] == [
+        False,
+        False,
+        False,
+        False,
+        True,
+    ]
     assert len(verifications) == 1
 
 

@@ -77,7 +77,9 @@ class SteppedCommitter:
 class Fixture:
     """A journal on a simulated disk, with the results that it reported."""
 
-    def __init__(self, filesystem: MemoryFileSystem | None = None, *, expected: bool = False, folders: Any = None) -> None:
+    def __init__(
+        self, filesystem: MemoryFileSystem | None = None, *, expected: bool = False, folders: Any = None
+    ) -> None:
         self.filesystem = filesystem or MemoryFileSystem(Random(7))
         self.filesystem.make_directories(DIRECTORY)
         self.filesystem.sync_directory("/")
@@ -372,7 +374,9 @@ def test_a_stop_makes_waiting_entries_durable_and_accepts_no_more() -> None:
     again = fixture.reopened()
     assert again.journal.entries == {(A, 0): 1, (A, 1): 2}
     again.stop()
-    assert fixture.filesystem.operation_count - before <= 7, "the start wrote the journal once; nothing changed, so nothing was folded"
+    assert fixture.filesystem.operation_count - before <= 7, (
+        "the start wrote the journal once; nothing changed, so nothing was folded"
+    )
 
 
 def test_a_stop_on_a_full_disk_leaves_the_journal_unfolded_and_whole() -> None:
@@ -494,7 +498,9 @@ def test_a_directory_that_kafka_wrote_is_adopted_once() -> None:
     fixture.accept((A, 0, 20))
     fixture.committer.run()
     filesystem.power_cut()
-    assert fixture.reopened().journal.entries == {(A, 0): 20, (B, 1): 5}, "the old file does not win over a later truncation"
+    assert fixture.reopened().journal.entries == {(A, 0): 20, (B, 1): 5}, (
+        "the old file does not win over a later truncation"
+    )
 
 
 def test_after_kafka_used_the_directory_the_larger_value_wins() -> None:
@@ -520,7 +526,9 @@ def test_kafka_s_values_wait_for_a_folder_without_a_known_topic_id() -> None:
 
 
 @pytest.mark.parametrize("name", [LOG_BEGIN_CHECKPOINT, LOG_START_CHECKPOINT])
-@pytest.mark.parametrize("content", [b"", b"0\n", b"0\n2\na 0 1\n", b"1\n0\n", b"0\n1\na 0 x\n", b"\xff\n0\n", b"0\n1\na 0 -1\n"])
+@pytest.mark.parametrize(
+    "content", [b"", b"0\n", b"0\n2\na 0 1\n", b"1\n0\n", b"0\n1\na 0 x\n", b"\xff\n0\n", b"0\n1\na 0 -1\n"]
+)
 def test_an_offset_checkpoint_that_cannot_be_read_is_never_taken_for_no_deletes(name: str, content: bytes) -> None:
     fixture = Fixture()
     fixture.accept((A, 0, 5))
@@ -557,7 +565,9 @@ def test_a_damaged_journal_is_named_with_the_command_that_repairs_it() -> None:
     fixture.filesystem.crash_process()
     file = fixture.filesystem.open(journal_path(DIRECTORY), write=True)
     file.pwritev([b"\x55"], 512 + 30)
-    with pytest.raises(StorageError, match=f"{journal_path(DIRECTORY)}.*damaged.*lowtide repair-log-start --log-dir {DIRECTORY}"):
+    with pytest.raises(
+        StorageError, match=f"{journal_path(DIRECTORY)}.*damaged.*lowtide repair-log-start --log-dir {DIRECTORY}"
+    ):
         fixture.reopened()
 
 
@@ -598,7 +608,9 @@ ENTRIES = st.lists(st.tuples(KEYS, st.one_of(st.just(REMOVED), st.integers(0, 10
 
 
 class JournalMachine(RuleBasedStateMachine):
-    """The journal against the list of what was accepted. After a crash it must have the values after a prefix of that list, and the prefix
+    """The journal against the list of what was accepted.
+
+    After a crash it must have the values after a prefix of that list, and the prefix
     must include everything that was acknowledged.
     """
 

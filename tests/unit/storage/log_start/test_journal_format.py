@@ -32,7 +32,9 @@ TOPIC = b"topic-of-16bytes"
 OTHER = b"other-of-16bytes"
 
 
-def journal(frames: list[list[LogStartEntry]], *, snapshot: list[LogStartEntry] | None = None) -> tuple[bytearray, list[int]]:
+def journal(
+    frames: list[list[LogStartEntry]], *, snapshot: list[LogStartEntry] | None = None
+) -> tuple[bytearray, list[int]]:
     """A journal file, and where each of `frames` begins, followed by the end of the last one."""
     image, content = encode_journal(snapshot or [], first_sequence=5, exported_crc=None, minimum_capacity=CAPACITY)
     written = bytearray(image)
@@ -97,7 +99,10 @@ def test_a_frame_of_which_sectors_are_missing_is_dropped(fill: int, count: int, 
     """A disk writes sectors in any order: for any missing ones, the journal opens without that frame."""
     image, positions = journal([entries_of(1)] * fill + [entries_of(count)])
     start, end = positions[-2], positions[-1]
-    pieces = [(max(start, sector), min(end, sector + SECTOR_BYTES)) for sector in range(start - start % SECTOR_BYTES, end, SECTOR_BYTES)]
+    pieces = [
+        (max(start, sector), min(end, sector + SECTOR_BYTES))
+        for sector in range(start - start % SECTOR_BYTES, end, SECTOR_BYTES)
+    ]
     chance = random.Random(seed)
     missing = chance.sample(pieces, chance.randint(1, len(pieces)))
     for piece_start, piece_end in missing:

@@ -85,7 +85,9 @@ def change(filesystem: MemoryFileSystem, position: int) -> None:
 def test_a_sound_directory_is_left_as_it_is() -> None:
     filesystem = directory_with_journal()
     before = {
-        name: filesystem.read_bytes(f"{DIRECTORY}/{name}") for name in filesystem.listdir(DIRECTORY) if "." in name or "-" not in name
+        name: filesystem.read_bytes(f"{DIRECTORY}/{name}")
+        for name in filesystem.listdir(DIRECTORY)
+        if "." in name or "-" not in name
     }
     report = repair(filesystem, DIRECTORY)
     assert report.damage == {}

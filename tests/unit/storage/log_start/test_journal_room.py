@@ -34,7 +34,9 @@ def the_last_frame() -> list[tuple[bytes, int, int]]:
     return [(B, partition, 3) for partition in range(LAST_ENTRIES)]
 
 
-ALL = {(A, partition): FRAMES - 1 for partition in range(FRAME_ENTRIES)} | {(B, partition): 3 for partition in range(LAST_ENTRIES)}
+ALL = {(A, partition): FRAMES - 1 for partition in range(FRAME_ENTRIES)} | {
+    (B, partition): 3 for partition in range(LAST_ENTRIES)
+}
 
 
 def test_on_a_full_disk_a_journal_is_filled_to_its_last_byte() -> None:

@@ -115,7 +115,9 @@ def test_a_stop_never_writes_beyond_the_end_of_the_file() -> None:
     with pytest.raises(OSError, match="Input/output error"):
         fixture.stop()
     assert fixture.answers[27:] == ["under way", *[("waiting", errno.EIO)] * 12]
-    assert [failure.errno for failure in fixture.failures] == [errno.EIO], "the directory goes offline; on a full disk it does not"
+    assert [failure.errno for failure in fixture.failures] == [errno.EIO], (
+        "the directory goes offline; on a full disk it does not"
+    )
     assert fixture.filesystem.file_size(journal_path(DIRECTORY)) == MINIMUM_CAPACITY
 
 

@@ -156,14 +156,19 @@ def test_a_good_frame_is_found_behind_several_bad_ones(good: bool) -> None:
     image, positions = journal([entries_of(1), entries_of(2), entries_of(3), entries_of(4)])
     for start in positions[1:3] if good else positions[1:4]:
         image[start + 9] ^= 1
-    message = f"byte {positions[1]} can't be read, and a good one follows at byte {positions[3]}" if good else "written whole"
+    message = (
+        f"byte {positions[1]} can't be read, and a good one follows at byte {positions[3]}" if good else "written whole"
+    )
     with pytest.raises(JournalDamageError, match=message):
         decode_journal(bytes(image))
 
 
 def test_frames_are_salvaged_from_a_file_that_has_lost_its_header() -> None:
     image, _ = journal([entries_of(1), entries_of(2)])
-    assert [(sequence, len(entries)) for sequence, entries in salvage_frames(bytes(image[HEADER_BYTES:]))] == [(5, 1), (6, 2)]
+    assert [(sequence, len(entries)) for sequence, entries in salvage_frames(bytes(image[HEADER_BYTES:]))] == [
+        (5, 1),
+        (6, 2),
+    ]
 
 
 def test_a_snapshot_that_takes_exactly_a_quarter_does_not_double_the_file() -> None:

@@ -19,7 +19,12 @@ RANGE: Protocols = (("range", b""),)
 
 
 def member(
-    member_id: str, protocols: Protocols = RANGE, *, instance_id: str | None = None, waits: bool = False, rebalance_ms: int = 30_000
+    member_id: str,
+    protocols: Protocols = RANGE,
+    *,
+    instance_id: str | None = None,
+    waits: bool = False,
+    rebalance_ms: int = 30_000,
 ) -> Member:
     """A member; one that waits has a request that waits for the rebalance."""
     return Member(
@@ -59,7 +64,12 @@ def stable_group_of(*members: Member, protocol_type: str = "consumer") -> Classi
 def test_a_new_group_has_no_generation_yet() -> None:
     group = ClassicGroup("g", wall_ms=7)
     assert (group.generation_id, group.protocol_type, group.protocol_name, group.leader_id) == (0, None, None, None)
-    assert (group.state, group.state_since_ms, group.subscribed, group.new_member_added) == (GroupState.EMPTY, 7, None, False)
+    assert (group.state, group.state_since_ms, group.subscribed, group.new_member_added) == (
+        GroupState.EMPTY,
+        7,
+        None,
+        False,
+    )
     assert (group.held_bytes, group.awaiting_join_count, group.rebalance_timeout_ms) == (0, 0, 0)
 
 
@@ -117,7 +127,12 @@ def test_a_rebalance_waits_for_members_and_for_ids_that_were_given_out() -> None
 
 
 def test_a_rebalance_may_take_as_long_as_its_slowest_member() -> None:
-    assert group_of(member("a", rebalance_ms=5), member("b", rebalance_ms=9), member("c", rebalance_ms=7)).rebalance_timeout_ms == 9
+    assert (
+        group_of(
+            member("a", rebalance_ms=5), member("b", rebalance_ms=9), member("c", rebalance_ms=7)
+        ).rebalance_timeout_ms
+        == 9
+    )
 
 
 def test_offsets_expire_only_while_it_is_known_what_members_consume() -> None:
@@ -187,12 +202,17 @@ def test_single_offsets_are_deleted_where_it_is_known_what_members_consume() -> 
     group = stable_group_of(member("a"), protocol_type="connect")
     assert (group.check_offset_delete(), group.check_delete()) == (ErrorCode.NON_EMPTY_GROUP, ErrorCode.NON_EMPTY_GROUP)
     group.close()
-    assert (group.check_offset_delete(), group.check_delete()) == (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.GROUP_ID_NOT_FOUND)
+    assert (group.check_offset_delete(), group.check_delete()) == (
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+    )
 
 
 def test_an_instance_id_names_one_member() -> None:
     group = group_of(member("a", instance_id="i"), member("b"))
-    assert group.check_member("a", "i") == group.check_member("a", None) == group.check_member("b", None) == ErrorCode.NONE
+    assert (
+        group.check_member("a", "i") == group.check_member("a", None) == group.check_member("b", None) == ErrorCode.NONE
+    )
     assert group.check_member("b", "i") == ErrorCode.FENCED_INSTANCE_ID
     assert group.check_member("b", "j") == group.check_member("c", None) == ErrorCode.UNKNOWN_MEMBER_ID
 
@@ -276,7 +296,12 @@ def test_a_member_that_is_removed_leaves_nothing_behind() -> None:
     group.give_out("c")
     for member_id in ("a", "c", "stranger"):
         group.remove(member_id)
-    assert (list(group.members), group.static_members, group.pending_join, list(group.pending_sync)) == (["b"], {}, {}, ["b"])
+    assert (list(group.members), group.static_members, group.pending_join, list(group.pending_sync)) == (
+        ["b"],
+        {},
+        {},
+        ["b"],
+    )
     assert dict(group.supported) == {"x": 1}
 
 
@@ -347,7 +372,9 @@ def test_a_member_may_join_with_a_protocol_that_all_have() -> None:
 )
 def test_the_protocol_that_most_like_is_selected(liked: tuple[str, ...], selected: str) -> None:
     """Of equals the one that the oldest member likes best."""
-    group = group_of(*(member(f"m{number}", tuple((name, b"") for name in names)) for number, names in enumerate(liked)))
+    group = group_of(
+        *(member(f"m{number}", tuple((name, b"") for name in names)) for number, names in enumerate(liked))
+    )
     assert group.select_protocol() == selected
 
 
@@ -355,7 +382,12 @@ def test_generations_are_numbered_up_to_the_largest_integer() -> None:
     group = group_of(member("a"))
     group.pending_sync["a"] = None
     group.begin_generation(9)
-    assert (group.generation_id, group.protocol_name, group.state, group.state_since_ms) == (1, "range", GroupState.COMPLETING_REBALANCE, 9)
+    assert (group.generation_id, group.protocol_name, group.state, group.state_since_ms) == (
+        1,
+        "range",
+        GroupState.COMPLETING_REBALANCE,
+        9,
+    )
     assert group.pending_sync == {}
     group.on_event(GroupEvent.REBALANCE, 11)
     group.begin_generation(12)
@@ -381,9 +413,16 @@ def row(member_id: str, instance_id: str | None = None, rebalance_timeout: int =
     )
 
 
-def value_of(*members: MemberMetadata, protocol: str | None = "range", leader: str | None = "a", since: int = 9) -> GroupMetadataValue:
+def value_of(
+    *members: MemberMetadata, protocol: str | None = "range", leader: str | None = "a", since: int = 9
+) -> GroupMetadataValue:
     return GroupMetadataValue(
-        protocol_type="consumer", generation=3, protocol=protocol, leader=leader, current_state_timestamp=since, members=list(members)
+        protocol_type="consumer",
+        generation=3,
+        protocol=protocol,
+        leader=leader,
+        current_state_timestamp=since,
+        members=list(members),
     )
 
 
@@ -405,7 +444,9 @@ def test_a_group_without_members_is_the_same_after_a_load(since: int) -> None:
 
 
 def test_a_record_without_a_type_is_one_of_a_group_that_only_keeps_offsets() -> None:
-    value = GroupMetadataValue(protocol_type="", generation=0, protocol=None, leader=None, current_state_timestamp=-1, members=[])
+    value = GroupMetadataValue(
+        protocol_type="", generation=0, protocol=None, leader=None, current_state_timestamp=-1, members=[]
+    )
     group = group_of_record("g", value)
     assert (group.protocol_type, group.is_simple) == (None, True)
     assert group_record(group, {}) == value

@@ -29,7 +29,12 @@ def test_the_first_member_gets_an_id_then_leads_and_shares_the_work(world: World
     asked = world.join().response
     assert (asked.error_code, asked.members) == (ErrorCode.MEMBER_ID_REQUIRED, [])
     answer = world.join(asked.member_id).response
-    assert (answer.error_code, answer.generation_id, answer.leader, answer.protocol_name) == (0, 1, asked.member_id, "range")
+    assert (answer.error_code, answer.generation_id, answer.leader, answer.protocol_name) == (
+        0,
+        1,
+        asked.member_id,
+        "range",
+    )
     assert [row.member_id for row in answer.members] == [asked.member_id]
     synced = world.sync(asked.member_id, 1, {asked.member_id: b"all"}).response
     assert (synced.error_code, synced.assignment, synced.protocol_type) == (0, b"all", "consumer")
@@ -122,7 +127,10 @@ def test_the_first_delay_never_takes_longer_than_a_rebalance_may():
 
 def test_members_that_leave_start_a_rebalance(world: World):
     [first, second], generation_id = world.stable(2)
-    assert world.leave(MemberIdentity(member_id=second), MemberIdentity(member_id="nobody")) == [0, ErrorCode.UNKNOWN_MEMBER_ID]
+    assert world.leave(MemberIdentity(member_id=second), MemberIdentity(member_id="nobody")) == [
+        0,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+    ]
     assert world.heartbeat(first, generation_id) == ErrorCode.REBALANCE_IN_PROGRESS
     assert world.join(first).response.generation_id == generation_id + 1
     assert world.leave(MemberIdentity(member_id=first)) == [0]

@@ -20,12 +20,18 @@ def world() -> World:
 
 def commit(world: World, member_id: str, generation_id: int, instance_id: str | None = None) -> ErrorCode:
     request = OffsetCommitRequest(
-        group_id=GROUP, generation_id_or_member_epoch=generation_id, member_id=member_id, group_instance_id=instance_id, topics=[]
+        group_id=GROUP,
+        generation_id_or_member_epoch=generation_id,
+        member_id=member_id,
+        group_instance_id=instance_id,
+        topics=[],
     )
     return world.groups.admit_commit(request, 9, world.effects())
 
 
-def commit_in_transaction(world: World, member_id: str, generation_id: int, instance_id: str | None = None) -> ErrorCode:
+def commit_in_transaction(
+    world: World, member_id: str, generation_id: int, instance_id: str | None = None
+) -> ErrorCode:
     request = TxnOffsetCommitRequest(
         transactional_id="x",
         group_id=GROUP,
@@ -103,4 +109,7 @@ def test_a_group_that_is_gone_accepts_no_commit(world: World, is_transactional: 
     [member], generation_id = world.stable()
     group = world.groups.by_id[GROUP]
     group.close()
-    assert check_commit(group, member, None, generation_id, is_transactional=is_transactional) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert (
+        check_commit(group, member, None, generation_id, is_transactional=is_transactional)
+        == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    )

@@ -20,7 +20,9 @@ from lowtide.protocol.messages.leave_group import MemberIdentity
 from lowtide.protocol.messages.sync_group import SyncGroupRequest
 from tests.unit.broker.coordinator.group_world import GROUP, SESSION_MS, World
 
-COMMIT = OffsetCommit(OffsetCommitKey(group=GROUP, topic="t", partition=0), OffsetCommitValue(offset=1, metadata="", commit_timestamp=1))
+COMMIT = OffsetCommit(
+    OffsetCommitKey(group=GROUP, topic="t", partition=0), OffsetCommitValue(offset=1, metadata="", commit_timestamp=1)
+)
 
 
 @pytest.fixture
@@ -124,7 +126,9 @@ def test_nothing_is_awaited_of_a_group_that_is_taken_back(world: World, rejoins:
         world.join(first)
     assert (has_timer(world, "join"), has_timer(world, "sync")) == (not rejoins, rejoins)
     world.append(GroupMetadata(GROUP, None))
-    kept = [has_timer(world, kind) for kind in ("join", "sync")] + [has_timer(world, "heartbeat", name) for name in (first, second)]
+    kept = [has_timer(world, kind) for kind in ("join", "sync")] + [
+        has_timer(world, "heartbeat", name) for name in (first, second)
+    ]
     assert kept == [False] * 4
 
 
@@ -159,10 +163,17 @@ def test_a_group_that_is_gone_answers_no_member() -> None:
     effects = Effects(0, 0)
     protocol = JoinGroupRequestProtocol(name="range", metadata=b"")
     join = JoinGroupRequest(
-        group_id=GROUP, session_timeout_ms=SESSION_MS, member_id="m", protocol_type="consumer", protocols=[protocol], rebalance_timeout_ms=1
+        group_id=GROUP,
+        session_timeout_ms=SESSION_MS,
+        member_id="m",
+        protocol_type="consumer",
+        protocols=[protocol],
+        rebalance_timeout_ms=1,
     )
     groups.join(group, join, Client("client", "/host", 9), "join", effects)
-    groups.sync(group, SyncGroupRequest(group_id=GROUP, generation_id=0, member_id="m", assignments=[]), "sync", effects)
+    groups.sync(
+        group, SyncGroupRequest(group_id=GROUP, generation_id=0, member_id="m", assignments=[]), "sync", effects
+    )
     answers = [(reply, answer.error_code) for reply, answer in effects.answers]
     assert answers == [("join", ErrorCode.COORDINATOR_NOT_AVAILABLE), ("sync", ErrorCode.COORDINATOR_NOT_AVAILABLE)]
     assert groups.heartbeat(group, "m", None, 0, 0) == ErrorCode.COORDINATOR_NOT_AVAILABLE

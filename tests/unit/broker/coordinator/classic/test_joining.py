@@ -49,7 +49,9 @@ def test_a_member_id_names_the_client_or_its_instance(world: World) -> None:
         assert uuid.UUID(member_id.removeprefix(f"{name}-")).version == 4
 
 
-@pytest.mark.parametrize(("version", "error"), [(3, NONE), (4, ErrorCode.MEMBER_ID_REQUIRED), (9, ErrorCode.MEMBER_ID_REQUIRED)])
+@pytest.mark.parametrize(
+    ("version", "error"), [(3, NONE), (4, ErrorCode.MEMBER_ID_REQUIRED), (9, ErrorCode.MEMBER_ID_REQUIRED)]
+)
 def test_an_id_is_required_since_version_4(world: World, version: int, error: ErrorCode) -> None:
     assert world.join(version=version).error == error
 
@@ -109,7 +111,9 @@ def test_a_member_that_says_no_more_than_before_needs_no_room(world: World) -> N
     [member], generation_id = world.stable()
     world.sync(member, generation_id, {member: bytes(500)})
     world.groups.memory.held_bytes = BROKER_BYTES_MAX + 1
-    assert world.join(member, protocols=(("range", b"1"),)).error == TOO_LARGE, "its assignment is no room for what it says"
+    assert world.join(member, protocols=(("range", b"1"),)).error == TOO_LARGE, (
+        "its assignment is no room for what it says"
+    )
     assert world.join(member).error == NONE
     world.groups.memory.held_bytes = 0
     assert world.join(member, protocols=(("range", b"11"),)).error == NONE

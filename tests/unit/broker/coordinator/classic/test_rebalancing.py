@@ -57,7 +57,9 @@ def test_delays_follow_each_other_while_members_come_up_to_the_time_of_a_rebalan
     assert {answer.response.generation_id for answer in joined} == {1}
 
 
-@pytest.mark.parametrize(("delay_ms", "end_ms"), [(40_000, 40_000), (30_000, 30_000), (29_999, 30_000), (29_000, 30_000)])
+@pytest.mark.parametrize(
+    ("delay_ms", "end_ms"), [(40_000, 40_000), (30_000, 30_000), (29_999, 30_000), (29_000, 30_000)]
+)
 def test_a_long_delay_is_extended_by_what_is_left_of_the_time_of_a_rebalance(delay_ms: int, end_ms: int) -> None:
     world = world_with_delay(delay_ms)
     first = world.join(version=3)
@@ -157,7 +159,12 @@ def test_a_group_that_becomes_empty_is_recorded_and_waits_for_nothing(world: Wor
     world.leave(MemberIdentity(member_id=member))
     assert [deadline(world, kind) for kind in ("join", "sync")] == [None, None]
     loaded = world.reload().classic_group
-    assert (loaded.state, loaded.generation_id, loaded.leader_id, loaded.protocol_name) == (GroupState.EMPTY, 2, None, None)
+    assert (loaded.state, loaded.generation_id, loaded.leader_id, loaded.protocol_name) == (
+        GroupState.EMPTY,
+        2,
+        None,
+        None,
+    )
 
 
 # ------------------------------------------------------------------ assignments
@@ -222,7 +229,11 @@ def test_assignments_of_one_generation_are_none_of_the_next(world: World) -> Non
     world.join(first)
     waiting = world.sync(second, 3)
     world.commit()
-    assert (world.classic_group.state, world.classic_group.generation_id, waiting.response) == (GroupState.COMPLETING_REBALANCE, 3, None)
+    assert (world.classic_group.state, world.classic_group.generation_id, waiting.response) == (
+        GroupState.COMPLETING_REBALANCE,
+        3,
+        None,
+    )
 
 
 def test_members_of_a_generation_that_is_given_up_have_no_assignments(world: World) -> None:

@@ -10,7 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide.broker.coordinator.consumer import assignors
-from lowtide.broker.coordinator.consumer.assignors import ASSIGNORS, AssignedMember, Target, assign_range, assign_uniform
+from lowtide.broker.coordinator.consumer.assignors import (
+    ASSIGNORS,
+    AssignedMember,
+    Target,
+    assign_range,
+    assign_uniform,
+)
 from tests.examples import examples
 
 TOPICS = [bytes([number]) * 16 for number in range(1, 5)]
@@ -34,7 +40,10 @@ def groups(draw: st.DrawFn) -> Members:
     shared = draw(st.none() | subscriptions)
     return {
         member_id: AssignedMember(
-            draw(st.none() | st.just(f"instance-{member_id}")), None, draw(subscriptions) if shared is None else shared, draw(assignments)
+            draw(st.none() | st.just(f"instance-{member_id}")),
+            None,
+            draw(subscriptions) if shared is None else shared,
+            draw(assignments),
         )
         for member_id in ids
     }
@@ -57,7 +66,12 @@ def loads(target: Target) -> dict[str, int]:
 
 
 def owners(target: Target) -> dict[tuple[bytes, int], str]:
-    return {(topic, partition): member_id for member_id, topics in target.items() for topic, rows in topics.items() for partition in rows}
+    return {
+        (topic, partition): member_id
+        for member_id, topics in target.items()
+        for topic, rows in topics.items()
+        for partition in rows
+    }
 
 
 def moved(before: Target, after: Target) -> int:
@@ -71,9 +85,13 @@ def moved(before: Target, after: Target) -> int:
 @given(members=groups(), counts=counts_of_topics)
 def test_each_subscribed_partition_has_one_owner_that_subscribes(name: str, members: Members, counts: Counts):
     target = ASSIGNORS[name](members, counts)
-    given_out = [(topic, partition) for topics in target.values() for topic, rows in topics.items() for partition in rows]
+    given_out = [
+        (topic, partition) for topics in target.values() for topic, rows in topics.items() for partition in rows
+    ]
     wanted = {topic for row in members.values() for topic in row.topics}
-    assert sorted(given_out) == sorted((topic, partition) for topic in wanted for partition in range(counts.get(topic, 0)))
+    assert sorted(given_out) == sorted(
+        (topic, partition) for topic in wanted for partition in range(counts.get(topic, 0))
+    )
     assert target.keys() == members.keys()
     for member_id, topics in target.items():
         assert topics.keys() <= members[member_id].topics
@@ -121,7 +139,9 @@ def test_equal_members_move_only_what_balance_needs(counts: Counts, ids: set[str
 
 
 @some
-@given(counts=counts_of_topics, ids=st.sets(member_ids, min_size=1), grown=st.sampled_from([A, B]), by=st.integers(1, 9))
+@given(
+    counts=counts_of_topics, ids=st.sets(member_ids, min_size=1), grown=st.sampled_from([A, B]), by=st.integers(1, 9)
+)
 def test_new_partitions_go_to_the_member_with_least(counts: Counts, ids: set[str], grown: bytes, by: int):
     """Members keep their partitions unless the new partitions are too few for the others."""
     members = {member_id: member() for member_id in ids}
@@ -139,7 +159,11 @@ def test_a_topic_is_spread_over_members_and_not_given_whole():
 
 def test_a_member_with_exclusive_topics_gets_less_of_the_shared_ones():
     members = {"a": member(frozenset([A, B])), "b": member(frozenset([B])), "c": member(frozenset([B]))}
-    assert assign_uniform(members, {A: 4, B: 8}) == {"a": {A: (0, 1, 2, 3)}, "b": {B: (0, 2, 4, 6)}, "c": {B: (1, 3, 5, 7)}}
+    assert assign_uniform(members, {A: 4, B: 8}) == {
+        "a": {A: (0, 1, 2, 3)},
+        "b": {B: (0, 2, 4, 6)},
+        "c": {B: (1, 3, 5, 7)},
+    }
 
 
 def test_ranges_of_topics_with_equally_many_partitions_are_the_same():
@@ -179,7 +203,11 @@ def test_a_member_that_had_a_topic_which_is_gone_keeps_the_rest():
 
 def test_a_partition_that_two_members_claim_is_the_first_ones():
     assert assign_uniform({"a": has(0), "b": has(0)}, {X: 2}) == {"a": {X: (0,)}, "b": {X: (1,)}}
-    assert assign_uniform({"a": has(), "b": has(0), "c": has(0)}, {X: 3}) == {"a": {X: (1,)}, "b": {X: (0,)}, "c": {X: (2,)}}
+    assert assign_uniform({"a": has(), "b": has(0), "c": has(0)}, {X: 3}) == {
+        "a": {X: (1,)},
+        "b": {X: (0,)},
+        "c": {X: (2,)},
+    }
 
 
 def test_a_free_partition_goes_to_the_member_with_least_of_its_subscription():

@@ -12,7 +12,12 @@ from lowtide.broker.coordinator.consumer.consumer_group import ConsumerGroup
 from lowtide.broker.coordinator.consumer.consumer_member import ConsumerMember
 from lowtide.broker.coordinator.consumer.decision import Decision
 from lowtide.broker.coordinator.group_settings import GroupSettings
-from lowtide.protocol.consumer_group_records import ClassicMemberMetadata, ClassicProtocol, ConsumerGroupChange, RecordType
+from lowtide.protocol.consumer_group_records import (
+    ClassicMemberMetadata,
+    ClassicProtocol,
+    ConsumerGroupChange,
+    RecordType,
+)
 from lowtide.protocol.consumer_protocol import encode_assignment, parse_assignment
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.leave_group import MemberIdentity
@@ -112,8 +117,7 @@ def consumer_group(*classic: str, **others: None) -> ConsumerGroup:
 
 
 @pytest.mark.parametrize(
-    ("gone", "may"),
-    [(("new",), True), (("new", "a"), True), (("a",), False), (("new", "a", "b"), False), ((), False)],
+    ("gone", "may"), [(("new",), True), (("new", "a"), True), (("a",), False), (("new", "a", "b"), False), ((), False)]
 )
 def test_a_group_becomes_classic_when_only_members_of_that_protocol_are_left(gone: tuple[str, ...], may: bool) -> None:
     world, group = ConsumerWorld(), consumer_group("a", "b", new=None)
@@ -121,7 +125,9 @@ def test_a_group_becomes_classic_when_only_members_of_that_protocol_are_left(gon
 
 
 @pytest.mark.parametrize(("room", "leaves", "returns"), [(3, True, True), (2, True, False), (1, False, False)])
-def test_a_group_that_is_larger_than_a_classic_one_may_be_stays_as_it_is(room: int, leaves: bool, returns: bool) -> None:
+def test_a_group_that_is_larger_than_a_classic_one_may_be_stays_as_it_is(
+    room: int, leaves: bool, returns: bool
+) -> None:
     world, group = ConsumerWorld(GroupSettings(max_size=room)), consumer_group("a", "b", new=None)
     gone = {"new": group.members["new"]}
     assert world.groups.consumers.migration.may_downgrade(group, gone) is leaves
@@ -145,8 +151,16 @@ def test_a_group_that_becomes_classic_has_taken_its_other_records_back(world: Co
     assert (classic.state, classic.subscribed, classic.protocol_name) == (GroupState.PREPARING_REBALANCE, {"t"}, NAME)
     assert classic.generation_id == epoch
     assert deadline(world, "heartbeat", member_id) == 500 + SESSION_MS
-    gone = {(change.kind, change.name) for offset, change in world.log if offset >= start and isinstance(change, ConsumerGroupChange)}
-    members = {(kind, name) for kind in (RecordType.CURRENT, RecordType.TARGET, RecordType.MEMBER) for name in ("new", member_id)}
+    gone = {
+        (change.kind, change.name)
+        for offset, change in world.log
+        if offset >= start and isinstance(change, ConsumerGroupChange)
+    }
+    members = {
+        (kind, name)
+        for kind in (RecordType.CURRENT, RecordType.TARGET, RecordType.MEMBER)
+        for name in ("new", member_id)
+    }
     assert gone == members | {(RecordType.GROUP, ""), (RecordType.TOPICS, ""), (RecordType.TARGET_EPOCH, "")}
 
 
@@ -159,7 +173,9 @@ def test_a_group_that_changes_back_before_it_has_rebalanced_gives_out_nothing_th
     wanted = world.group.targets[late].get(world.ids(), frozenset()) & had[world.ids()]
     assert wanted, "a partition moves from one to the other"
     world.beat("new", -1)
-    assert parse_assignment(classic_in(world).members[first].assignment).topics == (("t", tuple(sorted(had[world.ids()]))),)
+    assert parse_assignment(classic_in(world).members[first].assignment).topics == (
+        ("t", tuple(sorted(had[world.ids()]))),
+    )
     world.enter("again")
     assert world.group.members[first].assigned == had
     World.join(world, late, protocols=SPEAKS)
@@ -175,7 +191,9 @@ def test_what_a_member_is_asked_to_give_back_is_its_own_in_the_classic_group() -
     member = world.group.members[first]
     assert member.revoking
     world.beat("new", -1)
-    assert parse_assignment(classic_in(world).members[first].assignment).topics == (("t", tuple(sorted(member.held[world.ids()]))),)
+    assert parse_assignment(classic_in(world).members[first].assignment).topics == (
+        ("t", tuple(sorted(member.held[world.ids()]))),
+    )
 
 
 def test_a_group_that_could_not_be_made_classic_is_as_it_was(world: ConsumerWorld) -> None:

@@ -65,7 +65,11 @@ def join_and_get(world: ConsumerWorld, giver: str) -> str:
 
 def enter_static(world: ConsumerWorld) -> None:
     """A static member joins with the new protocol. Like one of the classic protocol it has an empty pattern."""
-    more: dict[str, Any] = {"rebalance_timeout_ms": REBALANCE_MS, "subscribed_topic_names": ["t"], "subscribed_topic_regex": ""}
+    more: dict[str, Any] = {
+        "rebalance_timeout_ms": REBALANCE_MS,
+        "subscribed_topic_names": ["t"],
+        "subscribed_topic_regex": "",
+    }
     assert world.beat("static", 0, owned={}, instance_id="i", **more).error == NONE
 
 
@@ -82,7 +86,9 @@ def change(world: ConsumerWorld, member_id: str, **fields: Any) -> None:
 
 
 # ------------------------------------------------------------------ joining
-@pytest.mark.parametrize(("version", "error"), [(3, NONE), (4, ErrorCode.MEMBER_ID_REQUIRED), (9, ErrorCode.MEMBER_ID_REQUIRED)])
+@pytest.mark.parametrize(
+    ("version", "error"), [(3, NONE), (4, ErrorCode.MEMBER_ID_REQUIRED), (9, ErrorCode.MEMBER_ID_REQUIRED)]
+)
 def test_an_id_is_required_since_version_4(world: ConsumerWorld, version: int, error: ErrorCode) -> None:
     answer = world.join(version=version, protocols=speaks())
     assert (answer.error, uuid.UUID(answer.response.member_id).version) == (error, 4)
@@ -165,14 +171,18 @@ def test_a_static_member_returns_under_another_id(world: ConsumerWorld) -> None:
     world.check_reload()
 
 
-def test_a_static_member_that_changes_its_protocol_makes_no_group_classic_in_which_others_speak_the_new_one(world: ConsumerWorld) -> None:
+def test_a_static_member_that_changes_its_protocol_makes_no_group_classic_in_which_others_speak_the_new_one(
+    world: ConsumerWorld,
+) -> None:
     world.enter("static", instance_id="i")
     join(world, instance_id="i")
     assert isinstance(world.groups.by_id[GROUP], ConsumerGroup)
     assert "new" in world.group.members
 
 
-def test_a_static_member_that_has_spoken_the_classic_protocol_before_makes_no_group_classic(world: ConsumerWorld) -> None:
+def test_a_static_member_that_has_spoken_the_classic_protocol_before_makes_no_group_classic(
+    world: ConsumerWorld,
+) -> None:
     """Only the last member of the new protocol does, when it comes or goes."""
     join(world, instance_id="i")
     consumers = world.groups.consumers.migration
@@ -183,8 +193,12 @@ def test_a_static_member_that_has_spoken_the_classic_protocol_before_makes_no_gr
     assert isinstance(world.groups.by_id[GROUP], ConsumerGroup)
 
 
-@pytest.mark.parametrize(("topics", "state"), [(("t",), GroupState.STABLE), (("t", "u"), GroupState.PREPARING_REBALANCE)])
-def test_the_last_member_of_the_new_protocol_returns_with_the_classic_one(topics: tuple[str, ...], state: GroupState) -> None:
+@pytest.mark.parametrize(
+    ("topics", "state"), [(("t",), GroupState.STABLE), (("t", "u"), GroupState.PREPARING_REBALANCE)]
+)
+def test_the_last_member_of_the_new_protocol_returns_with_the_classic_one(
+    topics: tuple[str, ...], state: GroupState
+) -> None:
     """The group, in which all have what they are to have, rebalances only if the member consumes anything else."""
     world = ConsumerWorld(topics={"t": 4, "u": 1})
     enter_static(world)
@@ -198,7 +212,9 @@ def test_the_last_member_of_the_new_protocol_returns_with_the_classic_one(topics
 
 
 @pytest.mark.parametrize("lacks", ["what another has", "what has no owner", "a target"])
-def test_the_last_member_of_the_new_protocol_returns_before_all_have_what_they_are_to_have(world: ConsumerWorld, lacks: str) -> None:
+def test_the_last_member_of_the_new_protocol_returns_before_all_have_what_they_are_to_have(
+    world: ConsumerWorld, lacks: str
+) -> None:
     """No heartbeat of a classic group would say that there is more to get: it rebalances."""
     world.beat("new", -1)
     enter_static(world)
@@ -279,7 +295,9 @@ def test_an_assignment_is_answered_when_it_is_committed(world: ConsumerWorld) ->
 
 @pytest.mark.parametrize(("rebalance_ms", "wait_ms"), [(REBALANCE_MS, REBALANCE_MS), (0, 0), (-5, 0)])
 @pytest.mark.parametrize("asked", ["sync", "heartbeat"])
-def test_a_member_that_is_behind_is_asked_to_join_again(world: ConsumerWorld, asked: str, rebalance_ms: int, wait_ms: int) -> None:
+def test_a_member_that_is_behind_is_asked_to_join_again(
+    world: ConsumerWorld, asked: str, rebalance_ms: int, wait_ms: int
+) -> None:
     member_id = join(world, rebalance_ms=rebalance_ms)
     epoch = world.group.members[member_id].member_epoch
     world.enter("another")
@@ -295,7 +313,10 @@ def test_a_member_that_is_behind_is_asked_to_join_again(world: ConsumerWorld, as
 def test_a_sync_that_expects_another_protocol_is_refused(world: ConsumerWorld, kind: str, name: str) -> None:
     member_id = join(world)
     epoch = world.group.members[member_id].member_epoch
-    assert world.sync(member_id, epoch, protocol_type=kind, protocol_name=name).error == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert (
+        world.sync(member_id, epoch, protocol_type=kind, protocol_name=name).error
+        == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    )
     assert deadline(world, "rejoin", member_id) is None
     assert world.sync(member_id, epoch, protocol_type="consumer", protocol_name=NAME).error == NONE
 
@@ -330,7 +351,10 @@ def test_members_leave_by_their_ids_or_instances(world: ConsumerWorld) -> None:
     ]
     assert world.leave(*identities) == [UNKNOWN, FENCED, UNKNOWN, UNKNOWN]
     assert set(world.group.members) == {"new", static, dynamic}
-    assert world.leave(MemberIdentity(member_id="", group_instance_id="i"), MemberIdentity(member_id=dynamic)) == [NONE, NONE]
+    assert world.leave(MemberIdentity(member_id="", group_instance_id="i"), MemberIdentity(member_id=dynamic)) == [
+        NONE,
+        NONE,
+    ]
     assert list(world.group.members) == ["new"]
     again = join(world, instance_id="i")
     assert world.leave(MemberIdentity(member_id=again, group_instance_id="i")) == [NONE]

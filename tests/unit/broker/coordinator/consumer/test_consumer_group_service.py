@@ -23,7 +23,9 @@ from tests.unit.broker.coordinator.group_world import GROUP, REBALANCE_MS, World
 from tests.unit.broker.coordinator.group_world import SESSION_MS as CLASSIC_SESSION_MS
 
 NONE, TOO_LARGE = ErrorCode.NONE, ErrorCode.GROUP_MAX_SIZE_REACHED
-COMMIT = OffsetCommit(OffsetCommitKey(group=GROUP, topic="t", partition=0), OffsetCommitValue(offset=1, metadata="", commit_timestamp=1))
+COMMIT = OffsetCommit(
+    OffsetCommitKey(group=GROUP, topic="t", partition=0), OffsetCommitValue(offset=1, metadata="", commit_timestamp=1)
+)
 EPOCH = ConsumerGroupChange(RecordType.GROUP, GROUP, "", GroupEpoch(epoch=3, metadata_hash=0))
 INTERVAL_MS = 1_000
 SESSION_MS = GroupSettings().consumer_session_timeout_ms
@@ -127,7 +129,9 @@ def test_what_members_of_the_classic_protocol_are_to_give_back_is_awaited_by_the
     assert deadline(other, "revocation", member_id) is None
 
 
-def test_a_member_of_the_classic_protocol_that_must_give_back_has_no_time_for_that_of_its_own(world: ConsumerWorld) -> None:
+def test_a_member_of_the_classic_protocol_that_must_give_back_has_no_time_for_that_of_its_own(
+    world: ConsumerWorld,
+) -> None:
     world.enter("new")
     member_id = world.join(version=3, protocols=CLASSIC).response.member_id
     world.settle("new")
@@ -160,7 +164,13 @@ def test_an_unloaded_group_holds_nothing(world: ConsumerWorld) -> None:
 def test_a_producer_has_one_code_for_an_old_epoch(world: ConsumerWorld, who: str, epoch: int, error: ErrorCode) -> None:
     world.enter("a")
     request = TxnOffsetCommitRequest(
-        transactional_id="x", group_id=GROUP, producer_id=1, producer_epoch=0, generation_id_or_member_epoch=epoch, member_id=who, topics=[]
+        transactional_id="x",
+        group_id=GROUP,
+        producer_id=1,
+        producer_epoch=0,
+        generation_id_or_member_epoch=epoch,
+        member_id=who,
+        topics=[],
     )
     assert world.groups.check_transactional_commit(request, 0) == error
 

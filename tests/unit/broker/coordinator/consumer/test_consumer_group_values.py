@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.coordinator.consumer.consumer_group import INITIAL_EPOCH, ConsumerGroup, ConsumerGroupState, bytes_of
+from lowtide.broker.coordinator.consumer.consumer_group import (
+    INITIAL_EPOCH,
+    ConsumerGroup,
+    ConsumerGroupState,
+    bytes_of,
+)
 from lowtide.broker.coordinator.consumer.consumer_member import ConsumerMember
 from lowtide.broker.coordinator.consumer.member_state import MemberState
 from lowtide.broker.coordinator.consumer.subscriptions import NO_COUNTS, NO_PATTERNS, ResolvedPattern, Subscriptions
@@ -29,7 +34,9 @@ NONE, UNKNOWN, STALE = ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ST
 
 def classic(*protocols: str) -> ClassicMemberMetadata:
     """What a member says that speaks these protocols of the classic kind."""
-    return ClassicMemberMetadata(session_timeout_ms=1, supported_protocols=[ClassicProtocol(name=name, metadata=b"") for name in protocols])
+    return ClassicMemberMetadata(
+        session_timeout_ms=1, supported_protocols=[ClassicProtocol(name=name, metadata=b"") for name in protocols]
+    )
 
 
 def member(name: str, **fields: Any) -> ConsumerMember:
@@ -56,8 +63,18 @@ def group_of(*members: ConsumerMember) -> ConsumerGroup:
 # ------------------------------------------------------------------ what it is
 def test_a_new_group_has_nothing() -> None:
     group = ConsumerGroup("g")
-    assert (group.group_epoch, group.target_epoch, group.metadata_hash, group.assigned_wall_ms) == (INITIAL_EPOCH, INITIAL_EPOCH, 0, 0)
-    assert (group.held_bytes, group.last_record_offset, group.checked_image, group.has_topics_record) == (0, -1, 0, False)
+    assert (group.group_epoch, group.target_epoch, group.metadata_hash, group.assigned_wall_ms) == (
+        INITIAL_EPOCH,
+        INITIAL_EPOCH,
+        0,
+        0,
+    )
+    assert (group.held_bytes, group.last_record_offset, group.checked_image, group.has_topics_record) == (
+        0,
+        -1,
+        0,
+        False,
+    )
     assert (group.state, group.is_unused) == (ConsumerGroupState.EMPTY, True)
 
 
@@ -99,15 +116,21 @@ def test_a_member_waits_for_others_that_have_something_of_its_target() -> None:
         ("c", 4, False, ErrorCode.ILLEGAL_GENERATION),
     ],
 )
-def test_commits_are_accepted_of_members_in_their_epoch(who: str, epoch: int, is_transaction: bool, error: ErrorCode) -> None:
+def test_commits_are_accepted_of_members_in_their_epoch(
+    who: str, epoch: int, is_transaction: bool, error: ErrorCode
+) -> None:
     group = group_of(member("m", member_epoch=5), member("c", member_epoch=5, classic=classic("range")))
     assert group.check_commit(who, epoch, 9, is_transaction=is_transaction) == error
     assert group.check_commit(who, epoch, 9, [(A, 0)], is_transaction=is_transaction) == error
 
 
-@pytest.mark.parametrize(("who", "epoch", "error"), [("", -1, NONE), ("m", -1, NONE), ("", 0, UNKNOWN), ("m", 5, UNKNOWN)])
+@pytest.mark.parametrize(
+    ("who", "epoch", "error"), [("", -1, NONE), ("m", -1, NONE), ("", 0, UNKNOWN), ("m", 5, UNKNOWN)]
+)
 @pytest.mark.parametrize("is_transaction", [False, True])
-def test_commits_from_outside_are_accepted_while_there_are_no_members(who: str, epoch: int, error: ErrorCode, is_transaction: bool) -> None:
+def test_commits_from_outside_are_accepted_while_there_are_no_members(
+    who: str, epoch: int, error: ErrorCode, is_transaction: bool
+) -> None:
     assert ConsumerGroup("g").check_commit(who, epoch, 9, is_transaction=is_transaction) == error
 
 
@@ -130,7 +153,9 @@ def test_old_versions_can_commit_for_members_of_the_classic_protocol_and_in_tran
         (4, [3], STALE),
     ],
 )
-def test_a_member_in_an_older_epoch_commits_for_what_it_had_then(epoch: int, numbers: list[int], error: ErrorCode) -> None:
+def test_a_member_in_an_older_epoch_commits_for_what_it_had_then(
+    epoch: int, numbers: list[int], error: ErrorCode
+) -> None:
     given = {A: {0: 3, 1: 4, 2: 5}}
     group = group_of(member("m", member_epoch=5, assigned={A: frozenset({0, 1, 2})}, epochs=given))
     assert group.check_commit("m", epoch, 9, [(A, number) for number in numbers]) == error
@@ -148,13 +173,18 @@ def test_a_member_in_an_older_epoch_commits_for_what_it_had_then(epoch: int, num
         ("stranger", -1, UNKNOWN),
     ],
 )
-def test_offsets_are_returned_to_members_and_to_clients_that_name_none(who: str | None, epoch: int, error: ErrorCode) -> None:
+def test_offsets_are_returned_to_members_and_to_clients_that_name_none(
+    who: str | None, epoch: int, error: ErrorCode
+) -> None:
     assert group_of(member("m", member_epoch=5)).check_fetch(who, epoch) == error
 
 
 def test_an_instance_id_belongs_to_the_last_member_that_has_it() -> None:
     group = group_of(member("a", instance_id="i"), member("b", instance_id="i"))
-    assert (group.find_member("b", "i"), group.find_member("a", "i")) == (group.members["b"], ErrorCode.FENCED_INSTANCE_ID)
+    assert (group.find_member("b", "i"), group.find_member("a", "i")) == (
+        group.members["b"],
+        ErrorCode.FENCED_INSTANCE_ID,
+    )
     take_back(group, MEMBER, "a")
     assert group.static_members == {"i": "b"}
     put(group, member("b", instance_id="j"))
@@ -172,15 +202,25 @@ def test_a_group_s_epoch_is_not_below_that_of_its_target(known: int, expected: i
     """The record of its last epoch may be lost; with a lower one, members would get nothing until it has come so far again."""
     group = ConsumerGroup("g")
     group.apply(ConsumerGroupChange(RecordType.GROUP, "g", "", GroupEpoch(epoch=known, metadata_hash=1)))
-    group.apply(ConsumerGroupChange(RecordType.TARGET_EPOCH, "g", "", TargetAssignmentEpoch(assignment_epoch=7, assignment_timestamp=9)))
+    group.apply(
+        ConsumerGroupChange(
+            RecordType.TARGET_EPOCH, "g", "", TargetAssignmentEpoch(assignment_epoch=7, assignment_timestamp=9)
+        )
+    )
     assert (group.group_epoch, group.target_epoch) == (expected, 7)
 
 
 def test_records_are_taken_back() -> None:
-    one = member("a", member_epoch=5, previous_epoch=4, assigned={A: frozenset({0})}, state=MemberState.STABLE, epochs=5)
+    one = member(
+        "a", member_epoch=5, previous_epoch=4, assigned={A: frozenset({0})}, state=MemberState.STABLE, epochs=5
+    )
     group = group_of(one, member("b", assigned={A: frozenset({1})}), member("c", assigned={B: frozenset({0})}))
     group.apply(ConsumerGroupChange(RecordType.TOPICS, "g", "", SubscribedTopics(topics=[])))
-    group.apply(ConsumerGroupChange(RecordType.TARGET_EPOCH, "g", "", TargetAssignmentEpoch(assignment_epoch=7, assignment_timestamp=9)))
+    group.apply(
+        ConsumerGroupChange(
+            RecordType.TARGET_EPOCH, "g", "", TargetAssignmentEpoch(assignment_epoch=7, assignment_timestamp=9)
+        )
+    )
     group.targets = {"a": {}, "b": {}}
     assert (group.has_topics_record, group.target_epoch, group.assigned_wall_ms) == (True, 7, 9)
     for kind in (CURRENT, TARGET):
@@ -235,14 +275,21 @@ def test_what_members_ask_for_is_counted() -> None:
     other = names("t", pattern="q", classic=classic("x"))
     made = subscriptions_of(one, other, names("t", pattern="", server_assignor="uniform"))
     assert (made.topic_counts, made.pattern_counts) == ({"t": 3, "u": 1}, {"p": 1, "q": 1})
-    assert (made.assignors, made.classic_count, made.classic_protocols) == ({"range": 1, "uniform": 1}, 2, {"x": 2, "y": 1})
+    assert (made.assignors, made.classic_count, made.classic_protocols) == (
+        {"range": 1, "uniform": 1},
+        2,
+        {"x": 2, "y": 1},
+    )
     made.replace(one, other)
     assert (made.topic_counts, made.pattern_counts, made.assignors) == ({"t": 3}, {"q": 2}, {"uniform": 1})
     assert (made.classic_count, made.classic_protocols) == (2, {"x": 2})
     for each in (other, other, names("t", pattern="", server_assignor="uniform")):
         made.replace(each, None)
     assert made.classic_count == 0
-    assert all(counts is NO_COUNTS for counts in (made.topic_counts, made.pattern_counts, made.assignors, made.classic_protocols))
+    assert all(
+        counts is NO_COUNTS
+        for counts in (made.topic_counts, made.pattern_counts, made.assignors, made.classic_protocols)
+    )
 
 
 def test_patterns_are_matched_when_each_one_is() -> None:
@@ -279,7 +326,9 @@ def test_a_member_consumes_what_it_names_and_what_its_pattern_matches() -> None:
         (names(), names("v"), "tuvab"),
     ],
 )
-def test_the_topics_of_a_group_in_which_a_member_takes_anothers_place(old: ConsumerMember, new: ConsumerMember, expected: str) -> None:
+def test_the_topics_of_a_group_in_which_a_member_takes_anothers_place(
+    old: ConsumerMember, new: ConsumerMember, expected: str
+) -> None:
     """Two members consume `t`, one `u`; one has the pattern `p`, two have `q`."""
     made = subscriptions_of(
         names("t", pattern="p"), names("t", pattern="q"), names("u"), names(pattern="q"), p={"a"}, q={"b"}

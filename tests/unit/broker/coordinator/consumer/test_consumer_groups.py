@@ -154,7 +154,9 @@ def test_a_leaving_member_is_removed_at_once():
     world.check_reload()
 
 
-@pytest.mark.parametrize(("epoch", "owned"), [(1, {}), (9, {}), (2, None), (2, {"t": {3}})], ids=["older", "newer", "silent", "too much"])
+@pytest.mark.parametrize(
+    ("epoch", "owned"), [(1, {}), (9, {}), (2, None), (2, {"t": {3}})], ids=["older", "newer", "silent", "too much"]
+)
 def test_a_wrong_epoch_is_fenced(epoch, owned):
     """The member is in epoch 3 and has 0 and 1, or 2 and 3; without partitions its last response could have been lost."""
     world = ConsumerWorld()
@@ -209,7 +211,14 @@ def test_a_member_that_joins_again_gets_its_target():
 )
 def test_what_a_join_must_have(change, error):
     world = ConsumerWorld()
-    asked = {"member_id": "a", "epoch": 0, "owned": {}, "rebalance_timeout_ms": 1_000, "subscribed_topic_names": ["t"], **change}
+    asked = {
+        "member_id": "a",
+        "epoch": 0,
+        "owned": {},
+        "rebalance_timeout_ms": 1_000,
+        "subscribed_topic_names": ["t"],
+        **change,
+    }
     answer = world.beat(asked.pop("member_id"), asked.pop("epoch"), **asked)
     assert answer.error == error
     assert answer.response.error_message
@@ -304,7 +313,11 @@ def test_many_members_that_come_together_cost_few_targets():
     second = world.enter("b")
     assert (second.member_epoch, world.assigned(second)) == (2, {})
     world.enter("c")
-    assert (world.group.state, world.group.group_epoch, world.group.target_epoch) == (ConsumerGroupState.ASSIGNING, 4, 2)
+    assert (world.group.state, world.group.group_epoch, world.group.target_epoch) == (
+        ConsumerGroupState.ASSIGNING,
+        4,
+        2,
+    )
     world.pass_time(1_000)
     assert world.group.target_epoch == 4
     world.settle("a", "b", "c")

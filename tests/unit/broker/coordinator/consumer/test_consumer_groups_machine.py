@@ -33,7 +33,12 @@ SUBSCRIPTIONS: tuple[dict[str, Any], ...] = (
     {NAMES: [], PATTERN: "nothing.*"},
 )
 CHOICES = st.integers(0, len(SUBSCRIPTIONS) - 1)
-LOST = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.FENCED_INSTANCE_ID, ErrorCode.GROUP_ID_NOT_FOUND)
+LOST = (
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.FENCED_MEMBER_EPOCH,
+    ErrorCode.FENCED_INSTANCE_ID,
+    ErrorCode.GROUP_ID_NOT_FOUND,
+)
 SESSION_MS = 45_000
 
 Owned = dict[TopicId, set[int]]
@@ -57,13 +62,19 @@ class Consumer:
     def topics(self, among: Any, hidden: frozenset[str]) -> set[str]:
         """What it subscribes to, of these topics."""
         pattern = self.subscribed[PATTERN]
-        return {name for name in among if name in self.subscribed[NAMES] or (re.fullmatch(pattern, name) and name not in hidden)}
+        return {
+            name
+            for name in among
+            if name in self.subscribed[NAMES] or (re.fullmatch(pattern, name) and name not in hidden)
+        }
 
     def forget(self) -> None:
         self.epoch, self.owned, self.told = 0, {}, {}
 
     def give_back(self) -> None:
-        self.owned = {topic: kept for topic, numbers in self.owned.items() if (kept := numbers & self.told.get(topic, set()))}
+        self.owned = {
+            topic: kept for topic, numbers in self.owned.items() if (kept := numbers & self.told.get(topic, set()))
+        }
 
     def take_up(self) -> None:
         """Partitions to revoke are revoked first."""
@@ -78,7 +89,9 @@ class Consumer:
             more.update(self.subscribed)
         if hidden:
             more["may_see"] = lambda name: name not in hidden
-        answer = world.beat(self.member_id, self.epoch, owned={topic: set(numbers) for topic, numbers in self.owned.items()}, **more)
+        answer = world.beat(
+            self.member_id, self.epoch, owned={topic: set(numbers) for topic, numbers in self.owned.items()}, **more
+        )
         response = answer.response
         self.says_all = loses_answer
         if loses_answer:
@@ -103,7 +116,12 @@ class Classic:
         self.join(world)
 
     def join(self, world: ConsumerWorld) -> None:
-        protocols = (("cooperative-sticky", subscription("t", owned={topic: sorted(numbers) for topic, numbers in self.owned.items()})),)
+        protocols = (
+            (
+                "cooperative-sticky",
+                subscription("t", owned={topic: sorted(numbers) for topic, numbers in self.owned.items()}),
+            ),
+        )
         answer = world.join(self.member_id, protocols=protocols, session_ms=SESSION_MS)
         if answer.error == ErrorCode.MEMBER_ID_REQUIRED:
             self.member_id = answer.response.member_id
@@ -133,7 +151,9 @@ class ConsumerGroups(RuleBasedStateMachine):
     @initialize(interval_ms=st.sampled_from((0, 1_000)))
     def begin(self, interval_ms: int) -> None:
         chosen = GroupSettings(
-            initial_rebalance_delay_ms=0, consumer_assignment_interval_ms=interval_ms, consumer_regex_refresh_interval_ms=20_000
+            initial_rebalance_delay_ms=0,
+            consumer_assignment_interval_ms=interval_ms,
+            consumer_regex_refresh_interval_ms=20_000,
         )
         self.world = ConsumerWorld(chosen, topics={"t": 3, "v1": 1})
         self.count = 0
@@ -249,14 +269,22 @@ class ConsumerGroups(RuleBasedStateMachine):
         alive = [consumer for consumer in self.consumers if consumer.epoch]
         assert {member.member_id for member in (*alive, *self.classics)} == set(group.members)
         assert group.state is ConsumerGroupState.STABLE, [str(member) for member in group.members.values()]
-        rows = [(topic, number) for consumer in alive for topic, numbers in consumer.owned.items() for number in numbers]
+        rows = [
+            (topic, number) for consumer in alive for topic, numbers in consumer.owned.items() for number in numbers
+        ]
         for consumer in alive:
-            assert consumer.owned == {topic: set(numbers) for topic, numbers in group.members[consumer.member_id].assigned.items()}
+            assert consumer.owned == {
+                topic: set(numbers) for topic, numbers in group.members[consumer.member_id].assigned.items()
+            }
             assert set(consumer.owned) <= {topics[name].topic_id for name in consumer.topics(topics, self.hidden)}
         for classic in self.classics:
             rows += [(topics[name].topic_id, number) for name, numbers in classic.owned.items() for number in numbers]
-        names = set().union(*(consumer.topics(topics, self.hidden) for consumer in alive), {"t"} & set(topics) if self.classics else ())
-        assert sorted(rows) == sorted((topics[name].topic_id, number) for name in names for number in range(len(topics[name].partitions)))
+        names = set().union(
+            *(consumer.topics(topics, self.hidden) for consumer in alive), {"t"} & set(topics) if self.classics else ()
+        )
+        assert sorted(rows) == sorted(
+            (topics[name].topic_id, number) for name in names for number in range(len(topics[name].partitions))
+        )
 
     @invariant()
     def a_partition_has_one_owner(self) -> None:
@@ -290,9 +318,13 @@ class ConsumerGroups(RuleBasedStateMachine):
             return
         members = group.members.values()
         assert set(group.subscriptions.topic_counts) == {name for member in members for name in member.topic_names}
-        assert set(group.subscriptions.pattern_counts) == {member.pattern for member in members if member.pattern is not None}
+        assert set(group.subscriptions.pattern_counts) == {
+            member.pattern for member in members if member.pattern is not None
+        }
         assert group.subscriptions.classic_count == sum(member.classic is not None for member in members)
-        assert set(group.static_members.values()) == {member.member_id for member in members if member.instance_id is not None}
+        assert set(group.static_members.values()) == {
+            member.member_id for member in members if member.instance_id is not None
+        }
         owned = {
             (topic, number): member.member_id
             for member in members
@@ -300,7 +332,9 @@ class ConsumerGroups(RuleBasedStateMachine):
             for topic, numbers in part.items()
             for number in numbers
         }
-        assert {(topic, number): owner for topic, rows in group.owners.by_topic.items() for number, owner in rows.items()} == owned
+        assert {
+            (topic, number): owner for topic, rows in group.owners.by_topic.items() for number, owner in rows.items()
+        } == owned
 
 
 TestConsumerGroups = ConsumerGroups.TestCase

@@ -30,7 +30,15 @@ def world() -> ConsumerWorld:
 # ------------------------------------------------------------------ what a heartbeat must say
 @pytest.mark.parametrize(
     ("version", "epoch", "error"),
-    [(0, 0, NONE), (0, -2, NONE), (0, 1, INVALID), (0, 2, INVALID), (0, -1, INVALID), (1, 0, INVALID), (1, -2, INVALID)],
+    [
+        (0, 0, NONE),
+        (0, -2, NONE),
+        (0, 1, INVALID),
+        (0, 2, INVALID),
+        (0, -1, INVALID),
+        (1, 0, INVALID),
+        (1, -2, INVALID),
+    ],
 )
 def test_a_member_names_itself_since_version_1_and_before_that_unless_it_joins(
     world: ConsumerWorld, version: int, epoch: int, error: ErrorCode
@@ -73,7 +81,9 @@ def test_a_join_names_topics_or_a_pattern(world: ConsumerWorld, names: bool) -> 
         ({"owned": ALL, "rebalance_timeout_ms": 1, "subscribed_topic_names": ["t"]}, True),
     ],
 )
-def test_a_member_that_says_everything_is_told_its_assignment(world: ConsumerWorld, said: dict[str, Any], tells: bool) -> None:
+def test_a_member_that_says_everything_is_told_its_assignment(
+    world: ConsumerWorld, said: dict[str, Any], tells: bool
+) -> None:
     world.enter("a")
     response = world.beat("a", 2, **said).response
     assert world.assigned(response) == ({world.ids(): {0, 1, 2, 3}} if tells else None)
@@ -104,7 +114,9 @@ def test_a_new_group_is_counted_and_one_that_is_taken_over_is_not() -> None:
     assert world.groups.admission.refused_count == 1
 
 
-@pytest.mark.parametrize(("settings", "room"), [(GroupSettings(consumer_max_size=3), 3), (GroupSettings(), MEMBERS_MAX)])
+@pytest.mark.parametrize(
+    ("settings", "room"), [(GroupSettings(consumer_max_size=3), 3), (GroupSettings(), MEMBERS_MAX)]
+)
 def test_a_group_has_a_largest_size(settings: GroupSettings, room: int) -> None:
     world = ConsumerWorld(msgspec.structs.replace(settings, consumer_assignment_interval_ms=10**9))
     world.enter("a")
@@ -128,7 +140,9 @@ def test_a_static_member_that_starts_again_under_its_own_id_has_its_partitions(w
     world.check_reload()
 
 
-def test_a_static_member_of_the_classic_protocol_need_not_leave_before_it_joins_with_the_new_one(world: ConsumerWorld) -> None:
+def test_a_static_member_of_the_classic_protocol_need_not_leave_before_it_joins_with_the_new_one(
+    world: ConsumerWorld,
+) -> None:
     world.enter("new")
     classic = (("cooperative-sticky", subscription("t")),)
     World.join(world, version=3, protocols=classic, instance_id="one")
@@ -170,7 +184,9 @@ def test_a_member_may_be_one_answer_behind_while_it_has_no_more_than_it_may(
     member, topic = world.group.members["a"], world.ids()
     world.group.group_epoch = world.group.target_epoch = 5
     world.group.targets["a"] = {topic: frozenset({0})}
-    world.group.members["a"] = msgspec.structs.replace(member, member_epoch=5, previous_epoch=4, assigned={topic: frozenset({0})})
+    world.group.members["a"] = msgspec.structs.replace(
+        member, member_epoch=5, previous_epoch=4, assigned={topic: frozenset({0})}
+    )
     assert world.beat("a", epoch, owned=None if owned is None else {"t": owned}).error == error
 
 
@@ -192,7 +208,9 @@ def test_what_a_heartbeat_does_not_say_stays(world: ConsumerWorld) -> None:
     world.beat("a", first.member_epoch, instance_id="one")
     assert world.group.members["a"].says_the_same_as(first)
     changed = {"rack_id": "s", "server_assignor": "uniform", "subscribed_topic_regex": "", "rebalance_timeout_ms": 5}
-    world.beat("a", world.group.members["a"].member_epoch, instance_id="one", subscribed_topic_names=["t", "u"], **changed)
+    world.beat(
+        "a", world.group.members["a"].member_epoch, instance_id="one", subscribed_topic_names=["t", "u"], **changed
+    )
     last = world.group.members["a"]
     assert (last.rack_id, last.server_assignor, last.instance_id, last.topic_regex) == ("s", "uniform", "one", "")
     assert (last.rebalance_timeout_ms, last.topic_names) == (5, {"t", "u"})

@@ -56,7 +56,9 @@ def test_an_empty_pattern_is_none() -> None:
 @pytest.mark.parametrize(
     ("state", "epoch", "expected"), [(STABLE, 5, True), (STABLE, 4, False), (STABLE, 6, False), (UNRELEASED, 5, False)]
 )
-def test_a_member_is_reconciled_when_it_is_stable_in_the_epoch_of_its_target(state: MemberState, epoch: int, expected: bool) -> None:
+def test_a_member_is_reconciled_when_it_is_stable_in_the_epoch_of_its_target(
+    state: MemberState, epoch: int, expected: bool
+) -> None:
     assert member(state=state, member_epoch=epoch).is_reconciled_to(5) is expected
 
 
@@ -87,8 +89,12 @@ def test_what_a_member_has_is_the_same_after_a_load() -> None:
     epochs = {A: {0: 3, 1: 4}, B: {7: 4}}
     one = member({A: {0, 1}}, {B: {7}}, member_epoch=4, previous_epoch=3, state=UNREVOKED, epochs=epochs)
     record = one.current_record()
-    assert record.assigned_partitions == [CurrentTopicPartitions(topic_id=A, partitions=[0, 1], assignment_epochs=[3, 4])]
-    assert record.partitions_pending_revocation == [CurrentTopicPartitions(topic_id=B, partitions=[7], assignment_epochs=[4])]
+    assert record.assigned_partitions == [
+        CurrentTopicPartitions(topic_id=A, partitions=[0, 1], assignment_epochs=[3, 4])
+    ]
+    assert record.partitions_pending_revocation == [
+        CurrentTopicPartitions(topic_id=B, partitions=[7], assignment_epochs=[4])
+    ]
     assert member().with_current(record) == one
 
 
@@ -98,17 +104,34 @@ def test_a_member_that_is_about_to_be_out_has_nothing() -> None:
 
 
 def current(epoch: int, *rows: tuple[bytes, list[int], list[int] | None]) -> MemberCurrent:
-    assigned = [CurrentTopicPartitions(topic_id=topic, partitions=numbers, assignment_epochs=given) for topic, numbers, given in rows]
+    assigned = [
+        CurrentTopicPartitions(topic_id=topic, partitions=numbers, assignment_epochs=given)
+        for topic, numbers, given in rows
+    ]
     return MemberCurrent(
-        member_epoch=epoch, previous_member_epoch=0, state=0, assigned_partitions=assigned, partitions_pending_revocation=[]
+        member_epoch=epoch,
+        previous_member_epoch=0,
+        state=0,
+        assigned_partitions=assigned,
+        partitions_pending_revocation=[],
     )
 
 
 @pytest.mark.parametrize(
     ("epoch", "given", "epochs"),
-    [(5, [3, 3], 3), (5, [3, 4], {A: {0: 3, 1: 4}}), (5, None, 5), (5, [3], 5), (-1, None, 0), (0, None, 0), (1, None, 1)],
+    [
+        (5, [3, 3], 3),
+        (5, [3, 4], {A: {0: 3, 1: 4}}),
+        (5, None, 5),
+        (5, [3], 5),
+        (-1, None, 0),
+        (0, None, 0),
+        (1, None, 1),
+    ],
 )
-def test_partitions_without_epochs_were_given_in_that_of_the_member(epoch: int, given: list[int] | None, epochs: Any) -> None:
+def test_partitions_without_epochs_were_given_in_that_of_the_member(
+    epoch: int, given: list[int] | None, epochs: Any
+) -> None:
     """Older coordinators keep none."""
     assert member().with_current(current(epoch, (A, [0, 1], given))).epochs == epochs
 
@@ -221,7 +244,9 @@ def test_a_member_whose_topics_have_other_owners_releases_the_rest() -> None:
 
 
 # ------------------------------------------------------------------ reconciliation
-def facts(target: Parts, *, owned: Parts | None = None, taken: Parts | None = None, topics: str = "ABC", **more: Any) -> Reconciliation:
+def facts(
+    target: Parts, *, owned: Parts | None = None, taken: Parts | None = None, topics: str = "ABC", **more: Any
+) -> Reconciliation:
     """A target of epoch 5; `taken` is what others have, `topics` what the member consumes."""
     subscribed = frozenset({"A": A, "B": B, "C": C}[name] for name in topics)
     more = {"target_epoch": 5, "subscription_changed": False} | more

@@ -19,7 +19,9 @@ from tests.unit.broker.coordinator.group_world import GROUP, REBALANCE_MS, SESSI
 PROTOCOLS = (("cooperative-sticky", subscription("t")),)
 
 
-def classic_group(world: ConsumerWorld, *, assignments: tuple[list[int], ...] = ([0, 1], [2, 3])) -> tuple[list[str], int]:
+def classic_group(
+    world: ConsumerWorld, *, assignments: tuple[list[int], ...] = ([0, 1], [2, 3])
+) -> tuple[list[str], int]:
     """A stable classic group of consumers with these partitions: the members' ids, and the generation."""
     members: list[str] = []
     for _ in assignments:
@@ -28,7 +30,10 @@ def classic_group(world: ConsumerWorld, *, assignments: tuple[list[int], ...] = 
         members.append(member_id)
     responses = [answer.response for answer in (*others, last)]
     generation_id, leader = responses[0].generation_id, responses[0].leader
-    given = {member_id: encode_assignment(1, [("t", numbers)]) for member_id, numbers in zip(members, assignments, strict=True)}
+    given = {
+        member_id: encode_assignment(1, [("t", numbers)])
+        for member_id, numbers in zip(members, assignments, strict=True)
+    }
     for member_id in sorted(members, key=lambda each: each == leader):
         world.sync(member_id, generation_id, given)
     return members, generation_id
@@ -275,7 +280,10 @@ def test_a_static_member_goes_to_the_new_protocol_and_back():
     world = ConsumerWorld()
     joined = world.join(protocols=PROTOCOLS, instance_id="one").response
     world.sync(
-        joined.member_id, joined.generation_id, {joined.member_id: encode_assignment(1, [("t", [0, 1, 2, 3])])}, group_instance_id="one"
+        joined.member_id,
+        joined.generation_id,
+        {joined.member_id: encode_assignment(1, [("t", [0, 1, 2, 3])])},
+        group_instance_id="one",
     )
     back = world.enter("new", instance_id="one")
     assert list(world.group.members) == ["new"]

@@ -41,7 +41,9 @@ IDS = {name: name.encode() * 16 for name in "tuvw"}
 def topic_of(name: str, *replicas: tuple[int, ...], topic_id: bytes | None = None) -> TopicImage:
     """A topic with a partition for each of these sets of replicas."""
     partitions = tuple(
-        PartitionImage(replicas=row, isr=row, isr_epochs=row, leader=row[0], leader_epoch=0, partition_epoch=0, modify_revision=1)
+        PartitionImage(
+            replicas=row, isr=row, isr_epochs=row, leader=row[0], leader_epoch=0, partition_epoch=0, modify_revision=1
+        )
         for row in replicas
     )
     return TopicImage(name=name, topic_id=topic_id or IDS[name], partitions=partitions, configs={}, modify_revision=1)
@@ -75,7 +77,10 @@ def test_topics_that_are_not_there_are_passed_over() -> None:
 
 def test_a_commit_names_topics_or_their_ids() -> None:
     def row(name: str, topic_id: bytes, *numbers: int) -> OffsetCommitRequestTopic:
-        rows = [OffsetCommitRequestPartition(partition_index=number, committed_offset=1, committed_metadata="") for number in numbers]
+        rows = [
+            OffsetCommitRequestPartition(partition_index=number, committed_offset=1, committed_metadata="")
+            for number in numbers
+        ]
         return OffsetCommitRequestTopic(name=name, topic_id=topic_id, partitions=rows)
 
     view = Holder(topic_of("t", (1,)), topic_of("u", (1,))).view
@@ -168,7 +173,11 @@ SETTINGS = GroupSettings(
 @pytest.mark.parametrize(
     ("times", "names", "bounds"),
     [
-        (GroupTimes, (SESSION_TIMEOUT, HEARTBEAT_INTERVAL, ASSIGNMENT_INTERVAL), ((40, 50, 60), (4, 5, 6), (400, 500, 600))),
+        (
+            GroupTimes,
+            (SESSION_TIMEOUT, HEARTBEAT_INTERVAL, ASSIGNMENT_INTERVAL),
+            ((40, 50, 60), (4, 5, 6), (400, 500, 600)),
+        ),
         (
             ShareGroupTimes,
             (SHARE_SESSION_TIMEOUT, SHARE_HEARTBEAT_INTERVAL, SHARE_ASSIGNMENT_INTERVAL),
@@ -181,14 +190,21 @@ def test_times_of_a_group_are_its_own_within_the_bounds_of_the_broker(
 ) -> None:
     configs = {} if text is None else dict.fromkeys(names, text)
     made = times(SETTINGS, SimpleNamespace(image=MetadataImage(group_configs={"g": ConfigImage(configs=configs)})))
-    expected = [default if text in (None, "soon", "-5") else min(max(int(text or 0), least), most) for least, default, most in bounds]
+    expected = [
+        default if text in (None, "soon", "-5") else min(max(int(text or 0), least), most)
+        for least, default, most in bounds
+    ]
     assert [made.session_timeout_ms("g"), made.heartbeat_interval_ms("g"), made.assignment_interval_ms("g")] == expected
     assert made.session_timeout_ms("other") == bounds[0][1]
 
 
 def test_a_group_is_found_by_its_id_and_type() -> None:
     groups = GroupsById(
-        {"classic": ClassicGroup("classic", wall_ms=0), "consumer": ConsumerGroup("consumer"), "share": ShareGroup("share")}
+        {
+            "classic": ClassicGroup("classic", wall_ms=0),
+            "consumer": ConsumerGroup("consumer"),
+            "share": ShareGroup("share"),
+        }
     )
     for find in (groups.find_classic, groups.find_consumer, groups.find_share):
         found = [name for name in ("classic", "consumer", "share", "missing") if find(name) is not None]
@@ -225,7 +241,10 @@ def test_the_topics_that_an_old_coordinator_kept_go_with_the_next_epoch(has_topi
     decision = Decision(group)
     decision.keep_epoch(5, 77)
     assert decision.changes[0].value == GroupEpoch(epoch=5, metadata_hash=77)
-    assert kinds(decision) == [(RecordType.GROUP, "", False), *([(RecordType.TOPICS, "", True)] if has_topics_record else [])]
+    assert kinds(decision) == [
+        (RecordType.GROUP, "", False),
+        *([(RecordType.TOPICS, "", True)] if has_topics_record else []),
+    ]
 
 
 def test_a_group_is_taken_back_with_all_its_records() -> None:
@@ -235,7 +254,14 @@ def test_a_group_is_taken_back_with_all_its_records() -> None:
     group.subscriptions.note_pattern("a.*", ResolvedPattern(frozenset(), 0, 0))
     decision = Decision(group)
     decision.remove_group()
-    rows = [(CURRENT, "m"), (CURRENT, "gone"), (TARGET, "m"), (TARGET, "gone"), (RecordType.TARGET_EPOCH, ""), (MEMBER, "m")]
+    rows = [
+        (CURRENT, "m"),
+        (CURRENT, "gone"),
+        (TARGET, "m"),
+        (TARGET, "gone"),
+        (RecordType.TARGET_EPOCH, ""),
+        (MEMBER, "m"),
+    ]
     rows += [(RecordType.PATTERN, "a.*"), (RecordType.TOPICS, ""), (RecordType.GROUP, "")]
     assert kinds(decision) == [(kind, name, True) for kind, name in rows]
 
@@ -275,7 +301,9 @@ def group_of(*members: ConsumerMember) -> ConsumerGroup:
     return group
 
 
-@pytest.mark.parametrize(("wall_ms", "expected"), [(1_000, 500), (1_001, 499), (1_499, 1), (1_500, 0), (1_501, 0), (999, 0), (0, 0)])
+@pytest.mark.parametrize(
+    ("wall_ms", "expected"), [(1_000, 500), (1_001, 499), (1_499, 1), (1_500, 0), (1_501, 0), (999, 0), (0, 0)]
+)
 def test_targets_have_time_between_them_unless_the_clock_was_set_back(wall_ms: int, expected: int) -> None:
     group = ConsumerGroup("g")
     group.assigned_wall_ms = 1_000
@@ -329,7 +357,9 @@ def test_a_target_is_made_of_what_members_consume_and_have() -> None:
     group = group_of(*rows)
     group.static_members["i"] = "old"
     group.targets = {"a": {IDS["t"]: frozenset({1})}, "old": {IDS["u"]: frozenset({0})}}
-    members, counts = assigner(topic_of("t", (1,), (1,)), topic_of("u", (1,)), topic_of("v", (1,)))._facts(group, group.members)
+    members, counts = assigner(topic_of("t", (1,), (1,)), topic_of("u", (1,)), topic_of("v", (1,)))._facts(
+        group, group.members
+    )
     assert counts == {IDS["t"]: 2, IDS["u"]: 1}
     assert {name: member.topics for name, member in members.items()} == {
         "a": {IDS["t"]}, "b": {IDS["t"], IDS["u"]}, "c": {IDS["t"]}

@@ -39,12 +39,18 @@ class World:
             self.group.subscriptions.replace(None, each)
         for pattern, topics in matched.items():
             self.match(pattern, topics)
-        self.patterns = PatternMatching(self.groups, GroupSettings(consumer_regex_refresh_interval_ms=INTERVAL_MS), self.cluster.view)
+        self.patterns = PatternMatching(
+            self.groups, GroupSettings(consumer_regex_refresh_interval_ms=INTERVAL_MS), self.cluster.view
+        )
 
     def match(self, pattern: str, topics: set[str]) -> None:
-        self.group.subscriptions.note_pattern(pattern, ResolvedPattern(frozenset(topics), self.cluster.image.revision, WALL_MS))
+        self.group.subscriptions.note_pattern(
+            pattern, ResolvedPattern(frozenset(topics), self.cluster.image.revision, WALL_MS)
+        )
 
-    def update(self, old: ConsumerMember, new: ConsumerMember, age_ms: int = REFRESH_MIN_MS + 1) -> tuple[Any, Decision]:
+    def update(
+        self, old: ConsumerMember, new: ConsumerMember, age_ms: int = REFRESH_MIN_MS + 1
+    ) -> tuple[Any, Decision]:
         decision = Decision(self.group)
         return self.patterns.update(decision, old, new, WALL_MS + age_ms), decision
 
@@ -75,7 +81,11 @@ def removal(pattern: str) -> ConsumerGroupChange:
 # ------------------------------------------------------------------ what members do with their patterns
 def test_a_new_pattern_is_to_be_matched() -> None:
     changed, decision = World().update(member(), member("a.*"))
-    assert (changed, decision.resolves, decision.changes) == (PatternChange(changed=True, is_being_matched=True), {"a.*"}, [])
+    assert (changed, decision.resolves, decision.changes) == (
+        PatternChange(changed=True, is_being_matched=True),
+        {"a.*"},
+        [],
+    )
 
 
 def test_a_pattern_that_another_member_has_is_known() -> None:
@@ -168,9 +178,14 @@ def test_the_topics_that_match_are_kept_and_raise_the_epoch() -> None:
     hashed = world.cluster.view.hash_of(["apple", "avocado", "banana"])
     assert changes == [
         ConsumerGroupChange(
-            RecordType.PATTERN, "g", "a.*", PatternTopics(topics=["apple", "avocado"], version=revision, timestamp=WALL_MS + 5)
+            RecordType.PATTERN,
+            "g",
+            "a.*",
+            PatternTopics(topics=["apple", "avocado"], version=revision, timestamp=WALL_MS + 5),
         ),
-        ConsumerGroupChange(RecordType.PATTERN, "g", "b.*", PatternTopics(topics=["banana"], version=revision, timestamp=WALL_MS + 5)),
+        ConsumerGroupChange(
+            RecordType.PATTERN, "g", "b.*", PatternTopics(topics=["banana"], version=revision, timestamp=WALL_MS + 5)
+        ),
         ConsumerGroupChange(RecordType.GROUP, "g", "", GroupEpoch(epoch=5, metadata_hash=hashed)),
     ]
 
@@ -178,7 +193,9 @@ def test_the_topics_that_match_are_kept_and_raise_the_epoch() -> None:
 def test_topics_that_the_client_may_not_see_do_not_match() -> None:
     world = World(member("a.*"))
     [change, _] = world.finish(world.begin("a.*", may_see=lambda name: name != "apple"))
-    assert change.value == PatternTopics(topics=["avocado"], version=world.cluster.image.revision, timestamp=WALL_MS + 5)
+    assert change.value == PatternTopics(
+        topics=["avocado"], version=world.cluster.image.revision, timestamp=WALL_MS + 5
+    )
 
 
 def epochs(changes: list[ConsumerGroupChange]) -> list[int]:
@@ -198,7 +215,9 @@ def test_a_group_whose_topics_are_the_same_keeps_its_epoch() -> None:
 
 @pytest.mark.parametrize("changed", ["a.*", "b.*"])
 @pytest.mark.parametrize("known", [None, frozenset[str]()])
-def test_a_member_that_gets_a_topic_which_others_name_raises_the_epoch(changed: str, known: frozenset[str] | None) -> None:
+def test_a_member_that_gets_a_topic_which_others_name_raises_the_epoch(
+    changed: str, known: frozenset[str] | None
+) -> None:
     """The topics of the group are the same."""
     world = World(member("a.*"), member("b.*"), member(None, "apple", "avocado", "banana"))
     for pattern, topics in (("a.*", {"apple", "avocado"}), ("b.*", {"banana"})):
@@ -224,7 +243,9 @@ def test_the_topics_of_a_pattern_are_awaited_while_they_are_being_found_only() -
     soon = WALL_MS + REFRESH_MIN_MS
     decision = Decision(world.group)
     late = world.patterns.update(decision, member("a.*"), member("b.*"), soon)
-    assert (late, decision.resolves) == (PatternChange(changed=True), frozenset()), "patterns were matched a short while ago"
+    assert (late, decision.resolves) == (PatternChange(changed=True), frozenset()), (
+        "patterns were matched a short while ago"
+    )
     effects = world.begin("b.*")
     assert world.update(member("a.*"), member("b.*"))[0] == PatternChange(changed=True, is_being_matched=True)
     assert world.update(member("a.*"), member("c.*"))[0] == PatternChange(changed=True)

@@ -53,7 +53,9 @@ def epoch_of(world: ShareGroupWorld, member_id: str) -> int:
 def test_a_record_of_a_group_of_another_type_is_refused(world: ShareGroupWorld) -> None:
     world.join()
     with pytest.raises(ProtocolError, match="which is no share group"):
-        world.groups.shares.note(ShareGroupChange(ShareRecordType.GROUP, GROUP, "", ShareGroupEpoch(epoch=1, metadata_hash=0)))
+        world.groups.shares.note(
+            ShareGroupChange(ShareRecordType.GROUP, GROUP, "", ShareGroupEpoch(epoch=1, metadata_hash=0))
+        )
     assert world.groups.shares.note(ShareGroupChange(MEMBER, GROUP, "a", None)) is None
 
 
@@ -102,7 +104,14 @@ def test_a_group_is_taken_back_with_all_its_records(world: ShareGroupWorld) -> N
     world.group.targets["gone"] = {}
     effects = world.effects()
     world.groups.shares.remove(world.group, effects)
-    rows = [(CURRENT, "a"), (CURRENT, "gone"), (TARGET, "a"), (TARGET, "gone"), (ShareRecordType.TARGET_EPOCH, ""), (MEMBER, "a")]
+    rows = [
+        (CURRENT, "a"),
+        (CURRENT, "gone"),
+        (TARGET, "a"),
+        (TARGET, "gone"),
+        (ShareRecordType.TARGET_EPOCH, ""),
+        (MEMBER, "a"),
+    ]
     rows += [(ShareRecordType.STATES, ""), (ShareRecordType.GROUP, "")]
     assert effects.changes == [ShareGroupChange(kind, GROUP, name, None) for kind, name in rows]
 
@@ -148,7 +157,9 @@ def test_a_member_that_lacks_something_of_its_target_gets_it(world: ShareGroupWo
     world.enter("a")
     world.settle()
     epoch = epoch_of(world, "a")
-    note(world, CURRENT, "a", ShareMemberCurrent(member_epoch=epoch, previous_member_epoch=epoch, assigned_partitions=[]))
+    note(
+        world, CURRENT, "a", ShareMemberCurrent(member_epoch=epoch, previous_member_epoch=epoch, assigned_partitions=[])
+    )
     assert world.assigned("a") == set()
     world.beat("a", epoch)
     assert world.assigned("a") == {0, 1, 2, 3}

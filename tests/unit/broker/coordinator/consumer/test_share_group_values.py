@@ -42,7 +42,9 @@ def note(group: ShareGroup, kind: ShareRecordType, name: str, value: Any) -> Non
 
 
 def said(*topics: str, client_id: str = "client") -> ShareMemberSubscription:
-    return ShareMemberSubscription(rack_id=None, client_id=client_id, client_host="/host", subscribed_topic_names=list(topics))
+    return ShareMemberSubscription(
+        rack_id=None, client_id=client_id, client_host="/host", subscribed_topic_names=list(topics)
+    )
 
 
 def has(epoch: int, *numbers: int) -> ShareMemberCurrent:
@@ -68,7 +70,11 @@ def test_a_topic_has_states_in_each_of_their_stages() -> None:
 def test_states_are_the_same_after_a_load() -> None:
     record = STATES.record()
     assert states_of(record) == STATES
-    assert [row.partitions for row in (*record.initializing_topics, *record.initialized_topics)] == [[1, 2], [0], [0, 1]]
+    assert [row.partitions for row in (*record.initializing_topics, *record.initialized_topics)] == [
+        [1, 2],
+        [0],
+        [0, 1],
+    ]
 
 
 def test_the_hash_stands_for_what_may_be_assigned() -> None:
@@ -84,7 +90,12 @@ def test_the_hash_stands_for_what_may_be_assigned() -> None:
 # ------------------------------------------------------------------ records
 def test_a_new_group_has_nothing() -> None:
     group = ShareGroup("g")
-    assert (group.group_epoch, group.target_epoch, group.metadata_hash, group.assigned_wall_ms) == (INITIAL_EPOCH, INITIAL_EPOCH, 0, 0)
+    assert (group.group_epoch, group.target_epoch, group.metadata_hash, group.assigned_wall_ms) == (
+        INITIAL_EPOCH,
+        INITIAL_EPOCH,
+        0,
+        0,
+    )
     assert (group.held_bytes, group.checked_image, group.last_record_offset, group.is_deleting) == (0, 0, -1, False)
     assert ShareGroup("g").memory is not group.memory
 
@@ -95,7 +106,11 @@ def test_members_follow_their_records() -> None:
         "a", client_id="client", client_host="/host", topic_names=frozenset({"t"}),
         member_epoch=5, previous_epoch=4, assigned={A: frozenset({0, 1})},
     )  # fmt: skip
-    assert (group.state, group.is_subscribed_to("t"), group.check_delete()) == (ShareGroupState.STABLE, True, ErrorCode.NON_EMPTY_GROUP)
+    assert (group.state, group.is_subscribed_to("t"), group.check_delete()) == (
+        ShareGroupState.STABLE,
+        True,
+        ErrorCode.NON_EMPTY_GROUP,
+    )
     note(group, ShareRecordType.CURRENT, "a", None)
     member = group.members["a"]
     assert (member.member_epoch, member.previous_epoch, member.assigned) == (-1, -1, {})
@@ -115,7 +130,12 @@ def test_a_group_s_epoch_is_not_below_that_of_its_target(known: int, expected: i
 
 def test_targets_and_states_are_taken_back() -> None:
     group = ShareGroup("g")
-    note(group, ShareRecordType.TARGET, "a", MemberTarget(topic_partitions=[TargetTopicPartitions(topic_id=A, partitions=[0])]))
+    note(
+        group,
+        ShareRecordType.TARGET,
+        "a",
+        MemberTarget(topic_partitions=[TargetTopicPartitions(topic_id=A, partitions=[0])]),
+    )
     note(group, ShareRecordType.TARGET_EPOCH, "", TargetAssignmentEpoch(assignment_epoch=7, assignment_timestamp=9))
     group.checked_image = 3
     note(group, ShareRecordType.STATES, "", STATES.record())
@@ -149,13 +169,19 @@ def test_what_members_say_is_counted_until_they_or_the_group_are_gone() -> None:
     memory.held_bytes = 1_000_000
     group = group_of("a", "b", memory=memory)
     assert group.memory is memory
-    assert group.held_bytes == memory.held_bytes - 1_000_000 == sum(bytes_of(member) for member in group.members.values())
+    assert (
+        group.held_bytes == memory.held_bytes - 1_000_000 == sum(bytes_of(member) for member in group.members.values())
+    )
     note(group, ShareRecordType.MEMBER, "a", said("t", "another", client_id="longer than before"))
     assert group.held_bytes == sum(bytes_of(member) for member in group.members.values())
     assert group.subscriptions.topic_counts == {"t": 2, "another": 1}
     note(group, ShareRecordType.MEMBER, "a", None)
     assert group.held_bytes == bytes_of(group.members["b"])
     group.close()
-    assert (memory.held_bytes, group.state, group.check_delete()) == (1_000_000, ShareGroupState.DEAD, ErrorCode.GROUP_ID_NOT_FOUND)
+    assert (memory.held_bytes, group.state, group.check_delete()) == (
+        1_000_000,
+        ShareGroupState.DEAD,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+    )
     note(group, ShareRecordType.MEMBER, "b", None)
     assert memory.held_bytes == 1_000_000, "what happens to a group that is gone has no effect"

@@ -20,7 +20,12 @@ def test_a_member_has_its_partitions_when_their_states_have_begun() -> None:
     world = ShareGroupWorld()
     world.begins = False
     first = world.enter("a")
-    assert (first.member_id, first.member_epoch, first.heartbeat_interval_ms, first.assignment.topic_partitions) == ("a", 2, 5_000, [])
+    assert (first.member_id, first.member_epoch, first.heartbeat_interval_ms, first.assignment.topic_partitions) == (
+        "a",
+        2,
+        5_000,
+        [],
+    )
     assert world.asked == [("g", 2, {world.ids(): [0, 1, 2, 3]})]
     assert world.beat("a", 2).response.assignment is None, "nothing is new"
     assert len(world.asked) == 1, "it isn't asked for twice"
@@ -125,7 +130,11 @@ def test_epochs() -> None:
     assert world.beat("a", epoch - 1).error == NONE, "the last answer may have been lost"
     assert world.beat("a", 0, "t").error == NONE, "it begins again"
     assert world.beat("b", 1).error == world.beat("b", -1).error == ErrorCode.UNKNOWN_MEMBER_ID
-    assert world.beat("b", 1, group="other").error == world.beat("b", -1, group="other").error == ErrorCode.GROUP_ID_NOT_FOUND
+    assert (
+        world.beat("b", 1, group="other").error
+        == world.beat("b", -1, group="other").error
+        == ErrorCode.GROUP_ID_NOT_FOUND
+    )
 
 
 @pytest.mark.parametrize(
@@ -181,7 +190,9 @@ def test_topics_that_a_member_does_not_subscribe_to_any_more_are_dropped_at_once
     epoch, target_epoch = world.group.group_epoch, world.group.target_epoch
     response = world.beat("a", world.group.members["a"].member_epoch, "u").response
     assert [row.topic_id for row in response.assignment.topic_partitions] == [world.ids("u")]
-    assert (world.group.group_epoch, world.group.target_epoch) == (epoch + 1, target_epoch), "the target is still the old one"
+    assert (world.group.group_epoch, world.group.target_epoch) == (epoch + 1, target_epoch), (
+        "the target is still the old one"
+    )
     assert world.beat("a", response.member_epoch).response.assignment is None
     world.check_reload()
     other = world.reload()

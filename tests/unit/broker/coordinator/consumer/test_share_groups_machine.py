@@ -1,7 +1,7 @@
 """A share group under any sequence of members, topics, time, moves and lost answers of the share coordinator.
 
-Protected: the log says all that a coordinator knows; a member never has a partition whose state has not begun; when all is quiet each
-partition of a subscribed topic has a member, and loads are equal.
+Protected: the log says all that a coordinator knows; a member never has a partition whose state has not begun; when all
+is quiet each partition of a subscribed topic has a member, and loads are equal.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ TOPICS = st.sampled_from(["t", "u"])
 class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.world = ShareGroupWorld(GroupSettings(share_assignment_interval_ms=500, share_initialize_retry_ms=2_000), topics={"t": 2})
+        self.world = ShareGroupWorld(
+            GroupSettings(share_assignment_interval_ms=500, share_initialize_retry_ms=2_000), topics={"t": 2}
+        )
 
     @rule(member=MEMBERS, names=st.sets(TOPICS, min_size=1))
     def join(self, member: str, names: set[str]) -> None:
@@ -82,7 +84,9 @@ class Machine(RuleBasedStateMachine):
         for name, topic in self.world.cluster.image.topics.items():
             names = [key for key, member in group.members.items() if name in member.topic_names]
             if names:
-                assert set().union(*(self.world.assigned(key, name) for key in names)) == set(range(len(topic.partitions)))
+                assert set().union(*(self.world.assigned(key, name) for key in names)) == set(
+                    range(len(topic.partitions))
+                )
 
 
 Machine.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=30, deadline=None)

@@ -220,7 +220,9 @@ def test_what_has_begun_is_what_was_asked_for() -> None:
     assert world.group.states.initialized == {topic: ("t", frozenset({0, 1}))}
     assert world.group.states.initializing == {topic: InitializingTopic("t", frozenset({2, 3}), since_ms)}
     ask(world, "on_initialized", GROUP, {topic: [2, 3]})
-    assert world.group.states == KnownStates(initialized={topic: ("t", frozenset({0, 1, 2, 3}))}, first_counts={topic: 4})
+    assert world.group.states == KnownStates(
+        initialized={topic: ("t", frozenset({0, 1, 2, 3}))}, first_counts={topic: 4}
+    )
     count = world.end_offset
     ask(world, "on_initialized", "gone", {topic: [0]})
     assert world.end_offset == count
@@ -248,7 +250,9 @@ def test_all_states_of_a_group_end_or_those_of_some_topics() -> None:
     world.groups.shares.states.end_deletion(GROUP)
     world.groups.shares.states.end_deletion("gone")
     assert ask(world, "begin_deletion", None) == NONE
-    assert world.group.states == KnownStates(deleting={OTHER: "o", b"2" * 16: "two", b"1" * 16: "one", world.ids(): "t"})
+    assert world.group.states == KnownStates(
+        deleting={OTHER: "o", b"2" * 16: "two", b"1" * 16: "one", world.ids(): "t"}
+    )
 
 
 def test_states_of_a_group_with_members_do_not_end() -> None:

@@ -36,7 +36,10 @@ def test_it_is_balanced_and_complete_whatever_was_before(before, after, a, b, mo
 
 @example(numbers={0, 1, 2, 3}, subscriptions=[frozenset((A, B))] * 12)  # Two places each, of three and five.
 @given(
-    numbers=NAMES, subscriptions=st.lists(st.sampled_from([frozenset((A,)), frozenset((B,)), frozenset((A, B))]), min_size=12, max_size=12)
+    numbers=NAMES,
+    subscriptions=st.lists(
+        st.sampled_from([frozenset((A,)), frozenset((B,)), frozenset((A, B))]), min_size=12, max_size=12
+    ),
 )
 def test_different_subscriptions(numbers, subscriptions) -> None:
     """Each has only what it subscribes to, some of each topic if they differ, and each partition that anyone subscribes to has a member."""

@@ -173,7 +173,9 @@ def test_a_pattern_that_can_not_be_compiled_here_matches_nothing() -> None:
     said = world.group.members["a"].subscription_record()
     said.subscribed_topic_regex = "("
     world.append(ConsumerGroupChange(RecordType.MEMBER, GROUP, "a", said))
-    world.append(ConsumerGroupChange(RecordType.PATTERN, GROUP, SHARED, PatternTopics(topics=["t1"], version=0, timestamp=0)))
+    world.append(
+        ConsumerGroupChange(RecordType.PATTERN, GROUP, SHARED, PatternTopics(topics=["t1"], version=0, timestamp=0))
+    )
     check_settles(world, "t1", "t2", epoch=epoch)
 
 
@@ -261,7 +263,9 @@ def test_a_member_goes(
 
 @pytest.mark.parametrize("less", [FEWER_NAMES, EMPTY_PATTERN], ids=["names", "pattern"])
 @pytest.mark.parametrize("subscribed", [NAMES, PATTERN], ids=["names", "pattern"])
-def test_a_static_member_is_replaced_by_one_that_subscribes_to_less(subscribed: dict[str, Any], less: dict[str, Any]) -> None:
+def test_a_static_member_is_replaced_by_one_that_subscribes_to_less(
+    subscribed: dict[str, Any], less: dict[str, Any]
+) -> None:
     world = pair(subscribed, instance_id="i")
     epoch = world.group.group_epoch
     assert world.beat("a", -2, instance_id="i").error == ErrorCode.NONE
@@ -331,7 +335,8 @@ def test_the_preferred_assignor_changes() -> None:
 def classic_world(*topics: str, **more: Any) -> tuple[ConsumerWorld, str]:
     """A group of `new`, which speaks the new protocol, and of a member of the classic protocol that has a part of `t1` and `t2`."""
     world = ConsumerWorld(
-        GroupSettings(initial_rebalance_delay_ms=0, consumer_assignment_interval_ms=0, **more), topics={"t1": 3, "t2": 3, "u1": 2}
+        GroupSettings(initial_rebalance_delay_ms=0, consumer_assignment_interval_ms=0, **more),
+        topics={"t1": 3, "t2": 3, "u1": 2},
     )
     joined(world, "new", NAMES)
     member_id = world.join(version=3, protocols=speaks(*topics)).response.member_id
@@ -399,7 +404,9 @@ def test_topics_change_in_a_group_that_has_classic_members_only(count: int) -> N
 
 def test_a_classic_group_that_rebalances_is_taken_over_by_a_member_that_subscribes_to_nothing() -> None:
     """The members that are left have what they had; the rest is given out."""
-    world = ConsumerWorld(GroupSettings(initial_rebalance_delay_ms=0, consumer_assignment_interval_ms=0), topics={"t1": 2})
+    world = ConsumerWorld(
+        GroupSettings(initial_rebalance_delay_ms=0, consumer_assignment_interval_ms=0), topics={"t1": 2}
+    )
     joining = {"protocols": speaks("t1")}
     first, _ = world.new_member(**joining)
     generation = world.join(first, **joining).response.generation_id

@@ -7,7 +7,12 @@ import sys
 
 import pytest
 
-from lowtide.broker.coordinator.consumer.subscription_patterns import PATTERN_BYTES_MAX, NamePattern, PatternError, check_pattern
+from lowtide.broker.coordinator.consumer.subscription_patterns import (
+    PATTERN_BYTES_MAX,
+    NamePattern,
+    PatternError,
+    check_pattern,
+)
 from lowtide.protocol.errors import ErrorCode
 
 INVALID = ErrorCode.INVALID_REGULAR_EXPRESSION
@@ -40,7 +45,15 @@ def test_an_invalid_pattern_of_re2_is_refused(text: str):
 
 
 @pytest.mark.parametrize(
-    "text", [r"\p{L}{500}", "(.{1,30}){1,30}", "(?:.?){1000}", "((a{100}){100}){100}", "a" * (PATTERN_BYTES_MAX + 1), "(" * 5000]
+    "text",
+    [
+        r"\p{L}{500}",
+        "(.{1,30}){1,30}",
+        "(?:.?){1000}",
+        "((a{100}){100}){100}",
+        "a" * (PATTERN_BYTES_MAX + 1),
+        "(" * 5000,
+    ],
 )
 def test_a_pattern_that_grows_is_refused(text: str):
     assert check_pattern(text) == INVALID

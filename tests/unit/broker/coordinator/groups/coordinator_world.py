@@ -36,7 +36,9 @@ class Persister:
             self.meanwhile()
         return {place: self.errors.get(place.partition, NONE) for place in places}
 
-    async def initialize(self, group_id: str, state_epoch: int, wanted: Mapping[SharePlace, Offset]) -> dict[SharePlace, ErrorCode]:
+    async def initialize(
+        self, group_id: str, state_epoch: int, wanted: Mapping[SharePlace, Offset]
+    ) -> dict[SharePlace, ErrorCode]:
         self.asked.append(("initialize", group_id, state_epoch, dict(wanted)))
         return self._outcomes(wanted)
 
@@ -44,7 +46,9 @@ class Persister:
         self.asked.append(("delete", group_id, sorted(places)))
         return self._outcomes(places)
 
-    async def summarize(self, group_id: str, places: Iterable[SharePlace]) -> dict[SharePlace, SummaryStatePartitionResult]:
+    async def summarize(
+        self, group_id: str, places: Iterable[SharePlace]
+    ) -> dict[SharePlace, SummaryStatePartitionResult]:
         self.asked.append(("summarize", group_id, sorted(places)))
         return {place: self.starts[place] for place in places if place in self.starts}
 
@@ -56,7 +60,9 @@ class World(BrokerWorld):
         super().__init__(GROUP_TOPIC, *leaders, **settings)
         self.persister = Persister()
         persister: Any = self.persister if shares else None
-        self.coordinator = GroupCoordinator(self.broker, self.administrator, self.loop, is_alone=is_alone, persister=persister)
+        self.coordinator = GroupCoordinator(
+            self.broker, self.administrator, self.loop, is_alone=is_alone, persister=persister
+        )
 
     def partition(self, number: int = 0) -> Any:
         return self.partitions[TopicPartition(GROUP_TOPIC, number)]
@@ -78,7 +84,12 @@ class World(BrokerWorld):
         return pending.response
 
     def commit_offset(
-        self, group_id: str = GROUP, *, shard: Shard[Groups] | None = None, name: str = "t", topic_id: TopicId = ZERO_TOPIC_ID
+        self,
+        group_id: str = GROUP,
+        *,
+        shard: Shard[Groups] | None = None,
+        name: str = "t",
+        topic_id: TopicId = ZERO_TOPIC_ID,
     ) -> Shard[Groups]:
         """A group has committed for partition 0 of a topic. Returns where it is kept."""
         shard = self.shard(group_id) if shard is None else shard
@@ -87,10 +98,15 @@ class World(BrokerWorld):
         return shard
 
     def begin_share_group(self, *numbers: int, group_id: str = GROUP, name: str = "t") -> Shard[Groups]:
-        """A share group without members, whose states have begun for these partitions of a topic. Returns where it is kept."""
+        """A share group without members, whose states have begun for these partitions of a topic.
+
+        Returns where it is kept.
+        """
         shard = self.shard(group_id)
         states, topic_id = shard.state.shares.states, self.metadata.image.topics[name].topic_id
-        assert self.decide(shard, lambda reply, effects: states.begin_again(group_id, {topic_id: (name, numbers)}, reply, effects))
+        assert self.decide(
+            shard, lambda reply, effects: states.begin_again(group_id, {topic_id: (name, numbers)}, reply, effects)
+        )
         self.decide(shard, lambda _reply, effects: states.on_initialized(group_id, {topic_id: numbers}, effects))
         states.end_deletion(group_id)
         return shard

@@ -31,7 +31,10 @@ def image() -> MetadataImage:
 
 
 def asked(*numbers: int, name: str = "", topic_id: TopicId = ZERO_TOPIC_ID) -> OffsetCommitRequestTopic:
-    partitions = [OffsetCommitRequestPartition(partition_index=number, committed_offset=5, committed_metadata="") for number in numbers]
+    partitions = [
+        OffsetCommitRequestPartition(partition_index=number, committed_offset=5, committed_metadata="")
+        for number in numbers
+    ]
     return OffsetCommitRequestTopic(name=name, topic_id=topic_id, partitions=partitions)
 
 
@@ -44,7 +47,10 @@ def known(topics: CommitTopics[Any, Any]) -> list[tuple[str, TopicId, list[int]]
 
 
 def rows(topics: list[Any]) -> list[tuple[str, TopicId, list[tuple[int, int]]]]:
-    return [(topic.name, topic.topic_id, [(row.partition_index, row.error_code) for row in topic.partitions]) for topic in topics]
+    return [
+        (topic.name, topic.topic_id, [(row.partition_index, row.error_code) for row in topic.partitions])
+        for topic in topics
+    ]
 
 
 @pytest.mark.parametrize("by_id", [True, False])

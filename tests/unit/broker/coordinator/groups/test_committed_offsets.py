@@ -7,7 +7,11 @@ import pytest
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.groups.committers import NO_COMMITTER, Committer
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from lowtide.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from lowtide.protocol.messages.offset_delete import OffsetDeleteRequestPartition, OffsetDeleteRequestTopic
 from tests.unit.broker.coordinator.group_world import GROUP, SESSION_MS, World
 
@@ -18,7 +22,9 @@ SUBSCRIBED_TO_T = bytes.fromhex("0000 00000001 0001 74 ffffffff")
 
 @pytest.fixture
 def world() -> World:
-    settings = GroupSettings(initial_rebalance_delay_ms=0, offsets_retention_ms=RETENTION_MS, retention_check_interval_ms=1_000)
+    settings = GroupSettings(
+        initial_rebalance_delay_ms=0, offsets_retention_ms=RETENTION_MS, retention_check_interval_ms=1_000
+    )
     return World(settings)
 
 
@@ -34,7 +40,9 @@ def commit(
     **more: object,
 ) -> int:
     """Commit one offset; the error code of the request, or of its partition."""
-    row = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata=str(more.pop("metadata", "")))
+    row = OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=offset, committed_metadata=str(more.pop("metadata", ""))
+    )
     request = OffsetCommitRequest(
         group_id=GROUP,
         generation_id_or_member_epoch=generation_id,
@@ -64,7 +72,10 @@ def test_any_client_commits_to_a_group_without_members(world: World):
 
 
 def test_who_commits_is_known_to_the_next_coordinator_too(world: World):
-    """The last committer counts. The record of an offset with a time to be kept has no room for it: such a commit deletes nothing."""
+    """The last committer counts.
+
+    The record of an offset with a time to be kept has no room for it: such a commit deletes nothing.
+    """
 
     def known(groups: World) -> tuple[str | None, bool]:
         value = groups.groups.committed.find(GROUP, "t", 0, TOPIC_ID)
@@ -74,7 +85,9 @@ def test_who_commits_is_known_to_the_next_coordinator_too(world: World):
     for by in (Committer("User:a", may_delete=True), Committer("User:b"), NO_COMMITTER):
         assert commit(world, 5, by=by) == ErrorCode.NONE
         assert known(world) == known(world.reload()) == by
-    assert commit(world, 5, version=4, retention_time_ms=1000, by=Committer("User:a", may_delete=True)) == ErrorCode.NONE
+    assert (
+        commit(world, 5, version=4, retention_time_ms=1000, by=Committer("User:a", may_delete=True)) == ErrorCode.NONE
+    )
     assert known(world) == known(world.reload()) == NO_COMMITTER
 
 
@@ -107,7 +120,9 @@ def test_metadata_has_a_limit(world: World):
     assert commit(world, 5, metadata="x" * 4096) == ErrorCode.NONE
     assert commit(world, 6, metadata="x" * 4097) == ErrorCode.OFFSET_METADATA_TOO_LARGE
     assert commit(world, 6, metadata="é" * 4097) == ErrorCode.OFFSET_METADATA_TOO_LARGE
-    assert commit(world, 6, metadata="🌊" * 2049) == ErrorCode.OFFSET_METADATA_TOO_LARGE, "each counts as two, as in Kafka"
+    assert commit(world, 6, metadata="🌊" * 2049) == ErrorCode.OFFSET_METADATA_TOO_LARGE, (
+        "each counts as two, as in Kafka"
+    )
     assert committed(world) == 5
     assert commit(world, 7, metadata="é" * 4096) == ErrorCode.NONE
     assert commit(world, 8, metadata="🌊" * 2048) == ErrorCode.NONE
@@ -165,7 +180,10 @@ def delete(world: World, *topics: str) -> dict[str, int] | ErrorCode:
     if isinstance(group, ErrorCode):
         return group
     effects = world.effects()
-    wanted = [OffsetDeleteRequestTopic(name=topic, partitions=[OffsetDeleteRequestPartition(partition_index=0)]) for topic in topics]
+    wanted = [
+        OffsetDeleteRequestTopic(name=topic, partitions=[OffsetDeleteRequestPartition(partition_index=0)])
+        for topic in topics
+    ]
     rows = world.groups.committed.delete(group, wanted, effects)
     world.carry_out(effects)
     return {row.name: row.partitions[0].error_code for row in rows}

@@ -55,13 +55,19 @@ def commit(  # noqa: PLR0913 - what an offset is kept with
     committer: str | None = None,
     may_delete: bool = False,
 ) -> None:
-    value = OffsetCommitValue(offset=offset, metadata="", commit_timestamp=0, topic_id=topic_id, committer=committer, may_delete=may_delete)
+    value = OffsetCommitValue(
+        offset=offset, metadata="", commit_timestamp=0, topic_id=topic_id, committer=committer, may_delete=may_delete
+    )
     groups.committed.apply(OffsetCommitKey(group=group_id, topic=topic, partition=number), value)
 
 
-def add_pending(groups: Groups, group_id: str, offset: int, *, topic: str = "t", number: int = 0, topic_id: bytes = ZERO_TOPIC_ID) -> None:
+def add_pending(
+    groups: Groups, group_id: str, offset: int, *, topic: str = "t", number: int = 0, topic_id: bytes = ZERO_TOPIC_ID
+) -> None:
     """Add an offset of an open transaction."""
-    value = OffsetCommitValue(offset=offset, leader_epoch=-1, metadata="", commit_timestamp=0, expire_timestamp=-1, topic_id=topic_id)
+    value = OffsetCommitValue(
+        offset=offset, leader_epoch=-1, metadata="", commit_timestamp=0, expire_timestamp=-1, topic_id=topic_id
+    )
     groups.committed.apply_pending(4, OffsetCommitKey(group=group_id, topic=topic, partition=number), value, 100)
 
 
@@ -92,7 +98,9 @@ def consumed(*coordinators: Groups) -> tuple[int, str | None]:
 
 def authorized(groups: Groups, *names: str, start: int | None = None) -> Consumed:
     """The same where there is an authorizer; `names` are the groups that the topic names, `start` is that of a share group."""
-    found = ConsumedOffsets([ConsumedOffsetsTopic(name="t", topic_id=NEW, partitions=[0], groups=list(names))], every_commit_deletes=False)
+    found = ConsumedOffsets(
+        [ConsumedOffsetsTopic(name="t", topic_id=NEW, partitions=[0], groups=list(names))], every_commit_deletes=False
+    )
     for group_id in dict.fromkeys((*groups.committed.group_ids(), *groups.by_id, *found.named_groups)):
         for _ in found.take_in(groups, group_id):
             pass
@@ -254,7 +262,9 @@ def test_only_requested_partitions_are_returned(asked: int, committed: int) -> N
         commit(groups, "a", number + 1, number=number, topic="u")
     found = ConsumedOffsets([ConsumedOffsetsTopic(name="t", topic_id=NEW, partitions=list(range(asked)))])
     steps = sum(1 for _ in found.take_in(groups, "a"))
-    assert found.found == {"t": {number: by("a", number + 1) if number < committed else NOT_CONSUMED for number in range(asked)}}
+    assert found.found == {
+        "t": {number: by("a", number + 1) if number < committed else NOT_CONSUMED for number in range(asked)}
+    }
     assert steps <= 1 + min(asked, committed) // ROWS_PER_STEP + 1
 
 
@@ -270,7 +280,13 @@ class Coordinator:
         self.survey_turn = asyncio.Lock()
         self.broker = SimpleNamespace(turns=ONE_SLICE, authorizer=ALLOW_ALL)
         self.shards = [
-            SimpleNamespace(number=number, partition=SimpleNamespace(leader_epoch=10 + number), state=groups, unloaded=False, leads=True)
+            SimpleNamespace(
+                number=number,
+                partition=SimpleNamespace(leader_epoch=10 + number),
+                state=groups,
+                unloaded=False,
+                leads=True,
+            )
             for number, groups in enumerate(shards)
         ]
 
@@ -299,7 +315,9 @@ def epochs(answer: DescribeConsumedOffsetsResponse) -> dict[int, int]:
 def test_a_group_with_only_pending_offsets_is_included() -> None:
     groups = groups_of(a=7)
     add_pending(groups, "c", 9)
-    assert [(row.consumed_offset, row.group_id) for row in told(Coordinator(groups)).topics[0].partitions] == [(-1, "c")]
+    assert [(row.consumed_offset, row.group_id) for row in told(Coordinator(groups)).topics[0].partitions] == [
+        (-1, "c")
+    ]
 
 
 def test_an_answer_names_the_partitions_that_it_covers() -> None:
@@ -324,7 +342,10 @@ def test_a_group_that_is_named_is_waited_for_by_its_coordinator_alone() -> None:
 
     def rows() -> list[tuple[int, str | None, int, str | None]]:
         answer = asyncio.run(survey(coordinator, asked))  # type: ignore[arg-type]
-        return [(row.consumed_offset, row.group_id, row.releasing_offset, row.releasing_group_id) for row in answer.topics[0].partitions]
+        return [
+            (row.consumed_offset, row.group_id, row.releasing_offset, row.releasing_group_id)
+            for row in answer.topics[0].partitions
+        ]
 
     assert rows() == [(-1, "a", 5, "b")]
     del coordinator.shards[1]
@@ -404,11 +425,16 @@ def test_an_offset_of_zero_counts_and_one_below_does_not() -> None:
 def test_a_group_of_few_topics_counts_among_many_that_are_asked_for() -> None:
     groups = groups_of(a=7)
     add_live(groups, "b", frozenset({"x3", "other"}))
-    found = ConsumedOffsets([ConsumedOffsetsTopic(name=name, topic_id=NEW, partitions=[0]) for name in ("t", *(f"x{n}" for n in range(9)))])
+    found = ConsumedOffsets(
+        [ConsumedOffsetsTopic(name=name, topic_id=NEW, partitions=[0]) for name in ("t", *(f"x{n}" for n in range(9)))]
+    )
     for group_id in "ab":
         for _ in found.take_in(groups, group_id):
             pass
-    assert {name: rows[0][:2] for name, rows in found.found.items() if rows[0] != NOT_CONSUMED} == {"t": (7, "a"), "x3": (-1, "b")}
+    assert {name: rows[0][:2] for name, rows in found.found.items() if rows[0] != NOT_CONSUMED} == {
+        "t": (7, "a"),
+        "x3": (-1, "b"),
+    }
 
 
 def test_what_is_pending_counts_where_the_committed_offset_is_of_an_older_topic() -> None:

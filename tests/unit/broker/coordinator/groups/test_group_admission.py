@@ -6,7 +6,11 @@ from lowtide.broker.coordinator.group_admission import GroupAdmission
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.token_bucket import BURST_S
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from lowtide.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from tests.unit.broker.coordinator.consumer_world import ConsumerWorld
 from tests.unit.broker.coordinator.group_world import REBALANCE_MS, World
 
@@ -25,7 +29,10 @@ def count(world: World) -> None:
 
 def commit(world: World, group: str, *partitions: int, metadata: str = "") -> list[ErrorCode]:
     """Commit offsets of partitions of a topic; the error code of each, or of the request."""
-    rows = [OffsetCommitRequestPartition(partition_index=number, committed_offset=1, committed_metadata=metadata) for number in partitions]
+    rows = [
+        OffsetCommitRequestPartition(partition_index=number, committed_offset=1, committed_metadata=metadata)
+        for number in partitions
+    ]
     request = OffsetCommitRequest(
         group_id=group,
         generation_id_or_member_epoch=-1,
@@ -43,7 +50,12 @@ def commit(world: World, group: str, *partitions: int, metadata: str = "") -> li
 
 def held(world: World) -> tuple[int, int]:
     """The offsets in memory and the bytes of their metadata, counted again."""
-    values = [value for topics in world.groups.committed.offsets.values() for rows in topics.values() for value in rows.values()]
+    values = [
+        value
+        for topics in world.groups.committed.offsets.values()
+        for rows in topics.values()
+        for value in rows.values()
+    ]
     return len(values), sum(len(value.metadata) for value in values)
 
 
@@ -68,7 +80,9 @@ def test_a_consumer_group_above_the_limit_is_refused_and_members_continue():
     world = ConsumerWorld(GroupSettings(groups_max=1))
     count(world)
     response = world.enter("m1", "t")
-    refused = world.beat("m2", 0, group="other", owned={}, rebalance_timeout_ms=REBALANCE_MS, subscribed_topic_names=["t"])
+    refused = world.beat(
+        "m2", 0, group="other", owned={}, rebalance_timeout_ms=REBALANCE_MS, subscribed_topic_names=["t"]
+    )
     assert refused.error == ErrorCode.GROUP_MAX_SIZE_REACHED
     assert "as many groups as it may have" in refused.response.error_message
     assert world.beat("m1", response.member_epoch).error == ErrorCode.NONE

@@ -45,7 +45,9 @@ def test_only_a_broker_that_stays_alone_makes_the_topic_with_fewer_replicas_than
 @pytest.mark.parametrize(("protocols", "level", "expected"), [
     ("classic,consumer", 1, True), ("classic", 1, False), ("classic,consumer", 0, False), ("classic", 0, False),
 ])  # fmt: skip
-def test_consumer_groups_are_served_by_the_configuration_and_the_level(protocols: str, level: int, *, expected: bool) -> None:
+def test_consumer_groups_are_served_by_the_configuration_and_the_level(
+    protocols: str, level: int, *, expected: bool
+) -> None:
     world = World(HERE, group_coordinator_rebalance_protocols=protocols)
     features = FeaturesRecord(levels={"group.version": level})
     world.metadata.image = msgspec.structs.replace(world.metadata.image, features=features)
@@ -142,7 +144,9 @@ def replicated(world: World) -> Any:
 
 
 @pytest.mark.parametrize(("committed", "is_there"), [(0, False), (1, True), (2, True)])
-def test_what_is_known_of_a_group_is_answered_when_its_last_record_is_committed(committed: int, *, is_there: bool) -> None:
+def test_what_is_known_of_a_group_is_answered_when_its_last_record_is_committed(
+    committed: int, *, is_there: bool
+) -> None:
     world = World(HERE)
     partition = replicated(world)
     shard = world.commit_offset()
@@ -301,7 +305,10 @@ def test_offsets_in_a_deleted_topic_are_forgotten_in_all_partitions() -> None:
     world.coordinator.on_image(ImageDelta(topics_deleted=(gone,)))
     world.run()
     assert world.coordinator.find("c") != NONE
-    assert [set(shard.state.committed.offsets[group_id]) for shard, group_id in zip(shards[1:], "bc", strict=True)] == [{"u"}, {"u"}]
+    assert [set(shard.state.committed.offsets[group_id]) for shard, group_id in zip(shards[1:], "bc", strict=True)] == [
+        {"u"},
+        {"u"},
+    ]
 
 
 def test_the_coordinators_own_topic_is_none_that_offsets_are_forgotten_for() -> None:

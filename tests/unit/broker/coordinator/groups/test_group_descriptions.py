@@ -115,5 +115,9 @@ def test_a_description_takes_turns(how: str) -> None:
     while world.later:
         _, function, given = world.later.pop(0)
         function(*given)
-    expected = ["a is known", "b is unknown"] if how == "in its slices" else ["a UNKNOWN_SERVER_ERROR", "b UNKNOWN_SERVER_ERROR"]
+    expected = (
+        ["a is known", "b is unknown"]
+        if how == "in its slices"
+        else ["a UNKNOWN_SERVER_ERROR", "b UNKNOWN_SERVER_ERROR"]
+    )
     assert answer.response == expected

@@ -46,7 +46,13 @@ def metadata(*members: str, size: int = 10) -> GroupMetadata:
     ]
     return GroupMetadata(
         GROUP,
-        GroupMetadataValue(protocol_type="consumer", generation=3, protocol="range", leader=members[0] if members else None, members=rows),
+        GroupMetadataValue(
+            protocol_type="consumer",
+            generation=3,
+            protocol="range",
+            leader=members[0] if members else None,
+            members=rows,
+        ),
     )
 
 
@@ -164,9 +170,10 @@ def test_an_empty_group_id_is_invalid_and_another_one_has_no_members() -> None:
     assert world.groups.heartbeat("", "m", None, 1, 0) == INVALID
     assert world.groups.heartbeat("other", "m", None, 1, 0) == UNKNOWN
     assert world.sync("m", 1).error == UNKNOWN
-    assert [(row.member_id, row.error_code) for row in world.groups.leave("other", [MemberIdentity(member_id="m")], world.effects())] == [
-        ("m", UNKNOWN)
-    ]
+    assert [
+        (row.member_id, row.error_code)
+        for row in world.groups.leave("other", [MemberIdentity(member_id="m")], world.effects())
+    ] == [("m", UNKNOWN)]
     assert world.groups.check_fetch("other", "m", 3) == NONE
     assert world.groups.count == 0
 
@@ -181,7 +188,9 @@ def test_a_group_without_an_id_has_no_members_to_sync() -> None:
     assert answers == [INVALID]
 
 
-@pytest.mark.parametrize(("session_ms", "is_valid"), [(5_999, False), (6_000, True), (1_800_000, True), (1_800_001, False)])
+@pytest.mark.parametrize(
+    ("session_ms", "is_valid"), [(5_999, False), (6_000, True), (1_800_000, True), (1_800_001, False)]
+)
 def test_a_session_is_as_long_as_the_configuration_allows(session_ms: int, *, is_valid: bool) -> None:
     answer = World().join(session_ms=session_ms)
     assert (answer.error == ErrorCode.INVALID_SESSION_TIMEOUT) == (not is_valid)
@@ -195,9 +204,16 @@ def test_only_a_commit_without_a_generation_begins_a_group(generation: int, vers
     request = OffsetCommitRequest(group_id=GROUP, member_id="", generation_id_or_member_epoch=generation, topics=[])
     assert world.groups.admit_commit(request, version, Effects(0, 0)) == error
     asked = TxnOffsetCommitRequest(
-        transactional_id="", group_id=GROUP, producer_id=1, producer_epoch=0, generation_id_or_member_epoch=generation, topics=[]
+        transactional_id="",
+        group_id=GROUP,
+        producer_id=1,
+        producer_epoch=0,
+        generation_id_or_member_epoch=generation,
+        topics=[],
     )
-    assert world.groups.check_transactional_commit(asked, 0) == (NONE if error == NONE else ErrorCode.ILLEGAL_GENERATION)
+    assert world.groups.check_transactional_commit(asked, 0) == (
+        NONE if error == NONE else ErrorCode.ILLEGAL_GENERATION
+    )
 
 
 def test_the_fetch_of_a_member_is_checked_by_its_group() -> None:

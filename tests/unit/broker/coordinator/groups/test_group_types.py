@@ -24,7 +24,11 @@ BROKER = Path(lowtide.broker.__file__).parent
 def test_no_module_checks_the_class_of_a_group(path: Path) -> None:
     """Differences between types are behind methods of the group, or of the service of its type."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass"):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in ("isinstance", "issubclass")
+        ):
             named = {name.id for name in ast.walk(node.args[1]) if isinstance(name, ast.Name)}
             assert not named & {"ClassicGroup", "ConsumerGroup", "Group"}, f"{path}:{node.lineno}"
 

@@ -130,7 +130,9 @@ class Groups(RuleBasedStateMachine):
         members = [row.member_id for row in response.members]
         if members and not response.skip_assignment:
             parts = {member_id: bytes(PARTITIONS[number :: len(members)]) for number, member_id in enumerate(members)}
-        consumer.syncing = self.world.sync(consumer.member_id, consumer.generation_id, parts, group_instance_id=consumer.instance_id)
+        consumer.syncing = self.world.sync(
+            consumer.member_id, consumer.generation_id, parts, group_instance_id=consumer.instance_id
+        )
         self.look(consumer)
 
     @invariant()
@@ -147,7 +149,9 @@ class Groups(RuleBasedStateMachine):
         assert group.generation_id >= self.highest_generation
         self.highest_generation = group.generation_id
         assert group.awaiting_join_count == sum(member.awaiting_join is not None for member in group.members.values())
-        assert set(group.static_members.values()) == {key for key, member in group.members.items() if member.group_instance_id is not None}
+        assert set(group.static_members.values()) == {
+            key for key, member in group.members.items() if member.group_instance_id is not None
+        }
         assert all(count > 0 for count in group.supported.values())
         assert (group.state is GroupState.EMPTY) <= (not group.members)
         assert group.leader_id in (group.members or {None: None})
@@ -164,7 +168,10 @@ class Groups(RuleBasedStateMachine):
             return
         groups = self.world.groups
         for group in groups.by_id.values():
-            assert group.held_bytes == sum(held_by(member) for member in group.members.values()) + len(group.pending_join) * MEMBER_BYTES
+            assert (
+                group.held_bytes
+                == sum(held_by(member) for member in group.members.values()) + len(group.pending_join) * MEMBER_BYTES
+            )
         assert groups.memory.held_bytes == sum(group.held_bytes for group in groups.by_id.values())
 
     @invariant()

@@ -13,7 +13,11 @@ from lowtide.broker.coordinator.groups.committed_offsets import CommittedOffsets
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.group_records import OffsetCommitKey, OffsetCommits, OffsetCommitValue
-from lowtide.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from lowtide.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from lowtide.protocol.messages.offset_delete import OffsetDeleteRequestPartition, OffsetDeleteRequestTopic
 from lowtide.protocol.types import NO_TIMESTAMP, ZERO_TOPIC_ID, TopicId
 
@@ -51,7 +55,9 @@ class World:
 
     def put(self, name: str = "t", number: int = 0, topic_id: TopicId = ZERO_TOPIC_ID, **fields: Any) -> None:
         """A committed offset."""
-        value = OffsetCommitValue(**({"offset": 5, "metadata": "", "commit_timestamp": 1, "topic_id": topic_id} | fields))
+        value = OffsetCommitValue(
+            **({"offset": 5, "metadata": "", "commit_timestamp": 1, "topic_id": topic_id} | fields)
+        )
         self.committed.apply(OffsetCommitKey(group=GROUP, topic=name, partition=number), value)
 
     def put_pending(self, name: str = "t", number: int = 0, topic_id: TopicId = ZERO_TOPIC_ID) -> None:
@@ -69,7 +75,11 @@ class World:
 
     def expire(self, **group: Any) -> tuple[bool, list[tuple[str, int]]]:
         """Whether none is left, and which offsets are to be forgotten. `group` is what is special about it."""
-        given: dict[str, Any] = {"may_expire_offsets": True, "since_empty_ms": 0, "is_subscribed_to": lambda _name: False}
+        given: dict[str, Any] = {
+            "may_expire_offsets": True,
+            "since_empty_ms": 0,
+            "is_subscribed_to": lambda _name: False,
+        }
         effects = Effects(0, WALL_MS)
         none_left = self.committed.expire(SimpleNamespace(group_id=GROUP, **given | group), effects)  # type: ignore[arg-type]
         return none_left, forgotten(effects)
@@ -99,12 +109,23 @@ def test_an_offset_with_a_time_to_live_has_neither_epoch_nor_id() -> None:
 
 
 def test_an_offset_with_too_much_metadata_leaves_the_others() -> None:
-    assert World(offset_metadata_max_bytes=3).commit((0, "abcd"), (1, "abc"), (2, "abcd"), (3, "")) == [TOO_LARGE, NONE, TOO_LARGE, NONE]
+    assert World(offset_metadata_max_bytes=3).commit((0, "abcd"), (1, "abc"), (2, "abcd"), (3, "")) == [
+        TOO_LARGE,
+        NONE,
+        TOO_LARGE,
+        NONE,
+    ]
 
 
 def test_the_metadata_of_all_offsets_has_a_limit_which_those_of_one_request_share() -> None:
     world = World(offsets_metadata_bytes_max=10)
-    assert world.commit((0, "x" * 6), (1, "x" * 5), (2, ""), (3, "x" * 4), (4, "x")) == [NONE, TOO_LARGE, NONE, NONE, TOO_LARGE]
+    assert world.commit((0, "x" * 6), (1, "x" * 5), (2, ""), (3, "x" * 4), (4, "x")) == [
+        NONE,
+        TOO_LARGE,
+        NONE,
+        NONE,
+        TOO_LARGE,
+    ]
     assert (world.admission.metadata_bytes, world.admission.refused_count) == (10, 2)
     assert World(offsets_metadata_bytes_max=10).commit((0, "x" * 10)) == [NONE]
 
@@ -166,7 +187,9 @@ def test_a_request_forgets_what_is_committed_or_pending_and_nothing_else() -> No
     world.put_pending(number=1)
     world.put("u")
     asked = [
-        OffsetDeleteRequestTopic(name=name, partitions=[OffsetDeleteRequestPartition(partition_index=number) for number in (0, 1, 2, 0)])
+        OffsetDeleteRequestTopic(
+            name=name, partitions=[OffsetDeleteRequestPartition(partition_index=number) for number in (0, 1, 2, 0)]
+        )
         for name in "tuv"
     ]
     group: Any = SimpleNamespace(group_id=GROUP, is_subscribed_to=lambda name: name == "u")

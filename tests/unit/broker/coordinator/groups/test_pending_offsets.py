@@ -31,7 +31,9 @@ PRODUCER = 7
 
 @pytest.fixture
 def world() -> World:
-    settings = GroupSettings(initial_rebalance_delay_ms=0, offsets_retention_ms=RETENTION_MS, retention_check_interval_ms=1_000)
+    settings = GroupSettings(
+        initial_rebalance_delay_ms=0, offsets_retention_ms=RETENTION_MS, retention_check_interval_ms=1_000
+    )
     return World(settings)
 
 
@@ -62,7 +64,9 @@ def is_stable(world: World, topic: str = "t") -> bool:
 
 
 @pytest.mark.parametrize(("is_commit", "told"), [(True, 9), (False, 5)])
-def test_what_is_pending_counts_when_its_transaction_is_committed_and_never_otherwise(world: World, is_commit: bool, told: int):  # noqa: FBT001
+def test_what_is_pending_counts_when_its_transaction_is_committed_and_never_otherwise(
+    world: World, is_commit: bool, told: int
+):  # noqa: FBT001
     commit(world, 5)
     commit_in_transaction(world, 8)
     assert commit_in_transaction(world, 9) == ErrorCode.NONE
@@ -100,11 +104,16 @@ def test_of_two_transactions_the_one_that_wrote_last_counts(world: World):
 
 
 def test_members_are_checked_by_their_generation_and_others_are_accepted(world: World):
-    assert commit_in_transaction(world, 5, member_id="m", generation_id_or_member_epoch=1) == ErrorCode.ILLEGAL_GENERATION
+    assert (
+        commit_in_transaction(world, 5, member_id="m", generation_id_or_member_epoch=1) == ErrorCode.ILLEGAL_GENERATION
+    )
     [member], generation_id = world.stable(instance_id="i")
     more = {"member_id": member, "group_instance_id": "i"}
     assert commit_in_transaction(world, 5, **more, generation_id_or_member_epoch=generation_id) == ErrorCode.NONE
-    assert commit_in_transaction(world, 5, **more, generation_id_or_member_epoch=generation_id + 1) == ErrorCode.ILLEGAL_GENERATION
+    assert (
+        commit_in_transaction(world, 5, **more, generation_id_or_member_epoch=generation_id + 1)
+        == ErrorCode.ILLEGAL_GENERATION
+    )
     stranger = {"member_id": "stranger", "generation_id_or_member_epoch": generation_id}
     assert commit_in_transaction(world, 5, **stranger) == ErrorCode.UNKNOWN_MEMBER_ID
     assert commit_in_transaction(world, 5, **stranger, group_instance_id="i") == ErrorCode.FENCED_INSTANCE_ID
@@ -179,7 +188,9 @@ def test_a_group_is_deleted_with_what_is_pending(world: World):
 
 
 @pytest.mark.parametrize(("topic_id", "told"), [(TOPIC_ID, None), (bytes([8]) * 16, 9)])
-def test_a_topic_is_deleted_with_its_pending_offsets_but_not_for_a_newer_one(world: World, topic_id: bytes, told: int | None):
+def test_a_topic_is_deleted_with_its_pending_offsets_but_not_for_a_newer_one(
+    world: World, topic_id: bytes, told: int | None
+):
     commit_in_transaction(world, 9)
     effects = world.effects()
     world.groups.committed.delete_topics(GROUP, [("t", topic_id)], effects)
@@ -256,7 +267,9 @@ class Offsets(RuleBasedStateMachine):
                 continue
             is_committed = True
             if isinstance(change, InTransaction):
-                is_committed = next(each.is_commit for at, each in ends if at > offset and each.producer_id == change.producer_id)
+                is_committed = next(
+                    each.is_commit for at, each in ends if at > offset and each.producer_id == change.producer_id
+                )
             counts[offset] = is_committed
             record = change.change if isinstance(change, InTransaction) else change
             if is_committed:
@@ -292,7 +305,9 @@ class Offsets(RuleBasedStateMachine):
                 continue
             producer_id = change.producer_id
             rest = self.history[index:]
-            ended = next((end for _, end in rest if isinstance(end, TransactionEnded) and end.producer_id == producer_id), None)
+            ended = next(
+                (end for _, end in rest if isinstance(end, TransactionEnded) and end.producer_id == producer_id), None
+            )
             if ended is None:
                 unstable.add(producer_id)
             elif ended.is_commit:
@@ -320,7 +335,9 @@ TestOffsets.settings = settings(max_examples=examples(200), stateful_step_count=
         ("b", 2, ErrorCode.UNKNOWN_MEMBER_ID),
     ],
 )
-def test_a_producer_gets_the_same_error_for_a_wrong_epoch_as_for_a_wrong_generation(member_id: str, epoch: int, error: ErrorCode):
+def test_a_producer_gets_the_same_error_for_a_wrong_epoch_as_for_a_wrong_generation(
+    member_id: str, epoch: int, error: ErrorCode
+):
     """Producers know this code and abort; the code of the new protocol would be fatal for them."""
     consumers = ConsumerWorld()
     consumers.enter("a")

@@ -54,7 +54,9 @@ class World(coordinator_world.World):
         assert group is not None
         return group
 
-    def summary(self, number: int, start: Offset, complete: int = 0, *, of: TopicImage = T, error: ErrorCode = NONE) -> None:
+    def summary(
+        self, number: int, start: Offset, complete: int = 0, *, of: TopicImage = T, error: ErrorCode = NONE
+    ) -> None:
         """What the share coordinator says of a partition."""
         self.persister.starts[SharePlace(GROUP, of.topic_id, number)] = SummaryStatePartitionResult(
             partition=number,
@@ -65,9 +67,13 @@ class World(coordinator_world.World):
             error_message="why" if error else None,
         )
 
-    def describe(self, topics: Mapping[str, list[int]] | None = None, group_id: str = GROUP) -> DescribedShareOffsetsGroup:
+    def describe(
+        self, topics: Mapping[str, list[int]] | None = None, group_id: str = GROUP
+    ) -> DescribedShareOffsetsGroup:
         rows = (
-            None if topics is None else [DescribeShareOffsetsTopic(topic_name=name, partitions=numbers) for name, numbers in topics.items()]
+            None
+            if topics is None
+            else [DescribeShareOffsetsTopic(topic_name=name, partitions=numbers) for name, numbers in topics.items()]
         )
         return asyncio.run(self.offsets.describe(DescribeShareOffsetsGroup(group_id=group_id, topics=rows)))
 
@@ -106,10 +112,9 @@ def test_all_that_have_a_state_are_described_where_none_are_named() -> None:
     world.begin_share_group(1, 0)
     world.begin_share_group(0, name="u")
     answer = world.describe()
-    assert [(row.topic_name, row.topic_id, [each.partition_index for each in row.partitions]) for row in answer.topics] == [
-        ("t", T.topic_id, [0, 1]),
-        ("u", U.topic_id, [0]),
-    ]
+    assert [
+        (row.topic_name, row.topic_id, [each.partition_index for each in row.partitions]) for row in answer.topics
+    ] == [("t", T.topic_id, [0, 1]), ("u", U.topic_id, [0])]
 
 
 def test_a_topic_that_is_not_there_has_no_offsets() -> None:

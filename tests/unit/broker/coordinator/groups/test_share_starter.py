@@ -57,7 +57,10 @@ def with_member(world: World) -> None:
 
 # ---------------------------------------------------------------------- begin
 def initialize(world: World, wanted: dict[TopicId, list[int]]) -> None:
-    starts = {topic_id: {number: UNKNOWN_START if number < 2 else 0 for number in numbers} for topic_id, numbers in wanted.items()}
+    starts = {
+        topic_id: {number: UNKNOWN_START if number < 2 else 0 for number in numbers}
+        for topic_id, numbers in wanted.items()
+    }
     starter(world).initialize(GROUP, 7, starts)
     asyncio.run(world.do_tasks())
 
@@ -105,7 +108,9 @@ def test_the_starts_of_share_partitions_are_asked_for_by_group() -> None:
     world = World(HERE)
     places = [SharePlace(*place) for place in (("a", T, 0), ("b", T, 1), ("a", T, 2), ("b", T, 3))]
     errors = [NONE, NONE, NONE, ErrorCode.NETWORK_EXCEPTION]
-    rows = [SummaryStatePartitionResult(partition=place.partition, start_offset=10 + place.partition) for place in places]
+    rows = [
+        SummaryStatePartitionResult(partition=place.partition, start_offset=10 + place.partition) for place in places
+    ]
     for place, row, error in zip(places, rows, errors, strict=True):
         row.error_code = error
         world.persister.starts[place] = row

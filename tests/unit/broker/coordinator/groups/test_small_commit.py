@@ -56,9 +56,13 @@ class Groups:
         self.seen.append((self.world.loop.time(), answer))
         return answer
 
-    async def commit(self, version: int, group: str = "g", who: tuple[str, int, str | None] = OUTSIDE, **fields: Any) -> Any:
+    async def commit(
+        self, version: int, group: str = "g", who: tuple[str, int, str | None] = OUTSIDE, **fields: Any
+    ) -> Any:
         rows = [
-            OffsetCommitRequestPartition(partition_index=number, committed_offset=version, committed_metadata=fields.get("metadata", ""))
+            OffsetCommitRequestPartition(
+                partition_index=number, committed_offset=version, committed_metadata=fields.get("metadata", "")
+            )
             for number in fields.get("partitions", [0])
         ]
         topic = OffsetCommitRequestTopic(partitions=rows)
@@ -79,7 +83,10 @@ class Groups:
     async def heartbeat(self, version: int, who: tuple[str, int, str | None], group: str = "g") -> Any:
         member_id, generation, instance_id = who
         request = HeartbeatRequest(
-            group_id=group, generation_id=generation, member_id=member_id, group_instance_id=instance_id if version >= 3 else None
+            group_id=group,
+            generation_id=generation,
+            member_id=member_id,
+            group_instance_id=instance_id if version >= 3 else None,
         )
         return await self.ask(request, version)
 
@@ -250,11 +257,18 @@ async def with_an_old_epoch(groups: Groups) -> None:
     )
     given = answer.member_epoch
     while answer.member_epoch == given:
-        has = [HeartbeatTopicPartitions(topic_id=groups.topic_id, partitions=[0])] if answer.assignment is not None else None
+        has = (
+            [HeartbeatTopicPartitions(topic_id=groups.topic_id, partitions=[0])]
+            if answer.assignment is not None
+            else None
+        )
         names = ["t", "another"] if answer.assignment is None else None
         await asyncio.sleep(1)
         answer = await groups.ask(
-            ConsumerGroupHeartbeatRequest(**member, member_epoch=answer.member_epoch, subscribed_topic_names=names, topic_partitions=has), 1
+            ConsumerGroupHeartbeatRequest(
+                **member, member_epoch=answer.member_epoch, subscribed_topic_names=names, topic_partitions=has
+            ),
+            1,
         )
     for epoch in range(given - 1, answer.member_epoch + 2):
         await groups.commit(9, "assigned", ("m", epoch, None))

@@ -55,7 +55,12 @@ class Members:
 
     async def join(self, version: int, place: int, member_id: str, **fields: Any) -> Any:
         words = fields.pop("protocols", [("p", b"topics")])
-        given = {"session_timeout_ms": 10_000, "rebalance_timeout_ms": 3000, "protocol_type": "c", "group_id": self.group} | fields
+        given = {
+            "session_timeout_ms": 10_000,
+            "rebalance_timeout_ms": 3000,
+            "protocol_type": "c",
+            "group_id": self.group,
+        } | fields
         if version < 5:
             given.pop("group_instance_id", None)
         protocols = [JoinGroupRequestProtocol(name=name, metadata=metadata) for name, metadata in words]
@@ -63,9 +68,15 @@ class Members:
 
     async def sync(self, version: int, place: int, joined: Any, **fields: Any) -> Any:
         assignments = [
-            SyncGroupRequestAssignment(member_id=member.member_id, assignment=member.member_id.encode()[:3]) for member in joined.members
+            SyncGroupRequestAssignment(member_id=member.member_id, assignment=member.member_id.encode()[:3])
+            for member in joined.members
         ]
-        given = {"group_id": self.group, "generation_id": joined.generation_id, "member_id": joined.member_id, "assignments": assignments}
+        given = {
+            "group_id": self.group,
+            "generation_id": joined.generation_id,
+            "member_id": joined.member_id,
+            "assignments": assignments,
+        }
         if version >= 5:
             given |= {"protocol_type": "c", "protocol_name": "p"}
         given |= fields
@@ -126,7 +137,10 @@ async def together(members: Members) -> None:
         joined = await asyncio.gather(*(members.join(version, place, ids[place], protocols=new) for place in range(3)))
         ids = [each.member_id for each in joined]
         order = sorted(range(3), key=lambda place: joined[place].leader == joined[place].member_id)
-        syncs = [members.world.loop.create_task(members.sync(min(version - 2, 5), place, joined[place])) for place in order[:2]]
+        syncs = [
+            members.world.loop.create_task(members.sync(min(version - 2, 5), place, joined[place]))
+            for place in order[:2]
+        ]
         await asyncio.sleep(0.2)
         await members.sync(min(version - 2, 5), order[2], joined[order[2]])
         await asyncio.gather(*syncs)
@@ -185,7 +199,9 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, type]]:
         def handle_counted(*arguments: Any) -> Any:
             answer = handle(*arguments)
             found = answer.response if isinstance(answer, Pending) else answer
-            answered[handle.__module__.rpartition(".")[2], Pending if found is None and answer is not None else type(found)] += 1
+            answered[
+                handle.__module__.rpartition(".")[2], Pending if found is None and answer is not None else type(found)
+            ] += 1
             return answer
 
         return QuickPath(read, handle_counted)

@@ -134,7 +134,12 @@ class World:
             error=lambda event, **words: self.lines.append(("error", event, words)),
         )
         self.runtime: CoordinatorRuntime[State] = CoordinatorRuntime(
-            CoordinatedTopic(name=TOPIC, make_state=State), replicas=self.replicas, clock=clock, loop=loop, worker=worker, log=log
+            CoordinatedTopic(name=TOPIC, make_state=State),
+            replicas=self.replicas,
+            clock=clock,
+            loop=loop,
+            worker=worker,
+            log=log,
         )  # type: ignore[call-overload, arg-type, misc]  # stand-ins
         self.replicas.partitions = {number: partition_of(number, **fields) for number in range(3)}
 
@@ -160,7 +165,11 @@ class World:
     def commit(self, shard: Shard[State], end_offset: int, error: ErrorCode = ErrorCode.NONE) -> None:
         """The log is committed up to `end_offset` (exclusive): who asked to hear of that does."""
         shard.partition.log.high_watermark = end_offset
-        due = [row for row in self.replicas.asked if row[0] is shard.partition and (row[1] <= end_offset or error != ErrorCode.NONE)]
+        due = [
+            row
+            for row in self.replicas.asked
+            if row[0] is shard.partition and (row[1] <= end_offset or error != ErrorCode.NONE)
+        ]
         self.replicas.asked = [row for row in self.replicas.asked if row not in due]
         for _, _, on_committed in due:
             on_committed(error)

@@ -14,7 +14,15 @@ from lowtide.protocol.control_records import ControlRecordType
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.group_records import OffsetCommits, OffsetCommitValue, encode_group_metadata
 from lowtide.protocol.types import ZERO_TOPIC_ID
-from tests.unit.broker.coordinator.runtime.runtime_world import COMMIT_TIMEOUT_MS, WALL_MS, State, World, partition_of, pending, removal
+from tests.unit.broker.coordinator.runtime.runtime_world import (
+    COMMIT_TIMEOUT_MS,
+    WALL_MS,
+    State,
+    World,
+    partition_of,
+    pending,
+    removal,
+)
 
 NONE, DEPOSED = ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER
 REPLICATED = {"leadership": "other replicas"}
@@ -263,7 +271,9 @@ def test_several_may_wait_for_one_decision(world: World) -> None:
     effects, replies = world.runtime.effects(), [pending(), pending(), pending()]
     times: list[tuple[int, int]] = []
     effects.answer_when_committed(replies[0], "one", lambda error: error)
-    effects.then.append(lambda _, after: (times.append((after.now_ms, after.wall_ms)), after.answer(replies[1], "two"))[0])
+    effects.then.append(
+        lambda _, after: (times.append((after.now_ms, after.wall_ms)), after.answer(replies[1], "two"))[0]
+    )
     effects.answer_when_committed(replies[2], "three", lambda error: error)
     world.now_ms += 1
     world.runtime.carry_out(world.shard(), effects)
@@ -366,7 +376,9 @@ def test_who_asks_for_an_offset_waits_behind_the_others() -> None:
 def test_a_job_takes_turns_and_continues_unless_the_state_is_unloaded(world: World, unloaded: bool) -> None:
     shard, reply, steps = world.shard(), pending(), list[int]()
     effects = world.runtime.effects()
-    effects.jobs.append(Job((steps.append(number) for number in range(2)), lambda after: after.answer(reply, after.now_ms)))
+    effects.jobs.append(
+        Job((steps.append(number) for number in range(2)), lambda after: after.answer(reply, after.now_ms))
+    )
     world.runtime.carry_out(shard, effects)
     [(taken, on_done, on_failed)] = world.replicas.jobs
     list(taken)

@@ -42,7 +42,15 @@ REFUSED = Refusal(ErrorCode.POLICY_VIOLATION, "not here")
 def image_of(*leaders: int, brokers: int = 3, fenced: int = 0) -> MetadataImage:
     """The cluster's metadata; with `leaders` the topic is there, whose partitions these lead."""
     partitions = tuple(
-        PartitionImage(replicas=(1,), isr=(1,), isr_epochs=(1,), leader=leader, leader_epoch=0, partition_epoch=0, modify_revision=1)
+        PartitionImage(
+            replicas=(1,),
+            isr=(1,),
+            isr_epochs=(1,),
+            leader=leader,
+            leader_epoch=0,
+            partition_epoch=0,
+            modify_revision=1,
+        )
         for leader in leaders
     )
     topic = TopicImage(name=GROUP_TOPIC, topic_id=bytes(16), partitions=partitions, configs={}, modify_revision=1)
@@ -103,7 +111,9 @@ class World:
         tasks = TaskRegistry(lambda _name, error: self.lines.append(("failed", repr(error))))
         broker: Any = SimpleNamespace(log=log, metadata=self.metadata, tasks=tasks)
         administrator: Any = self
-        return OffsetsTopic(broker, administrator, SETTINGS, factor_is_given=factor_is_given, name=name, configs=configs)
+        return OffsetsTopic(
+            broker, administrator, SETTINGS, factor_is_given=factor_is_given, name=name, configs=configs
+        )
 
     def run(self, topic: OffsetsTopic, times: int = 1) -> float:
         """Ask for the topic so many times at once; the virtual seconds until all are answered."""
@@ -128,7 +138,12 @@ def test_the_leader_of_its_partition_coordinates_a_group() -> None:
     world = World(image_of(1, 2, -1, 9))
     found = {java_hash(name) % 4: world.topic().coordinator_of(name) for name in "abcd"}
     unavailable = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert found == {0: world.metadata.image.brokers[1], 1: world.metadata.image.brokers[2], 2: unavailable, 3: unavailable}
+    assert found == {
+        0: world.metadata.image.brokers[1],
+        1: world.metadata.image.brokers[2],
+        2: unavailable,
+        3: unavailable,
+    }
     assert World(image_of()).topic().coordinator_of("a") == unavailable
 
 
@@ -210,7 +225,9 @@ def test_few_replicas_are_told_of_again_only_after_a_success() -> None:
 
 # ------------------------------------------------------------------ who creates it
 def answer_of(error: ErrorCode = ErrorCode.NONE, message: str | None = None) -> CreateTopicsResponse:
-    return CreateTopicsResponse(topics=[CreatableTopicResult(name=GROUP_TOPIC, error_code=error, error_message=message)])
+    return CreateTopicsResponse(
+        topics=[CreatableTopicResult(name=GROUP_TOPIC, error_code=error, error_message=message)]
+    )
 
 
 def test_the_controller_is_asked_and_the_topic_awaited() -> None:

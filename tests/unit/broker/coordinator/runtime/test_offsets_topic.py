@@ -61,13 +61,17 @@ def test_the_reason_for_a_failed_creation_is_logged_once() -> None:
 
 def test_another_reason_is_logged_and_so_is_the_same_after_a_success() -> None:
     one, other = Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, "one"), Refusal(ErrorCode.POLICY_VIOLATION, "other")
-    told = [reason for level, reason in lines_of(Administrator(one, one, other, other, None, other), 6) if level == "error"]
+    told = [
+        reason for level, reason in lines_of(Administrator(one, one, other, other, None, other), 6) if level == "error"
+    ]
     assert told == ["one", "other", "other"]
 
 
 def test_what_passes_by_itself_is_no_error() -> None:
     """A controller that has just died is replaced, and the next search creates the topic."""
-    assert lines_of(Administrator(Refusal(ErrorCode.NOT_CONTROLLER, "no controller")), 1)[1:] == [("warning", "no controller")]
+    assert lines_of(Administrator(Refusal(ErrorCode.NOT_CONTROLLER, "no controller")), 1)[1:] == [
+        ("warning", "no controller")
+    ]
 
 
 def test_hashes_that_are_forgotten_are_computed_again() -> None:

@@ -22,13 +22,21 @@ from lowtide.protocol.group_records import (
     OffsetCommitValue,
     decode_record,
 )
-from lowtide.protocol.records import LOG_OVERHEAD, MAGIC_POSITION, RECORD_BATCH_OVERHEAD, iterate_records, read_batch_header
+from lowtide.protocol.records import (
+    LOG_OVERHEAD,
+    MAGIC_POSITION,
+    RECORD_BATCH_OVERHEAD,
+    iterate_records,
+    read_batch_header,
+)
 from lowtide.protocol.types import TopicPartition
 from lowtide.storage.log.validator import ValidatedBatch
 from tests.unit.broker.coordinator.group_world import singly
 
 
-@pytest.mark.parametrize(("text", "expected"), [("", 0), ("group", 98629247), ("hello world", 1794106052), ("polygenelubricants", 0)])
+@pytest.mark.parametrize(
+    ("text", "expected"), [("", 0), ("group", 98629247), ("hello world", 1794106052), ("polygenelubricants", 0)]
+)
 def test_a_group_is_where_kafka_has_it(text: str, expected: int):
     """The last hash is the smallest integer, which has no positive counterpart: Kafka uses 0 for it."""
     assert java_hash(text) == expected
@@ -74,7 +82,14 @@ def test_timers_report_a_deadline_before_all_others_and_no_other():
     """Protects waiting requests: the single timer of all coordinators is set again only for these."""
     timers: Timers[str] = Timers()
     answered = []
-    for key, deadline_ms in (("first", 20), ("later", 30), ("as soon", 20), ("sooner", 10), ("later", 5), ("sooner", 40)):
+    for key, deadline_ms in (
+        ("first", 20),
+        ("later", 30),
+        ("as soon", 20),
+        ("sooner", 10),
+        ("later", 5),
+        ("sooner", 40),
+    ):
         timers.has_sooner = False
         timers.schedule(key, deadline_ms)
         answered.append(timers.has_sooner)
@@ -168,9 +183,15 @@ def test_a_batch_says_what_its_bytes_say(producer: tuple[int, int] | None):
     header = read_batch_header(image)
     assert (len(image), len(image) - MAGIC_POSITION) == (batch.size_bytes, len(batch.tail[0]))
     assert (batch.last_offset_delta, batch.record_count) == (header.last_offset_delta, header.record_count) == (2, 3)
-    assert (batch.max_timestamp, batch.base_timestamp) == (header.max_timestamp, header.base_timestamp) == (1_000, 1_000)
+    assert (
+        (batch.max_timestamp, batch.base_timestamp) == (header.max_timestamp, header.base_timestamp) == (1_000, 1_000)
+    )
     assert batch.offset_delta_of_max_timestamp == 0
-    assert (batch.producer_id, batch.producer_epoch) == (header.producer_id, header.producer_epoch) == (producer or (-1, -1))
+    assert (
+        (batch.producer_id, batch.producer_epoch)
+        == (header.producer_id, header.producer_epoch)
+        == (producer or (-1, -1))
+    )
     assert batch.base_sequence == header.base_sequence == -1
     assert batch.is_transactional == header.is_transactional == (producer is not None)
     assert [(record.key, record.value) for record in iterate_records(image, max_bytes=1_000)] == records
@@ -180,7 +201,11 @@ def test_a_batch_says_what_its_bytes_say(producer: tuple[int, int] | None):
 def shard_of(**fields: Any) -> Shard[Any]:
     """A shard of a partition that is led here, but for `fields`."""
     partition: Any = SimpleNamespace(
-        topic_partition=TopicPartition("t", 0), led_since=5, is_leader=True, leadership=None, log=SimpleNamespace(offline=False)
+        topic_partition=TopicPartition("t", 0),
+        led_since=5,
+        is_leader=True,
+        leadership=None,
+        log=SimpleNamespace(offline=False),
     )
     shard: Shard[Any] = Shard(0, partition, None)
     for name, value in fields.items():
@@ -197,7 +222,13 @@ def test_a_shard_belongs_to_one_leadership():
 
 def test_a_new_shard_is_not_loaded():
     shard = shard_of()
-    assert (shard.loaded, shard.unloaded, shard.is_asking, shard.records_loaded, shard.records_left_aside) == (False, False, False, 0, 0)
+    assert (shard.loaded, shard.unloaded, shard.is_asking, shard.records_loaded, shard.records_left_aside) == (
+        False,
+        False,
+        False,
+        0,
+        0,
+    )
 
 
 def test_a_shard_without_other_replicas_commits_at_once_unless_something_waits():
@@ -226,7 +257,9 @@ def test_records_and_what_they_say_are_asked_for_together():
     effects.keep_offset("g", "t", 1, None)
     effects.keep_offsets("g", "t", [(1, OFFSET), (2, OFFSET)], topic_id=OFFSET.topic_id)
     effects.keep_offsets("g", "t", [], topic_id=OFFSET.topic_id)
-    value = GroupMetadataValue(protocol_type="", generation=0, protocol=None, leader=None, current_state_timestamp=-1, members=[])
+    value = GroupMetadataValue(
+        protocol_type="", generation=0, protocol=None, leader=None, current_state_timestamp=-1, members=[]
+    )
     effects.keep_group("g", value)
     effects.keep_group("g", None)
     assert effects.changes == [
@@ -236,7 +269,9 @@ def test_records_and_what_they_say_are_asked_for_together():
         GroupMetadata("g", value),
         GroupMetadata("g", None),
     ]
-    assert [decode_record(*record) for record in effects.records] == [single for change in effects.changes for single in singly(change)]
+    assert [decode_record(*record) for record in effects.records] == [
+        single for change in effects.changes for single in singly(change)
+    ]
 
 
 def test_a_change_is_encoded_once():
@@ -269,7 +304,10 @@ def test_answers_are_given_at_once_or_promised():
     effects.answer_when_committed("other", "then", lambda error: ("failed", error))
     assert effects.answers == [("one", "now")]
     [promise] = effects.then
-    for error, response in ((ErrorCode.NONE, "then"), (ErrorCode.REQUEST_TIMED_OUT, ("failed", ErrorCode.COORDINATOR_NOT_AVAILABLE))):
+    for error, response in (
+        (ErrorCode.NONE, "then"),
+        (ErrorCode.REQUEST_TIMED_OUT, ("failed", ErrorCode.COORDINATOR_NOT_AVAILABLE)),
+    ):
         after = Effects(0, 0)
         promise(error, after)
         assert after.answers == [("other", response)]

@@ -29,7 +29,12 @@ class Replicas:
             config=SimpleNamespace(max_message_bytes=max_message_bytes),
         )  # fmt: skip
         self.partition: Any = SimpleNamespace(
-            topic_partition=TopicPartition(TOPIC, 0), log=self.log, led_since=0, is_leader=True, leadership=None, has_enough_in_sync=True
+            topic_partition=TopicPartition(TOPIC, 0),
+            log=self.log,
+            led_since=0,
+            is_leader=True,
+            leadership=None,
+            has_enough_in_sync=True,
         )
 
     def find(self, _topic: str, _partition: int) -> Any:
@@ -69,7 +74,10 @@ class World:
         """Commit offsets of so many partitions; returns the error code of the response."""
         told: list[ErrorCode] = []
         effects = self.runtime.effects()
-        values = [(number, OffsetCommitValue(offset=number, metadata="m" * 100, commit_timestamp=1_000)) for number in range(count)]
+        values = [
+            (number, OffsetCommitValue(offset=number, metadata="m" * 100, commit_timestamp=1_000))
+            for number in range(count)
+        ]
         effects.keep_offsets("g", "t", values, topic_id=ZERO_TOPIC_ID)
         effects.then.append(lambda error, _: told.append(error))
         self.runtime.carry_out(self.shard, effects)

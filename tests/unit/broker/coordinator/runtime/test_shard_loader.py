@@ -10,7 +10,13 @@ import pytest
 
 from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
 from lowtide.broker.coordinator.runtime.shard import Shard
-from lowtide.broker.coordinator.runtime.shard_loader import LOAD_BYTES_MAX, MANY_RECORDS, NAMED_RECORDS_MAX, RECORDS_A_STEP, ShardLoader
+from lowtide.broker.coordinator.runtime.shard_loader import (
+    LOAD_BYTES_MAX,
+    MANY_RECORDS,
+    NAMED_RECORDS_MAX,
+    RECORDS_A_STEP,
+    ShardLoader,
+)
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.control_records import ControlRecord, ControlRecordType, build_end_transaction_marker
 from lowtide.protocol.errors import ProtocolError
@@ -38,7 +44,9 @@ def batch(base_offset: int, *values: bytes, producer_id: int = -1) -> bytes:
 
 def marker(base_offset: int, *, is_commit: bool, producer_id: int = 7) -> bytes:
     control = ControlRecord(ControlRecordType.COMMIT if is_commit else ControlRecordType.ABORT, 0)
-    return build_end_transaction_marker(control, timestamp_ms=1_000, producer_id=producer_id, producer_epoch=0, base_offset=base_offset)
+    return build_end_transaction_marker(
+        control, timestamp_ms=1_000, producer_id=producer_id, producer_epoch=0, base_offset=base_offset
+    )
 
 
 class Log:
@@ -84,7 +92,8 @@ class World:
         self.shard: Shard[State] = Shard(0, partition_of(0, log=log), State())
         self.shard.state.settings = SimpleNamespace(commit_timeout_ms=0, load_buffer_bytes=buffer_bytes)
         report = {
-            level: (lambda _event, *, level=level, **words: self.lines.append((level, words))) for level in ("info", "warning", "error")
+            level: (lambda _event, *, level=level, **words: self.lines.append((level, words)))
+            for level in ("info", "warning", "error")
         }
         stand_ins: dict[str, Any] = {
             "replicas": SimpleNamespace(on_read_failed=lambda *failure: self.failures.append(failure)),
@@ -94,7 +103,11 @@ class World:
             "log": SimpleNamespace(**report),
         }
         loader = ShardLoader(decode, **stand_ins)
-        loader.load(self.shard, on_loaded=lambda _: self.outcomes.append("loaded"), on_failed=lambda _: self.outcomes.append("failed"))
+        loader.load(
+            self.shard,
+            on_loaded=lambda _: self.outcomes.append("loaded"),
+            on_failed=lambda _: self.outcomes.append("failed"),
+        )
 
     def _look(self) -> int:
         self.looks += 1
@@ -174,7 +187,10 @@ def test_a_log_that_has_nothing_more_is_loaded() -> None:
 # ------------------------------------------------------------------ transactions
 def test_records_of_transactions_and_markers_are_applied_as_such() -> None:
     log = Log(
-        batch(0, b"1", producer_id=7), marker(1, is_commit=True), batch(2, b"2", producer_id=8), marker(3, is_commit=False, producer_id=8)
+        batch(0, b"1", producer_id=7),
+        marker(1, is_commit=True),
+        batch(2, b"2", producer_id=8),
+        marker(3, is_commit=False, producer_id=8),
     )
     world = World(log).run()
     assert world.applied == [

@@ -42,11 +42,18 @@ class World(BrokerWorld):
         assert isinstance(found, Shard)
         return found
 
-    def initialize(self, shard: Shard[ShareStates] | None = None, place: SharePlace = PLACE, start_offset: int = 5) -> ErrorCode:
+    def initialize(
+        self, shard: Shard[ShareStates] | None = None, place: SharePlace = PLACE, start_offset: int = 5
+    ) -> ErrorCode:
         """Have a state begin."""
         shard = self.shard(place) if shard is None else shard
-        row, states = InitializeStatePartition(partition=place.partition, state_epoch=1, start_offset=start_offset), shard.state
-        answer: Any = self.coordinator.decide(shard, lambda reply, effects: states.initialize(place, row, reply, effects)).response
+        row, states = (
+            InitializeStatePartition(partition=place.partition, state_epoch=1, start_offset=start_offset),
+            shard.state,
+        )
+        answer: Any = self.coordinator.decide(
+            shard, lambda reply, effects: states.initialize(place, row, reply, effects)
+        ).response
         return ErrorCode(answer.error_code)
 
     def initialize_in(self, number: int) -> Shard[ShareStates]:

@@ -59,7 +59,9 @@ class ShareWorld:
 
     def prune(self, states: ShareStates, start_offset: int) -> None:
         assert states is self.state
-        assert start_offset <= self.committed, "what is cut must not be needed by a coordinator that loads the committed log"
+        assert start_offset <= self.committed, (
+            "what is cut must not be needed by a coordinator that loads the committed log"
+        )
         self.log_start = max(self.log_start, start_offset)
 
     # The runtime
@@ -132,7 +134,9 @@ class ShareWorld:
         return self.ask(ShareStates.initialize, row, place)
 
     def read(self, leader_epoch: int = 0, place: SharePlace = PLACE) -> Answer:
-        return self.ask(ShareStates.read, ReadStatePartition(partition=place.partition, leader_epoch=leader_epoch), place)
+        return self.ask(
+            ShareStates.read, ReadStatePartition(partition=place.partition, leader_epoch=leader_epoch), place
+        )
 
     def write(
         self,
@@ -154,7 +158,9 @@ class ShareWorld:
         return self.ask(ShareStates.write, row, place)
 
     def summarize(self, leader_epoch: int = -1, place: SharePlace = PLACE) -> Answer:
-        return self.ask(ShareStates.summarize, SummaryStatePartition(partition=place.partition, leader_epoch=leader_epoch), place)
+        return self.ask(
+            ShareStates.summarize, SummaryStatePartition(partition=place.partition, leader_epoch=leader_epoch), place
+        )
 
     def delete(self, place: SharePlace = PLACE) -> Answer:
         return self.ask(ShareStates.delete, DeleteStatePartition(partition=place.partition), place)

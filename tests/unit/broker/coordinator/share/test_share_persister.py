@@ -49,12 +49,24 @@ from .coordinator_world import HERE, NONE, PLACE, THERE, T, topic
 
 GROUP = "g"
 U: TopicId = topic("u", HERE).topic_id
-NETWORK, UNAVAILABLE, NOT_COORDINATOR = ErrorCode.NETWORK_EXCEPTION, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR
+NETWORK, UNAVAILABLE, NOT_COORDINATOR = (
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
 
 KINDS = {
-    ApiKey.INITIALIZE_SHARE_GROUP_STATE: (InitializeShareGroupStateResponse, InitializeStateResult, InitializeStatePartitionResult),
+    ApiKey.INITIALIZE_SHARE_GROUP_STATE: (
+        InitializeShareGroupStateResponse,
+        InitializeStateResult,
+        InitializeStatePartitionResult,
+    ),
     ApiKey.DELETE_SHARE_GROUP_STATE: (DeleteShareGroupStateResponse, DeleteStateResult, DeleteStatePartitionResult),
-    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: (ReadShareGroupStateSummaryResponse, SummaryStateResult, SummaryStatePartitionResult),
+    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: (
+        ReadShareGroupStateSummaryResponse,
+        SummaryStateResult,
+        SummaryStatePartitionResult,
+    ),
     ApiKey.READ_SHARE_GROUP_STATE: (ReadShareGroupStateResponse, ReadStateResult, ReadStatePartitionResult),
     ApiKey.WRITE_SHARE_GROUP_STATE: (WriteShareGroupStateResponse, WriteStateResult, WriteStatePartitionResult),
 }
@@ -117,7 +129,9 @@ def test_what_is_coordinated_here_and_elsewhere_is_asked_there() -> None:
     ((key, request),) = world.requests
     ((row),) = request.topics
     assert (key, request.group_id, row.topic_id) == (ApiKey.INITIALIZE_SHARE_GROUP_STATE, GROUP, T)
-    assert [(each.partition, each.state_epoch, each.start_offset) for each in row.partitions] == [(there.partition, 3, 6)]
+    assert [(each.partition, each.state_epoch, each.start_offset) for each in row.partitions] == [
+        (there.partition, 3, 6)
+    ]
 
 
 @pytest.mark.parametrize("what", ["initialize", "delete", "summarize"])
@@ -132,7 +146,10 @@ def test_partitions_for_one_broker_are_asked_about_together(what: str) -> None:
     assert set(outcomes) == set(places)
     ((_, request),) = world.requests
     assert request.group_id == GROUP
-    assert [(row.topic_id, [each.partition for each in row.partitions]) for row in request.topics] == [(T, [0, 1]), (U, [0, 1])]
+    assert [(row.topic_id, [each.partition for each in row.partitions]) for row in request.topics] == [
+        (T, [0, 1]),
+        (U, [0, 1]),
+    ]
 
 
 def test_without_a_coordinator_it_is_unavailable() -> None:
@@ -214,7 +231,9 @@ def test_what_is_written_is_read() -> None:
     world = World(HERE)
     world.initialize()
     assert asyncio.run(world.persister.write(PLACE, 4, 1, WRITE)) == NONE
-    assert asyncio.run(world.persister.read(PLACE, 4)) == StoredState(state_epoch=1, start_offset=5, batches=WRITE.batches)
+    assert asyncio.run(world.persister.read(PLACE, 4)) == StoredState(
+        state_epoch=1, start_offset=5, batches=WRITE.batches
+    )
     assert asyncio.run(world.persister.write(PLACE, 3, 1, WRITE)) == ErrorCode.FENCED_LEADER_EPOCH
     assert asyncio.run(world.persister.read(PLACE, 3)) == ErrorCode.FENCED_LEADER_EPOCH
     world.partitions.clear()
@@ -230,7 +249,9 @@ def test_another_broker_is_asked_to_write_and_to_read() -> None:
     assert (written.partition, written.state_epoch, written.leader_epoch) == (0, 1, 4)
     assert (written.start_offset, written.delivery_complete_count, written.state_batches) == (5, 2, [batch])
     world.peer = {0: {"state_epoch": 1, "start_offset": 5, "state_batches": [batch]}}
-    assert asyncio.run(world.persister.read(PLACE, 4)) == StoredState(state_epoch=1, start_offset=5, batches=WRITE.batches)
+    assert asyncio.run(world.persister.read(PLACE, 4)) == StoredState(
+        state_epoch=1, start_offset=5, batches=WRITE.batches
+    )
     (asked,) = world.requests[1][1].topics[0].partitions
     assert (asked.partition, asked.leader_epoch) == (0, 4)
     batch.delivery_state = 99

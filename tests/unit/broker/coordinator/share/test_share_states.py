@@ -58,7 +58,14 @@ def test_a_write_that_comes_late_takes_nothing_back() -> None:
         found = world.summarize().response
         return found.start_offset, found.delivery_complete_count
 
-    for start, count, expected in ((5, 3, (5, 3)), (5, 1, (5, 3)), (9, 1, (9, 1)), (5, 3, (9, 1)), (-1, 7, (9, 1)), (9, 2, (9, 2))):
+    for start, count, expected in (
+        (5, 3, (5, 3)),
+        (5, 1, (5, 3)),
+        (9, 1, (9, 1)),
+        (5, 3, (9, 1)),
+        (-1, 7, (9, 1)),
+        (9, 2, (9, 2)),
+    ):
         assert world.write(batch(start + 5, start + 5), start_offset=start, count=count).error == NONE
         assert progress() == expected
         world.move()

@@ -1,6 +1,7 @@
 """A share coordinator under any sequence of requests, lost records, moves and time, against a dictionary.
 
-Protected: what was answered to be written is read by every later coordinator; a fenced leader changes nothing; a cut log loads the same.
+Protected: what was answered to be written is read by every later coordinator; a fenced leader changes nothing; a cut
+log loads the same.
 """
 
 from __future__ import annotations
@@ -65,12 +66,18 @@ class Machine(RuleBasedStateMachine):
         place=PLACE,
         epochs=st.tuples(st.integers(-1, 3), st.integers(-1, 3)),
         start=st.integers(-1, 20),
-        ranges=st.lists(st.tuples(st.integers(0, 20), st.integers(0, 5), st.sampled_from([0, 2, 4]), st.integers(1, 3)), max_size=3),
+        ranges=st.lists(
+            st.tuples(st.integers(0, 20), st.integers(0, 5), st.sampled_from([0, 2, 4]), st.integers(1, 3)), max_size=3
+        ),
     )
-    def write(self, place: SharePlace, epochs: tuple[int, int], start: int, ranges: list[tuple[int, int, int, int]]) -> None:
+    def write(
+        self, place: SharePlace, epochs: tuple[int, int], start: int, ranges: list[tuple[int, int, int, int]]
+    ) -> None:
         known, (state_epoch, leader) = self.expected.get(place), epochs
         batches = [batch(first, first + size, state, count) for first, size, state, count in ranges]
-        error = self.world.write(*batches, start_offset=start, state_epoch=state_epoch, leader_epoch=leader, place=place).error
+        error = self.world.write(
+            *batches, start_offset=start, state_epoch=state_epoch, leader_epoch=leader, place=place
+        ).error
         if known is None:
             assert error == ErrorCode.INVALID_REQUEST
         elif -1 != leader < known.leader_epoch:

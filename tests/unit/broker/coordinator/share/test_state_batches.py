@@ -50,11 +50,16 @@ def test_the_same_in_two_steps() -> None:
     last = ShareStateBatch(first_offset=5, last_offset=20, delivery_state=0, delivery_count=2)
     expected = [(0, 2, 0, 1), (3, 4, 2, 1), (5, 20, 0, 2)]
     for batches in (combine([first, later, last], -1), combine([*combine([first, later], -1), last], -1)):
-        rows = [(batch.first_offset, batch.last_offset, batch.delivery_state, batch.delivery_count) for batch in batches]
+        rows = [
+            (batch.first_offset, batch.last_offset, batch.delivery_state, batch.delivery_count) for batch in batches
+        ]
         assert rows == expected
 
 
 def test_ranges_with_a_gap_stay_apart() -> None:
     """Nothing is known of the records between."""
-    parts = [ShareStateBatch(first_offset=first, last_offset=first + 1, delivery_state=2, delivery_count=1) for first in (0, 2, 5)]
+    parts = [
+        ShareStateBatch(first_offset=first, last_offset=first + 1, delivery_state=2, delivery_count=1)
+        for first in (0, 2, 5)
+    ]
     assert [(batch.first_offset, batch.last_offset) for batch in combine(parts, UNKNOWN_START)] == [(0, 3), (5, 6)]

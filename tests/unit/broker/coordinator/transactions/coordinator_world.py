@@ -22,7 +22,9 @@ class World(BrokerWorld):
     def __init__(self, *leaders: int, is_alone: bool = False, **settings: str) -> None:
         super().__init__(TRANSACTION_TOPIC, *leaders, **settings)
         groups: Any = SimpleNamespace(is_kept_in=lambda _topic: False)
-        self.coordinator = TransactionCoordinator(self.broker, self.administrator, self.peers(), groups, self.loop, is_alone=is_alone)
+        self.coordinator = TransactionCoordinator(
+            self.broker, self.administrator, self.peers(), groups, self.loop, is_alone=is_alone
+        )
 
     def peers(self) -> Any:
         """The connections to other brokers: there are none."""
@@ -44,7 +46,8 @@ class World(BrokerWorld):
         shard = self.shard()
         self.coordinator.ids._left = range(100, 200)
         self.coordinator.decide(
-            shard, lambda _reply, effects: shard.state.init_producer_id(NAME, TIMEOUT_MS, None, effects, lambda *_: None)
+            shard,
+            lambda _reply, effects: shard.state.init_producer_id(NAME, TIMEOUT_MS, None, effects, lambda *_: None),
         )
         known = shard.state.transactions[NAME]
         if partitions:

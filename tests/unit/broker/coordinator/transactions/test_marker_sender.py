@@ -49,7 +49,9 @@ class World:
         self.peer: dict[TopicPartition, ErrorCode] | PeerError = {}
         self.on_request: Any = None
         brokers = {each: BrokerImage(each, 1, ()) for each in (HERE, THERE)}
-        self.metadata = SimpleNamespace(broker_id=HERE, image=MetadataImage(brokers=brokers, topics={"t": topic(*leaders)}))
+        self.metadata = SimpleNamespace(
+            broker_id=HERE, image=MetadataImage(brokers=brokers, topics={"t": topic(*leaders)})
+        )
         broker: Any = SimpleNamespace(
             metadata=self.metadata,
             log=SimpleNamespace(warning=lambda *_args, **_values: None),
@@ -69,15 +71,22 @@ class World:
             if key in self.answers:
                 done(key, self.answers[key])
 
-    async def request(self, _api: Any, _version: int, request: WriteTxnMarkersRequest, _timeout_ms: int) -> WriteTxnMarkersResponse:
+    async def request(
+        self, _api: Any, _version: int, request: WriteTxnMarkersRequest, _timeout_ms: int
+    ) -> WriteTxnMarkersResponse:
         self.requests.append(request)
         if self.on_request is not None:
             self.on_request()
         if isinstance(self.peer, PeerError):
             raise self.peer
-        rows = [WritableTxnMarkerPartitionResult(partition_index=key.partition, error_code=error) for key, error in self.peer.items()]
+        rows = [
+            WritableTxnMarkerPartitionResult(partition_index=key.partition, error_code=error)
+            for key, error in self.peer.items()
+        ]
         markers = [
-            WritableTxnMarkerResult(producer_id=marker.producer_id, topics=[WritableTxnMarkerTopicResult(name="t", partitions=rows)])
+            WritableTxnMarkerResult(
+                producer_id=marker.producer_id, topics=[WritableTxnMarkerTopicResult(name="t", partitions=rows)]
+            )
             for marker in request.markers
         ]
         return WriteTxnMarkersResponse(markers=markers)
@@ -105,7 +114,13 @@ class Told:
     """A transaction that ended, and what became of that."""
 
     def __init__(
-        self, world: World, keys: list[TopicPartition], *, is_commit: bool = True, producer_id: int = 7, bumped: bool = True
+        self,
+        world: World,
+        keys: list[TopicPartition],
+        *,
+        is_commit: bool = True,
+        producer_id: int = 7,
+        bumped: bool = True,
     ) -> None:
         self.ours, self.count = True, 0
         end = TransactionEnd(producer_id, 5, is_commit, 9, bumped)

@@ -18,7 +18,9 @@ GROUPS, OTHER = TopicPartition("groups", 0), TopicPartition("t", 0)
 class World:
     """Partitions that this broker leads, and the state that one of them has; `events` are in order."""
 
-    def __init__(self, *, may_mark: bool = True, refusal: ErrorCode | None = None, is_alone: bool = False, **partition: Any) -> None:
+    def __init__(
+        self, *, may_mark: bool = True, refusal: ErrorCode | None = None, is_alone: bool = False, **partition: Any
+    ) -> None:
         """`is_alone`: what is appended is committed with that. `partition` is what is special about the partitions."""
         self.may, self.refusal, self.is_alone = may_mark, refusal, is_alone
         self.partition = {"is_leader": True, "has_enough_in_sync": True} | partition

@@ -98,7 +98,9 @@ def test_a_producer_without_epochs_left_gets_another_id() -> None:
         assert (after.producer_id, after.producer_epoch, after.previous_producer_id) == (NEXT_ID, 0, 7)
         assert after.last_producer_epoch == (LAST if expected else -1)
         assert next_producer(full, "x", 1000, expected, none_left) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    assert identity(next_producer(full, "x", 1000, (7, LAST - 1), none_left)) == (7, LAST), "it missed the answer: no id is needed"
+    assert identity(next_producer(full, "x", 1000, (7, LAST - 1), none_left)) == (7, LAST), (
+        "it missed the answer: no id is needed"
+    )
     assert identity(next_producer(known(EMPTY, LAST - 1), "x", 1000, None, none_left)) == (7, LAST)
 
 
@@ -130,7 +132,14 @@ def test_nobody_starts_while_an_end_is_written(state: TransactionState) -> None:
 # Ends
 
 
-def end(state: Transaction | None, identity: tuple[int, int], *, commit: bool = True, version: int = 2, changing: bool = False) -> Any:
+def end(
+    state: Transaction | None,
+    identity: tuple[int, int],
+    *,
+    commit: bool = True,
+    version: int = 2,
+    changing: bool = False,
+) -> Any:
     answer = next_end(state, AskedEnd(*identity, commit, version), take, is_changing=changing)
     return (answer.state, answer.producer_epoch) if isinstance(answer, Transaction) else answer
 
@@ -192,12 +201,22 @@ def test_an_end_with_the_last_epoch_takes_another_id_which_counts_when_it_is_com
     open_one = known(ONGOING, LAST)
     after = ended(open_one, take, is_commit=True, client_version=2)
     assert isinstance(after, Transaction)
-    assert (after.producer_id, after.producer_epoch, after.last_producer_epoch, after.next_producer_id) == (7, EPOCH_MAX, LAST, NEXT_ID)
+    assert (after.producer_id, after.producer_epoch, after.last_producer_epoch, after.next_producer_id) == (
+        7,
+        EPOCH_MAX,
+        LAST,
+        NEXT_ID,
+    )
     assert after.partitions == open_one.partitions
     assert identity_of(after) == (NEXT_ID, 0)
     done = completed(after)
     assert (done.state, done.partitions) == (COMMITTED, frozenset())
-    assert (done.producer_id, done.producer_epoch, done.previous_producer_id, done.next_producer_id) == (NEXT_ID, 0, 7, -1)
+    assert (done.producer_id, done.producer_epoch, done.previous_producer_id, done.next_producer_id) == (
+        NEXT_ID,
+        0,
+        7,
+        -1,
+    )
     assert identity_of(done) == (NEXT_ID, 0)
     assert ended(open_one, none_left, is_commit=True, client_version=2) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     before = ended(known(ONGOING, LAST - 1), none_left, is_commit=False, client_version=2)

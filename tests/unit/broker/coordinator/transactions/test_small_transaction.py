@@ -62,17 +62,23 @@ class Producer:
             while (await self.client.request(FindCoordinatorRequest(key=key, key_type=kind), 3)).error_code:
                 await asyncio.sleep(0.1)  # Of virtual time.
         while True:
-            answer = await self.client.request(InitProducerIdRequest(transactional_id=NAME, transaction_timeout_ms=20_000), 4)
+            answer = await self.client.request(
+                InitProducerIdRequest(transactional_id=NAME, transaction_timeout_ms=20_000), 4
+            )
             if not answer.error_code:
                 break
             await asyncio.sleep(0.1)
         self.identity, self.sequence = (answer.producer_id, answer.producer_epoch), 0
 
-    async def add(self, version: int, *partitions: int, topic: str = "t", who: tuple[int, int] | None = None, name: str = NAME) -> Any:
+    async def add(
+        self, version: int, *partitions: int, topic: str = "t", who: tuple[int, int] | None = None, name: str = NAME
+    ) -> Any:
         producer_id, epoch = who or self.identity
         topics = [AddPartitionsToTxnTopic(name=topic, partitions=list(partitions))]
         if version >= 4:
-            row = AddPartitionsToTxnTransaction(transactional_id=name, producer_id=producer_id, producer_epoch=epoch, topics=topics)
+            row = AddPartitionsToTxnTransaction(
+                transactional_id=name, producer_id=producer_id, producer_epoch=epoch, topics=topics
+            )
             return await self.ask(AddPartitionsToTxnRequest(transactions=[row]), version)
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=name,
@@ -85,7 +91,10 @@ class Producer:
     async def add_offsets(self, version: int, who: tuple[int, int] | None = None, name: str = NAME) -> Any:
         producer_id, epoch = who or self.identity
         return await self.ask(
-            AddOffsetsToTxnRequest(transactional_id=name, producer_id=producer_id, producer_epoch=epoch, group_id=GROUP), version
+            AddOffsetsToTxnRequest(
+                transactional_id=name, producer_id=producer_id, producer_epoch=epoch, group_id=GROUP
+            ),
+            version,
         )
 
     async def commit_offsets(self, version: int, *partitions: int, **fields: Any) -> Any:
@@ -124,7 +133,9 @@ class Producer:
             base_sequence=max(sequence, 0),
             is_transactional=fields.get("is_transactional", True),
         )
-        data = TopicProduceData(name="t", partition_data=[PartitionProduceData(index=fields.get("partition", 0), records=batch)])
+        data = TopicProduceData(
+            name="t", partition_data=[PartitionProduceData(index=fields.get("partition", 0), records=batch)]
+        )
         if version >= 13:
             data.name, data.topic_id = "", self.world.machines[0].broker.replicas.image.topics["t"].topic_id
         request = ProduceRequest(
@@ -148,10 +159,13 @@ class Producer:
             await self.write(version, who=(-1, -1))
             await self.write(version, partition=1)
 
-    async def end(self, version: int, *, is_commit: bool = True, who: tuple[int, int] | None = None, name: str = NAME) -> Any:
+    async def end(
+        self, version: int, *, is_commit: bool = True, who: tuple[int, int] | None = None, name: str = NAME
+    ) -> Any:
         producer_id, epoch = who or self.identity
         answer = await self.ask(
-            EndTxnRequest(transactional_id=name, producer_id=producer_id, producer_epoch=epoch, committed=is_commit), version
+            EndTxnRequest(transactional_id=name, producer_id=producer_id, producer_epoch=epoch, committed=is_commit),
+            version,
         )
         if version >= 5 and not answer.error_code and who is None:
             self.sequence *= self.identity == (answer.producer_id, answer.producer_epoch)
@@ -165,7 +179,11 @@ class Producer:
         serving = machine.broker.serving
         partitions = {key: each for key, each in serving.replicas.partitions.items() if each.log.log_end_offset}
         logs = {
-            key: ([machine.filesystem.read_bytes(segment.path) for segment in log.segments], repr(log), log.last_stable_offset)
+            key: (
+                [machine.filesystem.read_bytes(segment.path) for segment in log.segments],
+                repr(log),
+                log.last_stable_offset,
+            )
             for key, log in ((key, each.log) for key, each in partitions.items())
         }
         times = serving.host.dispatcher.times.by_name
@@ -299,7 +317,13 @@ def compare(left: Any, right: Any) -> None:
 def test_all_forms_give_the_same_answers_records_and_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     answered = counting(monkeypatch)
     quick = simulate(everything)
-    for name in ("read_added_partitions", "read_added_offsets", "read_transactional_commit", "read_end", "read_produce"):
+    for name in (
+        "read_added_partitions",
+        "read_added_offsets",
+        "read_transactional_commit",
+        "read_end",
+        "read_produce",
+    ):
         assert answered[name, bytes] >= 5, name
         assert answered[name, NoneType] >= 5, name
     assert answered["read_produce", ProduceResponse] >= 5, "the log has refused none"

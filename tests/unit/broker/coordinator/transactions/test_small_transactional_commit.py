@@ -36,7 +36,9 @@ class World:
         value = OffsetCommitValue(offset=1, metadata="", commit_timestamp=1)
         self.groups.append(OffsetCommit(OffsetCommitKey(group=group, topic="t", partition=0), value))
         self.producers = SimpleNamespace(is_in_transaction=lambda *_: is_open, is_fenced=lambda *_: False)
-        self.verifier: Any = SimpleNamespace(is_wanted=True, answer_now=lambda _question: ErrorCode.TRANSACTION_ABORTABLE)
+        self.verifier: Any = SimpleNamespace(
+            is_wanted=True, answer_now=lambda _question: ErrorCode.TRANSACTION_ABORTABLE
+        )
         log = SimpleNamespace(producer_state=self.producers)
         self.found: Any = SimpleNamespace(
             state=self.groups.groups, commits_at_once=True, partition=SimpleNamespace(log=log, topic_partition=KEY)
@@ -52,7 +54,9 @@ class World:
         clock = SimpleNamespace(monotonic_ms=lambda: 0, wall_ms=lambda: 5)
         image = MetadataImage(topics={"t": topic("t", HERE, HERE)})
         groups: Any = SimpleNamespace(
-            broker=SimpleNamespace(clock=clock, metadata=SimpleNamespace(image=image), config=load_config(settings=settings)),
+            broker=SimpleNamespace(
+                clock=clock, metadata=SimpleNamespace(image=image), config=load_config(settings=settings)
+            ),
             find=lambda _group_id: self.found,
             keep=self.keep,
         )
@@ -111,7 +115,9 @@ def test_offsets_without_room_are_left() -> None:
 
 
 @pytest.mark.parametrize(("version", "answer"), [(4, ANSWER), (5, None), (6, None)])
-def test_a_version_that_adds_its_partition_is_left_before_the_transaction_has_it(version: int, answer: bytes | None) -> None:
+def test_a_version_that_adds_its_partition_is_left_before_the_transaction_has_it(
+    version: int, answer: bytes | None
+) -> None:
     world = World(is_open=False)
     world.verifier.is_wanted = False
     assert world.commit(version=version) == answer

@@ -26,7 +26,9 @@ def test_only_a_broker_that_stays_alone_makes_the_topic_with_fewer_replicas_than
     *, is_alone: bool, given: dict[str, str], replicas: int
 ) -> None:
     """Elsewhere the other brokers may still come. What was configured counts anyhow."""
-    world = World(is_alone=is_alone, **{f"transaction_state_log_replication_{key}": value for key, value in given.items()})
+    world = World(
+        is_alone=is_alone, **{f"transaction_state_log_replication_{key}": value for key, value in given.items()}
+    )
     wanted, configs = world.make_topic(world.coordinator.topic)
     assert (wanted.name, wanted.replication_factor) == (TRANSACTION_TOPIC, replicas)
     assert configs["min.insync.replicas"] == ("1" if replicas == 1 else "2"), "the replicas are enough to write to it"

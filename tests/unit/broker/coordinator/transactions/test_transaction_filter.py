@@ -14,9 +14,16 @@ NOW_MS = 10_000
 ANY_AGE = -1
 
 
-def one(producer_id: int = 7, state: TransactionState = TransactionState.ONGOING, started_ms: int = 4_000) -> Transaction:
+def one(
+    producer_id: int = 7, state: TransactionState = TransactionState.ONGOING, started_ms: int = 4_000
+) -> Transaction:
     return Transaction(
-        transactional_id=f"id-{producer_id}", producer_id=producer_id, producer_epoch=0, timeout_ms=1, state=state, started_ms=started_ms
+        transactional_id=f"id-{producer_id}",
+        producer_id=producer_id,
+        producer_epoch=0,
+        timeout_ms=1,
+        state=state,
+        started_ms=started_ms,
     )
 
 
@@ -46,7 +53,9 @@ def test_each_part_of_a_filter_has_to_match() -> None:
     (NOW_MS, 0, False),
     (NOW_MS, ANY_AGE, True),
 ])  # fmt: skip
-def test_a_transaction_has_to_be_open_for_longer_than_the_duration(started_ms: int, duration_ms: int, *, expected: bool) -> None:
+def test_a_transaction_has_to_be_open_for_longer_than_the_duration(
+    started_ms: int, duration_ms: int, *, expected: bool
+) -> None:
     assert matches(one(started_ms=started_ms), duration_ms=duration_ms) == expected
 
 

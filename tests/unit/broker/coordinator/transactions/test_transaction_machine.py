@@ -54,7 +54,9 @@ class World:
         self.state = Transactions(TransactionSettings(), self)
         self.epoch = 0
         self.kept = 0
-        clock: Any = SimpleNamespace(monotonic_ms=lambda: self.now_ms, wall_ms=lambda: self.now_ms + self.wall_offset_ms)
+        clock: Any = SimpleNamespace(
+            monotonic_ms=lambda: self.now_ms, wall_ms=lambda: self.now_ms + self.wall_offset_ms
+        )
         self.at_once = AtOnce(self, clock)
 
     @property
@@ -147,7 +149,11 @@ class World:
         answers: list[tuple[ErrorCode, int, int]] = []
         self.decide(
             lambda effects: self.state.init_producer_id(
-                NAME, TIMEOUT_MS, expected, effects, lambda error, producer, epoch, _later: answers.append((error, producer, epoch))
+                NAME,
+                TIMEOUT_MS,
+                expected,
+                effects,
+                lambda error, producer, epoch, _later: answers.append((error, producer, epoch)),
             )
         )
         return answers[0] if answers else None
@@ -182,7 +188,9 @@ class World:
         return answers[0] if answers else None
 
     def complete(self, transaction: Transaction) -> None:
-        state = self.state.plan_completion(transaction.transactional_id, transaction.producer_id, transaction.producer_epoch)
+        state = self.state.plan_completion(
+            transaction.transactional_id, transaction.producer_id, transaction.producer_epoch
+        )
         if state is not None and not self.at_once.complete(self.shard, state):
             self.decide(lambda effects: self.state.complete(state, effects))
 
@@ -236,7 +244,11 @@ class TransactionMachine(RuleBasedStateMachine):
             return
         self.offset += 1
         batch = build_batch(
-            [(1, None, None, ())], producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, is_transactional=True
+            [(1, None, None, ())],
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+            is_transactional=True,
         )
         state.update(read_batch_header(batch), base_offset=self.offset, now_ms=1)
         self.open.setdefault((partition, producer_id), set()).add(self.current[identity])
@@ -297,7 +309,9 @@ class TransactionMachine(RuleBasedStateMachine):
             now_ms=1,
         )
         self.offset += 1
-        state.end_transaction(producer_id, transaction.producer_epoch, marker.control, marker_offset=self.offset, timestamp=1, now_ms=1)
+        state.end_transaction(
+            producer_id, transaction.producer_epoch, marker.control, marker_offset=self.offset, timestamp=1, now_ms=1
+        )
         for number in self.open.pop((partition, producer_id), set()):
             self.ends.setdefault(number, set()).add(is_commit)
             assert len(self.ends[number]) == 1, "partitions received different ends"
@@ -365,7 +379,11 @@ class TransactionMachine(RuleBasedStateMachine):
         for partition in self.partitions.values():
             assert not len(partition.transactions)
         known = self.world.state.transactions.get(NAME)
-        assert known is None or known.state in (TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+        assert known is None or known.state in (
+            TransactionState.EMPTY,
+            TransactionState.COMPLETE_COMMIT,
+            TransactionState.COMPLETE_ABORT,
+        )
 
 
 TransactionMachine.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
@@ -412,7 +430,9 @@ def test_each_transaction_has_its_own_epoch_and_an_empty_one_may_be_aborted() ->
     assert world.end((producer_id, epoch), is_commit=True, version=2) == (NONE, producer_id, epoch + 1)
     assert world.end((producer_id, epoch), is_commit=True, version=2) == (ErrorCode.CONCURRENT_TRANSACTIONS, -1, -1)
     world.complete(world.told.pop())
-    assert world.end((producer_id, epoch), is_commit=True, version=2) == (NONE, producer_id, epoch + 1), "its response was lost"
+    assert world.end((producer_id, epoch), is_commit=True, version=2) == (NONE, producer_id, epoch + 1), (
+        "its response was lost"
+    )
     assert world.end((producer_id, epoch), is_commit=False, version=2) == (ErrorCode.INVALID_TXN_STATE, -1, -1)
     assert world.end((producer_id, epoch + 1), is_commit=True, version=2) == (ErrorCode.INVALID_TXN_STATE, -1, -1)
     assert world.end((producer_id, epoch + 1), is_commit=False, version=2) == (NONE, producer_id, epoch + 2)

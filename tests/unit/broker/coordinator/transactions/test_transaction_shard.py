@@ -26,7 +26,9 @@ CONCURRENT, UNAVAILABLE = ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINAT
 
 def known(state: TransactionState = TransactionState.ONGOING, **fields: Any) -> Transaction:
     given: dict[str, Any] = {"partitions": frozenset(PARTITIONS[:1]), "started_ms": 1_000_000} | fields
-    return Transaction(transactional_id=NAME, producer_id=7, producer_epoch=3, timeout_ms=TIMEOUT_MS, state=state, **given)
+    return Transaction(
+        transactional_id=NAME, producer_id=7, producer_epoch=3, timeout_ms=TIMEOUT_MS, state=state, **given
+    )
 
 
 def recorded(state: int, number: int = 7) -> TransactionLogValue:
@@ -54,7 +56,11 @@ def loaded(state: Transactions) -> Effects:
 def add(world: World, identity: tuple[int, int], *partitions: TopicPartition) -> ErrorCode:
     """As where records wait for other replicas; but here they are committed soon."""
     told: list[ErrorCode] = []
-    world.decide(lambda effects: world.state.add_partitions(NAME, identity, partitions, 0, effects, lambda error, _: told.append(error)))
+    world.decide(
+        lambda effects: world.state.add_partitions(
+            NAME, identity, partitions, 0, effects, lambda error, _: told.append(error)
+        )
+    )
     (error,) = told
     return error
 
@@ -64,7 +70,12 @@ def end(world: World, identity: tuple[int, int], *, is_commit: bool) -> tuple[Er
     told: list[tuple[ErrorCode, int, int]] = []
     world.decide(
         lambda effects: world.state.end(
-            NAME, identity, is_commit=is_commit, client_version=0, effects=effects, done=lambda *given: told.append(given[:3])
+            NAME,
+            identity,
+            is_commit=is_commit,
+            client_version=0,
+            effects=effects,
+            done=lambda *given: told.append(given[:3]),
         )
     )
     (answer,) = told
@@ -158,7 +169,11 @@ def test_ids_expire_first_an_interval_after_the_load_and_then_in_intervals() -> 
 def test_a_timeout_is_above_zero_and_at_most_the_maximum(timeout_ms: int, *, is_valid: bool) -> None:
     world = World()
     told: list[ErrorCode] = []
-    world.decide(lambda effects: world.state.init_producer_id(NAME, timeout_ms, None, effects, lambda error, *_: told.append(error)))
+    world.decide(
+        lambda effects: world.state.init_producer_id(
+            NAME, timeout_ms, None, effects, lambda error, *_: told.append(error)
+        )
+    )
     assert told == [NONE if is_valid else ErrorCode.INVALID_TRANSACTION_TIMEOUT]
 
 
@@ -203,13 +218,19 @@ def test_a_partition_belongs_to_an_open_transaction_that_has_it_and_to_no_other(
     state = loading()
     for each in TransactionState:
         state.transactions[NAME] = known(each)
-        expected = {TransactionState.ONGOING: NONE, TransactionState.PREPARE_COMMIT: CONCURRENT, TransactionState.PREPARE_ABORT: CONCURRENT}
+        expected = {
+            TransactionState.ONGOING: NONE,
+            TransactionState.PREPARE_COMMIT: CONCURRENT,
+            TransactionState.PREPARE_ABORT: CONCURRENT,
+        }
         assert state.verify(NAME, 7, 3, PARTITIONS[0]) == expected.get(each, ErrorCode.TRANSACTION_ABORTABLE)
     state.transactions[NAME] = known()
     assert state.verify(NAME, 7, 3, PARTITIONS[1]) == ErrorCode.TRANSACTION_ABORTABLE
     assert state.verify(NAME, 8, 3, PARTITIONS[0]) == ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert state.verify("another", 7, 3, PARTITIONS[0]) == ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    assert state.verify(NAME, 7, 2, PARTITIONS[0]) == state.verify(NAME, 7, 4, PARTITIONS[0]) == ErrorCode.PRODUCER_FENCED
+    assert (
+        state.verify(NAME, 7, 2, PARTITIONS[0]) == state.verify(NAME, 7, 4, PARTITIONS[0]) == ErrorCode.PRODUCER_FENCED
+    )
 
 
 def test_partitions_that_are_there_already_need_no_record() -> None:
@@ -388,7 +409,13 @@ def test_only_the_end_of_the_present_epoch_is_completed() -> None:
 # ---------------------------------------------------------------------- time
 @pytest.mark.parametrize(
     ("wall_ms", "left_ms"),
-    [(1_000_000, TIMEOUT_MS), (1_000_001, TIMEOUT_MS - 1), (1_000_000 + TIMEOUT_MS, 0), (2_000_000, 0), (999_000, TIMEOUT_MS)],
+    [
+        (1_000_000, TIMEOUT_MS),
+        (1_000_001, TIMEOUT_MS - 1),
+        (1_000_000 + TIMEOUT_MS, 0),
+        (2_000_000, 0),
+        (999_000, TIMEOUT_MS),
+    ],
 )
 def test_a_transaction_ends_when_its_time_is_up_and_in_any_case_that_long_from_now(wall_ms: int, left_ms: int) -> None:
     state = loading()
@@ -456,7 +483,11 @@ def test_a_timeout_does_not_send_an_end_again() -> None:
 def test_ids_expire_that_have_not_changed_for_long_and_are_idle() -> None:
     state = loading()
     wall_ms = SETTINGS.id_expiration_ms + 100
-    for name, each in {"old": TransactionState.EMPTY, "done": TransactionState.COMPLETE_COMMIT, "open": TransactionState.ONGOING}.items():
+    for name, each in {
+        "old": TransactionState.EMPTY,
+        "done": TransactionState.COMPLETE_COMMIT,
+        "open": TransactionState.ONGOING,
+    }.items():
         state.transactions[name] = known(each, updated_ms=100)
     state.transactions["newer"] = known(TransactionState.EMPTY, updated_ms=101)
     effects = Effects(0, wall_ms)

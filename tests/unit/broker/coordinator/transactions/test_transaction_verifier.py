@@ -27,7 +27,11 @@ from .coordinator_world import DATA, HERE, NAME, NONE, THERE
 KEYS = [TopicPartition("t", number) for number in range(3)]
 OTHER = TopicPartition("u", 0)
 KEY = TopicPartition(TRANSACTION_TOPIC, 0)
-ABORTABLE, CONCURRENT, NETWORK = ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NETWORK_EXCEPTION
+ABORTABLE, CONCURRENT, NETWORK = (
+    ErrorCode.TRANSACTION_ABORTABLE,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.NETWORK_EXCEPTION,
+)
 
 
 class World(coordinator_world.World):
@@ -49,7 +53,9 @@ class World(coordinator_world.World):
         assert (node.broker_id, purpose) == (THERE, "verification")
         return SimpleNamespace(request=self.request)
 
-    async def request(self, _api: Any, version: int, request: AddPartitionsToTxnRequest, _timeout_ms: int) -> AddPartitionsToTxnResponse:
+    async def request(
+        self, _api: Any, version: int, request: AddPartitionsToTxnRequest, _timeout_ms: int
+    ) -> AddPartitionsToTxnResponse:
         assert version == 5
         self.requests.append(request)
         if self.on_request is not None:
@@ -61,13 +67,19 @@ class World(coordinator_world.World):
         topics = [
             AddPartitionsToTxnTopicResult(
                 name=key.topic,
-                results_by_partition=[AddPartitionsToTxnPartitionResult(partition_index=key.partition, partition_error_code=error)],
+                results_by_partition=[
+                    AddPartitionsToTxnPartitionResult(partition_index=key.partition, partition_error_code=error)
+                ],
             )
             for key, error in self.peer.items()
         ]
-        return AddPartitionsToTxnResponse(results_by_transaction=[AddPartitionsToTxnResult(transactional_id=NAME, topic_results=topics)])
+        return AddPartitionsToTxnResponse(
+            results_by_transaction=[AddPartitionsToTxnResult(transactional_id=NAME, topic_results=topics)]
+        )
 
-    def question(self, key: TopicPartition = DATA, *, adds: bool = False, producer: tuple[int, int] = (100, 0)) -> Question:
+    def question(
+        self, key: TopicPartition = DATA, *, adds: bool = False, producer: tuple[int, int] = (100, 0)
+    ) -> Question:
         return Question(AskedTransaction(NAME, *producer, adds), key)
 
     def ask(self, *keys: TopicPartition, **fields: Any) -> None:
@@ -84,7 +96,10 @@ class World(coordinator_world.World):
     @property
     def asked(self) -> list[list[tuple[str, list[int]]]]:
         """The partitions of each request to the other broker."""
-        return [[(topic.name, list(topic.partitions)) for topic in request.transactions[0].topics] for request in self.requests]
+        return [
+            [(topic.name, list(topic.partitions)) for topic in request.transactions[0].topics]
+            for request in self.requests
+        ]
 
     def pass_time(self, milliseconds: int) -> None:
         """All timers that are set are due."""
@@ -198,7 +213,12 @@ def test_another_broker_is_asked_about_a_transaction_as_a_whole(*, adds: bool) -
     assert world.asked == [[("t", [0, 2]), ("u", [0])]]
     ((row,),) = [request.transactions for request in world.requests]
     assert (row.transactional_id, row.producer_id, row.producer_epoch, row.verify_only) == (NAME, 7, 5, not adds)
-    assert world.answered == [(KEYS[2], ABORTABLE), (OTHER, ErrorCode.INVALID_PRODUCER_EPOCH), (KEYS[0], NONE), (KEYS[2], ABORTABLE)]
+    assert world.answered == [
+        (KEYS[2], ABORTABLE),
+        (OTHER, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (KEYS[0], NONE),
+        (KEYS[2], ABORTABLE),
+    ]
 
 
 def test_questions_wait_for_the_answer_to_those_before_them() -> None:
@@ -258,7 +278,9 @@ def test_a_partition_is_added_again_while_the_transaction_before_is_ending() -> 
     world.run()
     assert (world.answered, world.renewed) == ([(KEYS[1], NONE)], [])
     world.pass_time(20)
-    assert (world.asked[1:], world.renewed) == ([[("t", [0])]], [KEYS[0]]), "a guard that the marker took away is set again"
+    assert (world.asked[1:], world.renewed) == ([[("t", [0])]], [KEYS[0]]), (
+        "a guard that the marker took away is set again"
+    )
     world.peer = {KEYS[0]: NONE}
     world.pass_time(20)
     assert world.answered[1:] == [(KEYS[0], NONE)]

@@ -38,7 +38,11 @@ def test_an_id_is_changing_until_its_record_is_committed() -> None:
     assert not uncommitted.is_settling
     asked, answered = append(uncommitted)
     assert (asked.records, asked.changes) == ([RECORD], [TransactionChange("a", STATE)])
-    assert [uncommitted.includes(name) for name in "ab"] == [uncommitted.has_record_of(name) for name in "ab"] == [True, False]
+    assert (
+        [uncommitted.includes(name) for name in "ab"]
+        == [uncommitted.has_record_of(name) for name in "ab"]
+        == [True, False]
+    )
     assert not answered
     go_on(asked)
     assert (uncommitted.includes("a"), uncommitted.has_record_of("a"), answered) == (False, False, [NONE])
