@@ -68,7 +68,7 @@ LONG_SOURCES = frozenset(
         "broker/coordinator/transactions/transaction_shard.py",
         "broker/lifecycle/serving.py",
         "broker/network/connection.py",
-        "broker/partitions/delayed/fetch_reader.py",
+        "broker/partitions/fetch/fetch_reader.py",
         "broker/partitions/replica_fetcher.py",
         "metadata/etcd_connection.py",
         "metadata/recovery.py",

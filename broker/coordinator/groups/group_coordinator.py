@@ -123,14 +123,8 @@ class GroupCoordinator:
         def may_see(name: str) -> bool:
             return authorizer.authorize(context, Operation.DESCRIBE, topic(name))
 
-        known = self.open_client_of(context.client_id, context.connection, context.api_version)
-        if known is not None:
-            return known
-        return Client(context.client_id or "", _host_of(context.connection), context.api_version, may_see)
-
-    def open_client_of(self, client_id: str | None, connection: Connection, api_version: int) -> Client | None:
-        """As `client_of`, where nothing is hidden from anybody; None where rules decide about that."""
-        return Client(client_id or "", _host_of(connection), api_version) if self.broker.authorizer.allows_all else None
+        host = _host_of(context.connection)
+        return Client(context.client_id or "", host, context.api_version, None if authorizer.allows_all else may_see)
 
     def find(self, group_id: str) -> Shard[Groups] | ErrorCode:
         """The state that a group belongs to. Errors: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS."""

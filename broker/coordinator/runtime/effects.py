@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -22,9 +22,6 @@ from lowtide.protocol.group_records import (
     encode_offset_commit,
 )
 from lowtide.protocol.types import UNKNOWN_OFFSET, Offset, ProducerEpoch, ProducerId, TopicId
-
-if TYPE_CHECKING:
-    from lowtide.protocol.native import CommittedRow
 
 Reply: TypeAlias = Any
 """Stands for a request that is to be answered. Decisions hand it around and never look into it."""
@@ -103,14 +100,6 @@ class Effects:
             )
             self.changes.append(OffsetCommits(group, topic, values))
 
-    def keep_plain_offsets(
-        self, group: str, topic: str, rows: Sequence[CommittedRow], *, topic_id: TopicId, encode: Callable[..., Any]
-    ) -> None:
-        """As `keep_offsets`, of at least one, without metadata; `encode` is the compiled form of `OffsetRecords.encode_all`."""
-        records, change = plain_commits(group, topic, rows, wall_ms=self.wall_ms, topic_id=topic_id, encode=encode)
-        self.records += records
-        self.changes.append(change)
-
     def keep_group(self, group: str, value: GroupMetadataValue | None) -> None:
         """Ask for the record of a group, or with None for that which takes it back."""
         self.records.append(encode_group_metadata(group, value))
@@ -133,22 +122,6 @@ class Effects:
     def answer_when_committed(self, reply: Reply, response: Any, failed: Callable[[ErrorCode], Any]) -> None:
         """Answer a request when the records are committed; `failed` makes the answer for when they can't be."""
         self.then.append(Promise(reply, response, failed))
-
-
-def plain_commits(
-    group: str, topic: str, rows: Sequence[CommittedRow], *, wall_ms: int, topic_id: TopicId, encode: Callable[..., Any]
-) -> tuple[list[CoordinatorRecord], OffsetCommits]:
-    """The records of offsets without metadata that are committed now, and what they say: see `Effects.keep_plain_offsets`."""
-    common = OffsetRecords(group, topic, commit_timestamp=wall_ms, topic_id=topic_id)
-    value = OffsetCommitValue
-    values = [
-        (
-            number,
-            value(offset=offset, leader_epoch=leader_epoch, metadata="", commit_timestamp=wall_ms, topic_id=topic_id),
-        )
-        for number, offset, leader_epoch in rows
-    ]
-    return encode(common.key_start, common.value_end, rows), OffsetCommits(group, topic, values)
 
 
 def append_error(error: ErrorCode) -> ErrorCode:

@@ -12,11 +12,12 @@ KIPs: 932, 1226.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from lowtide.broker.coordinator.share.share_coordinator import ShareCoordinator
 from lowtide.broker.coordinator.share.share_states import ShareStates
 from lowtide.broker.handlers.share.state_rows import answer_rows, refuse_all
+from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
@@ -29,6 +30,8 @@ from lowtide.protocol.messages.read_share_group_state_summary import (
 )
 from lowtide.protocol.types import TopicId
 
+CUT: Final = Cut(levels=(("topics", "results"), ("partitions", "partitions")))
+
 
 def handler(coordinator: ShareCoordinator) -> HandlerSpec:
     """The handler over the share coordinator of a broker."""
@@ -36,7 +39,7 @@ def handler(coordinator: ShareCoordinator) -> HandlerSpec:
     def handle(request: ReadShareGroupStateSummaryRequest, _context: RequestContext) -> Any:
         return answer_rows(coordinator, request, ShareStates.summarize, _refuse, _respond)
 
-    return HandlerSpec(key=ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, handle=handle)
+    return HandlerSpec(key=ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, handle=handle, cut=CUT)
 
 
 def refused(request: ReadShareGroupStateSummaryRequest, error: ErrorCode) -> ReadShareGroupStateSummaryResponse:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lowtide.broker.partitions.delayed.timestamp_search import LongRow, Progress, TimestampSearches, Unfinished
+from lowtide.broker.partitions.timestamp_search import LongRow, Progress, TimestampSearches, Unfinished
 from lowtide.broker.pending import answer_of
 from lowtide.protocol.types import Offset
 from lowtide.storage.errors import StorageError
