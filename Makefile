@@ -94,7 +94,7 @@ chromium: # visits the console
 java: # Spark runs on it
 	$(call needs,java,openjdk-17-jre-headless)
 
-test: $(INSTALLED)-pipeline kcat etcd java ## something of every kind of test, in about eight minutes on two cores: docs/testing.md
+test: $(INSTALLED)-pipeline kcat etcd java ## something of every kind of test, in about eight minutes on two cores: docs/own-tests.md
 	@$(BIN)/python -m tests.suite test $(ARGS)
 
 test-all: $(INSTALLED)-pipeline kcat etcd java ## all tests except those that need Maven or Go
@@ -156,16 +156,16 @@ sanitize: ## the compiled walk over damaged records, and small requests, with gc
 power-cuts: $(INSTALLED)-power ## real file systems on a disk that loses what wasn't flushed, as root, with libfuse3 and xfsprogs: CUTS=500 SEED=7
 	@$(BIN)/pytest -q -s -o faulthandler_timeout=20000 -m power tests/power
 
-soak: $(INSTALLED) etcd ## three brokers under a mixed load, with rolling restarts: HOURS=8, docs/testing.md
+soak: $(INSTALLED) etcd ## three brokers under a mixed load, with rolling restarts: HOURS=8, docs/own-tests.md
 	@$(BIN)/python -m tests.soak --minutes $$(($${HOURS:-8} * 60)) $(ARGS)
 
-campaign: $(INSTALLED) ## search without end with simulators, kills and damaged frames, at the lowest priority: ARGS=--totals, docs/testing.md
+campaign: $(INSTALLED) ## search without end with simulators, kills and damaged frames, at the lowest priority: ARGS=--totals, docs/own-tests.md
 	@$(BIN)/python -m tests.campaign $(ARGS)
 
-mutants: $(INSTALLED) ## changes of the code that no unit test notices, at the lowest priority: ARGS='--groups purgatory', docs/testing.md
+mutants: $(INSTALLED) ## changes of the code that no unit test notices, at the lowest priority: ARGS='--groups purgatory', docs/own-tests.md
 	@$(BIN)/python -m tests.mutants $(ARGS)
 
-plants: $(INSTALLED) ## count the seeds until planted bugs are found, at the lowest priority, and add them to docs/evidence.md: FIRST_SEEDS=100000,200000
+plants: $(INSTALLED) ## count the seeds until planted bugs are found, at the lowest priority, and add them to docs/lab/evidence.md: FIRST_SEEDS=100000,200000
 	@PLANT_FIRST_SEEDS=$${FIRST_SEEDS:-100000,200000,300000} nice -n 19 $(BIN)/pytest -q -n0 -o faulthandler_timeout=0 -k "found or planted" \
 	  tests/sim/test_planted_*.py tests/sim/test_cluster_planted_*.py tests/sim/test_moves_between_directories.py
 	@$(BIN)/python -c 'from tests.campaign.evidence import write_page; write_page()'
