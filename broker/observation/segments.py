@@ -27,7 +27,7 @@ def segment_rows(
     log: Log, times: SegmentTimes[Segment], first_offset: Offset, rows_max: int
 ) -> Generator[None, None, list[DescribedSegment]]:
     """The oldest segments that end above `first_offset`, at most `rows_max`. Errors: StorageError."""
-    segments, rows = log.segments, list[DescribedSegment]()
+    segments, rows = tuple(log.segments), list[DescribedSegment]()
     for number, segment in enumerate(segments):
         is_active = number + 1 == len(segments)
         end_offset = log.log_end_offset if is_active else segments[number + 1].base_offset

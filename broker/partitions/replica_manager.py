@@ -289,7 +289,7 @@ class ReplicaManager:
                 ):  # The log may be in another directory by now.
                     partition.tell(PartitionChange.LOG_START)
                     self.waiting.follower_fetches.release(key)
-            leaving = [log for log, _ in increments if log.leaves_much]
+            leaving = [log for log, _ in increments if log.frees_many_bytes]
             if leaving:
                 self.log_manager.directories.answers.hold(leaving, partial(self._wake_deletes, increments))
             else:

@@ -122,7 +122,7 @@ class Cleaner:
         if (
             "compact" not in log.config.cleanup_policy
             or log.offline
-            or log.unsettled
+            or log.truncating
             or log.swaps.is_taken
             or len(log.segments) == 1
         ):

@@ -203,7 +203,7 @@ class Retention:
 
     def _may_delete(self, partition: Partition) -> bool:
         log, is_fenced = partition.log, self._replicas.is_fenced
-        return partition.is_leader and not (log.offline or log.unsettled or (is_fenced is not None and is_fenced()))
+        return partition.is_leader and not (log.offline or log.truncating or (is_fenced is not None and is_fenced()))
 
     def _look_at(self, partition: Partition, row: Consumed) -> bool:
         """Delete what may go of a partition now. Returns whether anything went."""

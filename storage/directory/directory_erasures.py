@@ -22,6 +22,7 @@ from lowtide.runtime.committer import Barrier
 from lowtide.storage.directory.directory_reports import Erased, ToErase
 from lowtide.storage.directory.log_erasure import LogErasure, Step, lets_go, next_step
 from lowtide.storage.errors import DamagedSegmentError, StorageError, is_passing, storage_error
+from lowtide.storage.log.log_holes import LogHoles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -218,7 +219,7 @@ class DirectoryErasures:
         if log.swaps.is_taken:
             return
         self._answer_requests(log)
-        if log.unsettled:
+        if log.truncating:
             return
         try:
             self._take(next_step(log, makes_holes=self._holes.makes_holes), log, now_ms)
@@ -232,13 +233,13 @@ class DirectoryErasures:
         elif self._is_held(log, now_ms):
             step = Step.LET_GO if log.log_start_offset == log.log_end_offset else Step.WRITE_AGAIN
         if step is Step.NOTHING:
-            log.on_erased(log.log_start_offset)
+            LogHoles(log).on_erased(log.log_start_offset)
             if not self._removal.remove_now(log.directory, log.log_start_offset):
                 self.wanted.pop(log, None)
         elif step is Step.LET_GO:
             if log.log_start_offset == log.log_end_offset:
                 log.roll(self._ports.clock.wall_ms())
-            self._remove(log, log.remove_below_start())
+            self._remove(log, log.files.remove_below(log.log_start_offset, log.config))
         elif step is Step.PUNCH:
             self._holes.risen[log] = None
         elif len(self._running) >= ERASURES_AT_ONCE:

@@ -5,7 +5,7 @@ once, behind the very delete:
 
 | step | a crash then leaves |
 |---|---|
-| the log leaves out the bytes (`begin_hole`), and a snapshot of its producers is written | them, to be read by the start |
+| the log leaves out the bytes (`LogHoles.begin`), and a snapshot of its producers is written | them, to be read by the start |
 | where the holes end is noted (`hole_notes.py`), and the notes are synced | the same |
 | when no reader from before is left, a worker makes the hole, then its header | a hole without header, which a start writes by the notes |
 
@@ -26,6 +26,7 @@ from lowtide.runtime.filesystem import CannotPunchError, FileToSync
 from lowtide.storage.checkpoint import joined
 from lowtide.storage.directory.hole_notes import create_notes, read_notes, write_notes
 from lowtide.storage.errors import FailureKind, StorageError, failure_kind, is_passing
+from lowtide.storage.log.log_holes import LogHoles
 from lowtide.storage.log.unfreed import MUCH_BYTES, Unfreed, Waiting
 
 if TYPE_CHECKING:
@@ -102,16 +103,16 @@ class DirectoryHoles:
 
     def unfreed(self, log: Log) -> Unfreed | None:
         """What lies below a log's start in the segment that holds it, and takes room still; None if there is nothing."""
-        size_bytes = log.unfreed_bytes
+        size_bytes = LogHoles(log).unfreed_bytes
         if not size_bytes:
             return None
         if not self._is_active:
             return Unfreed(size_bytes, Waiting.SWITCHED_OFF)
-        if not log.frees_at_once:
+        if not LogHoles(log).are_allowed:
             return Unfreed(size_bytes, Waiting.COMPACTED)
         if not self.can_punch:
             return Unfreed(size_bytes, Waiting.FILE_SYSTEM)
-        pending = log.pending_hole
+        pending = LogHoles(log).pending
         if pending is not None and pending.is_read():
             return Unfreed(size_bytes, Waiting.READER)
         is_waiting = pending is not None or log in self.risen
@@ -134,7 +135,7 @@ class DirectoryHoles:
 
     def hurry_for(self, log: Log) -> None:
         """The log is one of `risen`, and much may wait in it. `hurry` follows, once for all of them."""
-        if log.unfreed_bytes >= MUCH_BYTES:
+        if LogHoles(log).unfreed_bytes >= MUCH_BYTES:
             self.hurried[log] = None
 
     def hurry_behind_answers(self) -> None:
@@ -181,7 +182,7 @@ class DirectoryHoles:
         self.hurried.clear()
         self._pending.clear()
         for log in self._logs.values():
-            log.abandon_holes()
+            log.segments.abandon_holes()
 
     def round(self) -> Iterator[None]:
         """Makes the holes that have no reader left, and begins those that are due, a step at a time; no step where none is due.
@@ -236,17 +237,17 @@ class DirectoryHoles:
         """Whether a hole of the log is on its way, or begun as soon as may be."""
         if not self.makes_holes or not self._is_here(log) or log.offline or log.swaps.is_taken:
             return False
-        pending = log.pending_hole
+        pending = LogHoles(log).pending
         if pending is not None:
             return not pending.is_read()
-        return log.frees_at_once and log in self.risen and self._is_due(log, self._ports.clock.monotonic_ms())
+        return LogHoles(log).are_allowed and log in self.risen and self._is_due(log, self._ports.clock.monotonic_ms())
 
     def _is_due(self, log: Log, now_ms: int) -> bool:
         begun_ms = self._begun_ms.get(log)
         if begun_ms is None:
             return True
         apart_ms = len(log.producer_state.producers) // PRODUCERS_PER_MS
-        return now_ms - begun_ms >= max(apart_ms, 0 if log.unfreed_bytes >= MUCH_BYTES else QUIET_MS)
+        return now_ms - begun_ms >= max(apart_ms, 0 if LogHoles(log).unfreed_bytes >= MUCH_BYTES else QUIET_MS)
 
     def _is_here(self, log: Log) -> bool:
         """Whether this very log is one of the directory's: another one may have its name by now."""
@@ -259,13 +260,13 @@ class DirectoryHoles:
             self.risen.pop(log, None)
             self._begun_ms.pop(log, None)
             return None
-        if log.pending_hole is not None or log.swaps.is_taken:
+        if LogHoles(log).pending is not None or log.swaps.is_taken:
             return None
         pending = None
         if self.can_punch:
-            pending = log.begin_hole()
+            pending = LogHoles(log).begin()
             barriers += self._snapshot(log) if pending is not None else ()
-        elif log.log_start_offset == log.log_end_offset and log.frees_at_once:
+        elif log.log_start_offset == log.log_end_offset and LogHoles(log).are_allowed:
             log.roll(self._ports.clock.wall_ms())  # The upkeep lets go what is below the log start then.
         self.risen.pop(log, None)
         if pending is not None:
@@ -281,7 +282,7 @@ class DirectoryHoles:
         if not log.producer_state.producers:
             return []
         try:
-            paths = log.snapshot_for_hole()
+            paths = LogHoles(log).take_snapshot()
         except OSError as error:
             if not is_passing(error):
                 self._on_failure(error)
@@ -310,7 +311,7 @@ class DirectoryHoles:
         """The holes that were begun are left out all the same; another round notes those of the logs that are still here."""
         for pending, log in begun:
             if self._is_here(log):
-                log.give_up_hole(pending)
+                LogHoles(log).give_up(pending)
                 self.risen[log] = None
 
     def _on_noted(self, begun: list[tuple[PendingHole, Log]], error: OSError | None) -> None:
@@ -343,7 +344,7 @@ class DirectoryHoles:
     def _on_made(self, pending: PendingHole, log: Log, outcome: object) -> None:
         self._running -= 1
         if outcome is True:
-            log.on_hole_made(pending)
+            LogHoles(log).on_made(pending)
             if log in self.risen:
                 self.hurry_for(log)
                 self.hurry()
@@ -351,7 +352,7 @@ class DirectoryHoles:
             self.can_punch = False
             self._pending.clear()
             for each in self._logs.values():
-                each.abandon_holes()
+                each.segments.abandon_holes()
                 self.on_loaded(each)
         elif isinstance(outcome, OSError):
             if is_passing(outcome) and self._is_active:

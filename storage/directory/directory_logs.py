@@ -23,6 +23,7 @@ from lowtide.storage.directory.directory_parts import DirectoryParts, build_part
 from lowtide.storage.directory.directory_state import DirectoryState
 from lowtide.storage.directory.log_loading import LogLoading
 from lowtide.storage.errors import storage_error
+from lowtide.storage.log.log_holes import LogHoles
 from lowtide.storage.log.log_place import Checked
 from lowtide.storage.log_directory import REGISTRATION_COUNTER, DirectoryListing, list_directory
 from lowtide.storage.log_start.journal import JournalHooks, LogStartJournal, OnDurable
@@ -220,8 +221,8 @@ class DirectoryLogs:
             log = self._out_of_sight(key)
             if log is not None:
                 sizes[key] = log.size_bytes
-                frees, readers = frees and log.frees_at_once, (*readers, *log.readers())
-                log.forget_removed_segments()
+                frees, readers = frees and LogHoles(log).are_allowed, (*readers, *log.files.readers())
+                log.files.forget_removed()
                 forgotten.append((log.topic_id, key.partition))
                 delay_ms = (
                     0 if at_once or log.config.lowtide_delete_erase else max(delay_ms, log.config.file_delete_delay_ms)

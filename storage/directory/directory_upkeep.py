@@ -71,7 +71,7 @@ class DirectoryUpkeep:
                 if self._is_here(log):
                     parts.flusher.flush_due(log, now_ms)
                     parts.erasures.want(log)
-                    if removed := log.remove_below_start():
+                    if removed := log.files.remove_below(log.log_start_offset, log.config):
                         parts.removal.remove_segments(removed, now_ms + log.config.file_delete_delay_ms)
                         parts.on_removed(log, removed)
                         parts.holes.risen[log] = None

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from lowtide.storage.log.log_holes import LogHoles
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -47,7 +49,7 @@ class HeldAnswers:
 
         Their starts are durable and visible.
         """
-        holding = [log for log in logs if self._holds(log) and log.unfreed_bytes < LARGE_BYTES]
+        holding = [log for log in logs if self._holds(log) and LogHoles(log).unfreed_bytes < LARGE_BYTES]
         if holding:
             self._held.append(_Answer(holding, self._clock.monotonic_ms() + HELD_MS, give))
         else:
@@ -69,4 +71,4 @@ class HeldAnswers:
                 answer.give()
 
     def _holds(self, log: Log) -> bool:
-        return log.unfreed_bytes >= HELD_BYTES and self._is_freeing(log)
+        return LogHoles(log).unfreed_bytes >= HELD_BYTES and self._is_freeing(log)

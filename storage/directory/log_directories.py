@@ -149,7 +149,9 @@ class LogDirectories:
     def take_refused(self, path: str) -> bool:
         """Whether a write to the directory was refused for want of room since the last call."""
         directory = self._directories[path]
-        refused = [log for log in directory.logs.values() if log.take_refused()]
+        refused = [log for log in directory.logs.values() if log.disk_full]
+        for log in refused:
+            log.disk_full = False
         return bool(refused) or directory.parts.journal.is_stalled
 
     @property

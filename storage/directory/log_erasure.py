@@ -24,6 +24,7 @@ from lowtide.runtime.filesystem import FileToSync
 from lowtide.storage.checkpoint import joined
 from lowtide.storage.compaction.erasing import ErasureOrder, Progress, SegmentErasure
 from lowtide.storage.errors import DamagedSegmentError, StorageError, is_passing
+from lowtide.storage.log.log_holes import LogHoles
 from lowtide.storage.log.segment_swap import CleanedGroup, SeenSegment
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def next_step(log: Log, *, makes_holes: bool) -> Step:
         return Step.NOTHING
     # A hole ends where a batch begins, or the log ends; between its last batch and the next segment offsets may be
     # missing.
-    if makes_holes and log.frees_at_once and (place is not None or start == log.log_end_offset):
+    if makes_holes and LogHoles(log).are_allowed and (place is not None or start == log.log_end_offset):
         return Step.PUNCH
     return Step.LET_GO if place is None and segment.is_pinned else Step.WRITE_AGAIN
 
@@ -113,7 +114,7 @@ class LogErasure:
             position=segment.size if place is None else place.position,
             aborted=_aborted(log),
         )
-        paths = log.snapshot_for_erasure()
+        paths = LogHoles(log).take_snapshot_for_erasure()
         files = tuple(FileToSync(filesystem, path) for path in paths)
         self._state = [Barrier(files=files, directories=(log.directory,) if files else ())]
         self._seen = log.swaps.see(segment.base_offset + 1)
@@ -129,7 +130,7 @@ class LogErasure:
             if not is_unchanged:
                 self._abandon(work, None)
             elif outcome is Progress.NOTHING:
-                self.log.on_erased(self._log_start_offset)
+                LogHoles(self.log).on_erased(self._log_start_offset)
                 self._end(None)
             elif outcome is Progress.GOES_ON:
                 self._submit(work)
@@ -187,7 +188,7 @@ class LogErasure:
         if finished is None:
             self._end(error)
             return
-        self.log.on_erased(self._log_start_offset)
+        LogHoles(self.log).on_erased(self._log_start_offset)
         self._removed = finished
         self.name_files()
 
@@ -221,7 +222,7 @@ def _aborted(log: Log) -> list[CompletedTransaction]:
     try:
         return log.swaps.aborted_in(base_offset)
     except DamagedSegmentError:
-        log.rebuild_aborted([base_offset])
+        log.files.rebuild_aborted([base_offset], log.log_end_offset)
         return log.swaps.aborted_in(base_offset)
 
 

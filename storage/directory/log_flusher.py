@@ -17,6 +17,7 @@ from lowtide.runtime.committer import Barrier, Committer
 from lowtide.runtime.filesystem import FileSystem, FileToSync
 from lowtide.storage.checkpoint import PARTITION_METADATA, carry_out, joined
 from lowtide.storage.errors import StorageError, is_passing, storage_error
+from lowtide.storage.log.durability import LogDurability
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.open_files import OpenFiles
 
@@ -60,7 +61,7 @@ class LogFlusher:
     def add(self, log: Log, *, is_new: bool) -> None:
         """Looks after a log. `is_new` says that the file with its topic id was written just now."""
         self._flushed_ms[log] = self._clock.monotonic_ms()
-        log.attention = self._attention
+        log.upkeep_queue = self._attention
         if log.flush_wanted or log.config.asks_for_flushes:
             self._attention[log] = None
         if is_new:
@@ -71,7 +72,7 @@ class LogFlusher:
         self._flushed_ms.pop(log, None)
         self._new.discard(log)
         self._waiting.pop(log, None)
-        log.attention = {}
+        log.upkeep_queue = {}
         self._attention.pop(log, None)
 
     def is_flushing(self, log: Log) -> bool:
@@ -103,11 +104,11 @@ class LogFlusher:
 
     def _begin(self, log: Log) -> None:
         try:
-            barrier = self._with_identity(log, log.flush_barrier())
+            barrier = self._with_identity(log, LogDurability(log).flush_barrier())
         except StorageError as error:
             if error.is_passing:
                 log.flush_wanted = True  # The next tick tries again: deletes, which need no room, may have made some.
-                log.attention[log] = None
+                log.upkeep_queue[log] = None
             else:
                 self._fail(error)
             return
@@ -136,15 +137,15 @@ class LogFlusher:
 
     def flush_now(self, log: Log) -> None:
         """Makes a log durable at once. For start code. Errors: StorageError; all of it is then due again."""
-        barrier = self._with_identity(log, log.flush_barrier())
+        barrier = self._with_identity(log, LogDurability(log).flush_barrier())
         if barrier is None:
             return
         try:
             carry_out(self._filesystem, barrier)
         except OSError as error:
-            log.on_flush_failed(log.log_end_offset, barrier)
+            LogDurability(log).on_flush_failed(log.log_end_offset, barrier)
             raise storage_error(log.directory, error) from error
-        log.on_flushed(log.log_end_offset)
+        LogDurability(log).on_flushed(log.log_end_offset)
 
     def close(self, logs: Iterable[Log]) -> None:
         """Ends logs: writes what a clean stop needs and makes all of it durable.
@@ -154,11 +155,11 @@ class LogFlusher:
         left = list(logs)
         while left:
             some, left = left[:LOGS_PER_SYNC], left[LOGS_PER_SYNC:]
-            barriers = [self._with_identity(log, log.close()) for log in some]
+            barriers = [self._with_identity(log, LogDurability(log).close()) for log in some]
             carry_out(self._filesystem, joined(barrier for barrier in barriers if barrier is not None))
             for log in some:
-                log.on_flushed(log.log_end_offset)
-                for file in log.files_to_close():
+                LogDurability(log).on_flushed(log.log_end_offset)
+                for file in LogDurability(log).files_to_close():
                     file.close()
 
     def _with_identity(self, log: Log, barrier: Barrier | None) -> Barrier | None:
@@ -174,12 +175,12 @@ class LogFlusher:
         if log not in self._flushed_ms:
             pass  # It was deleted or moved away meanwhile, and its files with it.
         elif error is None:
-            log.on_flushed(offset)
+            LogDurability(log).on_flushed(offset)
             self._listener.on_flushed(log)
             if log.flush_is_due:
                 self.flush(log)
         elif is_passing(error):
-            log.on_flush_failed(offset, barrier)
+            LogDurability(log).on_flush_failed(offset, barrier)
         else:
             self._fail(error)
         while self._waiting and not self._is_full:

@@ -4,7 +4,7 @@
 
 The copy is a log of the other directory like any other, in a folder that ends in `-future`; only the partition's requests don't see it. It
 gets the batches as they are, so that offsets, leader epochs, holes and transactions follow; what batches don't tell is taken over at the
-end (`CuttableLog.succeed`).
+end (`take_over`).
 
 Guards: nothing is in the copy that its source doesn't have, but for what the source has compacted away, or that lies below its start. So
 after a truncation, and at a start, what diverges by leader epochs is cut first. The copy takes its source's place only if it has all that
@@ -25,7 +25,7 @@ from lowtide.runtime.filesystem import FileToSync
 from lowtide.storage.checkpoint import PARTITION_METADATA
 from lowtide.storage.directory.directory_erasures import EraseFailedError
 from lowtide.storage.directory.log_starts import LogStartIncrement
-from lowtide.storage.directory.move_place import AwaitedErasure
+from lowtide.storage.directory.move_place import AwaitedErasure, relocate, take_over
 from lowtide.storage.errors import StorageError, is_passing, storage_error
 from lowtide.storage.log.log_values import FollowerAppend
 from lowtide.storage.log_directory import MOVING_TO, future_folder_name
@@ -145,7 +145,7 @@ class LogMove:
         try:
             if future is None:
                 self.begin()
-            elif not (self._is_reading or future.unsettled or self.source.unsettled):
+            elif not (self._is_reading or future.truncating or self.source.truncating):
                 self._continue(future)
         except StorageError as error:
             self._on_error(error)
@@ -246,7 +246,7 @@ class LogMove:
                 raise outcome
             self._on_error(storage_error(self.source.directory, outcome))
             return
-        if reading != self._readings or not read.token.valid or future.unsettled or not self._is_checked:
+        if reading != self._readings or not read.token.valid or future.truncating or not self._is_checked:
             return
         try:
             self._append(future, outcome)
@@ -297,7 +297,7 @@ class LogMove:
         elif not (flusher.is_flushing(future) or self._is_raising or self._erasures or self.needs_start):
             # Removed segments have the folder's name, until they are gone.
             is_left = self.target.parts.removal.remove_now(future.directory, Offset(REMOVED_TO))
-            if future.is_at_rest and not is_left and self._catch_up(future):
+            if future.files.is_at_rest and not is_left and self._catch_up(future):
                 if is_as_durable(self.source, future):
                     self._swap(future)
                 else:
@@ -356,10 +356,10 @@ class LogMove:
         source, target = self.source, self.target
         folder = f"{target.path}/{source.topic_partition}"
         self._place.target.filesystem.rename(future.directory, folder)
-        future.relocate(folder)
+        relocate(future, folder)
         del target.partitions.futures[source.topic_partition]
         try:
-            future.succeed(source)
+            take_over(future, source)
         except OSError as error:
             if not is_passing(error):
                 target.fail(error)

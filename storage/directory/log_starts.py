@@ -114,7 +114,7 @@ class DirectoryLogStarts:
             self._removal.remove_segments(removed, self._clock.monotonic_ms() + log.config.file_delete_delay_ms)
         if log.log_start_offset > before:
             self._holes.risen[log] = None
-            if log.leaves_much:
+            if log.frees_many_bytes:
                 self._holes.hurry_for(log)
             if log.config.lowtide_delete_erase:
                 self._erased[log] = None

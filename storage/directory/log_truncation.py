@@ -1,12 +1,12 @@
 """Truncations of the logs of one directory, carried out so that no crash mixes what was cut with what is new.
 
-Guards: nothing is appended to a log (`Log.unsettled`) from the moment in which it is cut until the cut, the log start
+Guards: nothing is appended to a log (`Log.truncating`) from the moment in which it is cut until the cut, the log start
 that falls with it, and the lowered recovery point are on the disk. A log start that falls is journalled after the cut:
 a crash in between leaves an empty log at the old start, not records that had been deleted. One that rises, with a log
 that starts over at another place, is journalled before. A truncation ends the rises that are under way, for the records
 that they were meant for may be others soon.
 
-A step that lacks room, or a descriptor, is repeated by `retry`, and the log stays unsettled until then; only a cut that
+A step that lacks room, or a descriptor, is repeated by `retry`, and the log stays `truncating` until then; only a cut that
 has changed nothing is refused. Each step asks first whether its log is still here: the files of a log that was deleted
 or moved away are missing, which says nothing of the disk.
 
@@ -29,6 +29,7 @@ from lowtide.storage.directory.offset_checkpoint import OffsetCheckpoint
 from lowtide.storage.errors import StorageError, is_passing
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.log_values import Truncation
+from lowtide.storage.log.truncation import LogTruncation
 from lowtide.storage.log_start.journal import LogStartJournal, OnDurable
 
 
@@ -80,7 +81,7 @@ class LogTruncations:
         """
         start, had_rise = log.log_start_offset, log.log_start_pending > log.log_start_offset
         try:
-            truncation = log.truncate_to(offset, now_ms=self._ports.clock.wall_ms())
+            truncation = LogTruncation(log).truncate_to(offset, now_ms=self._ports.clock.wall_ms())
         except StorageError as error:
             self._refuse(error, on_settled)
             return
@@ -88,7 +89,7 @@ class LogTruncations:
         if truncation.barrier is None and not truncation.lacks_barrier and not must_journal:
             self._ports.committer.submit(Barrier(), on_settled)
             return
-        log.unsettled += 1
+        log.truncating += 1
         self._settle(_Settling(log=log, on_settled=on_settled, must_journal=must_journal), truncation)
 
     def begin_anew(
@@ -102,7 +103,7 @@ class LogTruncations:
         beginning = _Beginning(
             log=log, offset=offset, leader_epoch=leader_epoch, is_wanted=is_wanted, on_settled=on_settled
         )
-        log.unsettled += 1
+        log.truncating += 1
         self._journal.request_log_starts([LogStartIncrement(log, offset).entry], partial(self._on_begun, beginning))
 
     def settle_later(self, log: Log) -> None:
@@ -110,7 +111,7 @@ class LogTruncations:
 
         For start code.
         """
-        log.unsettled += 1
+        log.truncating += 1
         settling = _Settling(log=log, on_settled=lambda _error: None, must_journal=False)
         self._stalled.append(partial(self._make_durable, settling))
 
@@ -127,7 +128,7 @@ class LogTruncations:
         log = beginning.log
         if error is not None:
             if is_passing(error):
-                log.unsettled -= 1
+                log.truncating -= 1
             beginning.on_settled(error)
         elif not self._is_here(log):
             beginning.on_settled(None)
@@ -139,7 +140,7 @@ class LogTruncations:
     def _empty(self, beginning: _Beginning) -> None:
         log = beginning.log
         try:
-            truncation = log.truncate_fully_and_start_at(
+            truncation = LogTruncation(log).truncate_fully_and_start_at(
                 beginning.offset, leader_epoch=beginning.leader_epoch, now_ms=self._ports.clock.wall_ms()
             )
         except StorageError as error:
@@ -165,7 +166,7 @@ class LogTruncations:
             settling.on_settled(None)
             return
         try:
-            barrier = settling.log.truncation_barrier(now_ms=self._ports.clock.wall_ms())
+            barrier = LogTruncation(settling.log).barrier(now_ms=self._ports.clock.wall_ms())
         except StorageError as error:
             if error.is_passing:
                 self._stalled.append(partial(self._make_durable, settling))
@@ -186,7 +187,7 @@ class LogTruncations:
             else:
                 self._on_journalled(settling, None)
         elif is_passing(error):
-            settling.log.on_barrier_failed(barrier)
+            settling.log.files.sync.on_failed(barrier)
             self._stalled.append(partial(self._make_durable, settling))
         else:
             self._fail(error, settling.on_settled)
@@ -219,7 +220,7 @@ class LogTruncations:
     def _on_settled(settling: _Settling, error: OSError | None) -> None:
         """After an error nothing is appended to the log any more."""
         if error is None:
-            settling.log.unsettled -= 1
+            settling.log.truncating -= 1
         settling.on_settled(error)
 
     def _is_here(self, log: Log) -> bool:

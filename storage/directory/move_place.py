@@ -17,6 +17,25 @@ if TYPE_CHECKING:
 NO_LIMIT: Final = float("inf")
 
 
+def relocate(log: Log, directory: str) -> None:
+    """Follows the rename of a log's folder. No barrier, hole, swap or removal of the log is under way."""
+    log.files.relocate(directory)
+    log.directory = directory
+
+
+def take_over(log: Log, source: Log) -> None:
+    """Takes over what the copy `log` doesn't have from its source, which ends where it does: all producers, and what is committed.
+
+    Of producers without records the source knows more than the batches tell (KAFKA-7190). Errors: OSError, where only
+    memory has it.
+    """
+    assert log.log_end_offset == source.log_end_offset, (log.describe(), source.describe())
+    log.producer_state, log.transactions = source.producer_state, source.transactions
+    log.advance_high_watermark(source.high_watermark)
+    if source.producer_state.producers:
+        log.files.sync.note_written([log.files.snapshots.take(log.log_end_offset, source.producer_state)])
+
+
 class Allowance:
     """How many bytes may be copied now, over all moves."""
 

@@ -20,6 +20,7 @@ import contextlib
 
 from lowtide.protocol.types import Offset
 from lowtide.storage.errors import storage_error
+from lowtide.storage.log.durability import LogDurability
 from lowtide.storage.log.leader_epochs import LeaderEpochs
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.log_folder import LogFolder
@@ -60,7 +61,7 @@ def create_log(place: LogPlace, *, now_ms: int, log_start_offset: Offset = 0) ->
         high_watermark=log_start_offset,
         recovery_point=log_start_offset,
     )
-    return Log(place.topic_partition, place.topic_id, config, parts, offsets)
+    return Log(place, parts, offsets)
 
 
 def load_log(place: LogPlace, known: KnownLog, *, now_ms: int, report: LoadReport | None = None) -> Log:
@@ -96,16 +97,17 @@ def load_log(place: LogPlace, known: KnownLog, *, now_ms: int, report: LoadRepor
             high_watermark=known.high_watermark,
             recovery_point=known.recovery_point,
         )
-        log = Log(place.topic_partition, place.topic_id, place.config, parts, offsets)
+        log = Log(place, parts, offsets)
         # After a clean stop only what had waited for followers can be sent again.
-        log.reload_producer_state(now_ms=now_ms, recalls=not known.clean or known.high_watermark < log_end_offset)
+        recalls = not known.clean or known.high_watermark < log_end_offset
+        log.files.reload_producers(log.producer_state, log, now_ms=now_ms, recalls=recalls)
         loader.rebuild_aborted(log, parts.transaction_index)
         if not known.clean:
             log.flush_wanted = True
             # The crash may have come in a roll, before its snapshot; then the segments before it would take what they
             # say of producers along. On a full disk the log goes without.
             with contextlib.suppress(OSError):
-                log.snapshot_producers()
+                LogDurability(log).take_snapshot()
     except OSError as error:
         raise storage_error(place.directory, error) from error
     return log

@@ -285,7 +285,7 @@ class LogFolder:
         }
         wanted.update(index.damaged())
         if wanted:
-            log.rebuild_aborted(sorted(wanted))
+            log.files.rebuild_aborted(sorted(wanted), log.log_end_offset)
         for segment in self.unindexed:
             if segment in self.segments:
                 self._write_indexes(segment)

@@ -52,9 +52,6 @@ class LogOffsets:
         assert self.log_start_offset <= self.recovery_point <= self.log_end_offset, self.describe()
         assert self.log_start_offset <= self.log_start_pending <= self.log_end_offset, self.describe()
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.describe()})"
-
     def describe(self) -> str:
         """All offsets in one line, for messages."""
         return (
@@ -65,9 +62,8 @@ class LogOffsets:
     @property
     def last_stable_offset(self) -> Offset:
         """The exclusive end of what read_committed may see; never below the log start."""
-        return self._last_stable_offset() if self.transactions.any else self.high_watermark
-
-    def _last_stable_offset(self) -> Offset:
+        if not self.transactions.any:
+            return self.high_watermark
         first = self.transactions.first_unstable(self.high_watermark)
         return self.high_watermark if first is None else max(min(first, self.high_watermark), self.log_start_offset)
 

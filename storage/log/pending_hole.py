@@ -1,6 +1,6 @@
 """A hole on its way: left out of all reading at once, made by a worker when what names its end is durable and no reader is left below it.
 
-Guards: from `CuttableLog.begin_hole` on nothing that reads the log looks below the hole's end, and those who read there before are known by
+Guards: from `LogHoles.begin` on nothing that reads the log looks below the hole's end, and those who read there before are known by
 the open files that they hold (`readers`); nothing is punched once the segment was cut below the hole's end, or has left its log.
 
 It doesn't know whether the log start is durable: its callers begin a hole only below one that is visible (rule DR1).

@@ -7,8 +7,8 @@ It decides nothing; which offsets may be read is the log's business. Its methods
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Final, overload
 
 from lowtide.protocol.types import FilePosition, Offset
 from lowtide.storage.log.log_values import NOTHING_READ, LogRead
@@ -24,7 +24,7 @@ _PASSED_OVER_MAX: Final = 64
 """The segments without records that a read passes over at most."""
 
 
-class SegmentList:
+class SegmentList(Sequence[Segment]):
     """One log's segments. `active` is the last one, `bases` their base offsets."""
 
     __slots__ = ("_cache", "_segments", "active", "bases")
@@ -51,8 +51,30 @@ class SegmentList:
     def __iter__(self) -> Iterator[Segment]:
         return iter(self._segments)
 
-    def __getitem__(self, number: int) -> Segment:
+    @overload
+    def __getitem__(self, number: int) -> Segment: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[Segment]: ...
+    def __getitem__(self, number: int | slice) -> Segment | list[Segment]:
         return self._segments[number]
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all `.log` files, without the hole at the beginning."""
+        return sum(segment.size for segment in self._segments) - self._segments[0].punched
+
+    def unfreed_bytes(self, log_start_offset: Offset, log_end_offset: Offset) -> int:
+        """About how many bytes of the first segment are deleted and still there.
+
+        An estimate: it assumes that all offsets behind a hole take equally many bytes.
+        """
+        segment, bases = self._segments[0], self.bases
+        end_offset = bases[1] if len(bases) > 1 else log_end_offset
+        first_offset = max(segment.first_offset, segment.gone_offset)
+        offsets = end_offset - first_offset
+        deleted = min(log_start_offset, end_offset) - first_offset
+        left_out = segment.floor - segment.punched
+        return left_out + ((segment.size - segment.floor) * deleted // offsets if deleted > 0 else 0)
 
     def number_of(self, offset: Offset) -> int:
         """The number of the segment whose range holds `offset`; -1 below the first one."""
@@ -124,6 +146,12 @@ class SegmentList:
         self._segments.append(segment)
         self.bases.append(segment.base_offset)
         self.active = segment
+
+    def abandon_holes(self) -> None:
+        """Stops all holes that aren't half made. What is left out of reading stays so."""
+        for segment in self._segments:
+            if segment.hole is not None and segment.hole.stop():
+                segment.hole = None
 
     # Reading
 

@@ -29,6 +29,7 @@ from lowtide.storage.errors import DamagedSegmentError
 if TYPE_CHECKING:
     from lowtide.protocol.compression import Buffer
     from lowtide.storage.log.decompression_room import DecompressionRoom
+    from lowtide.storage.log.log import Log
     from lowtide.storage.log.segment import Segment
     from lowtide.storage.log.segment_list import SegmentList
 
@@ -84,12 +85,16 @@ class SearchOn(msgspec.Struct, gc=False):
 Found: TypeAlias = TimestampedOffset | LongSearch | SearchOn | None
 
 
-def search_timestamp(segments: SegmentList, timestamp_ms: int, start_offset: Offset) -> Found:
-    """The first record at or after `start_offset` with a timestamp of at least `timestamp_ms`, or None, or how to continue.
+def search_timestamp(log: Log, timestamp_ms: int, start_offset: Offset = 0) -> Found:
+    """Returns the first record at or above the log start and `start_offset` with a timestamp of at least `timestamp_ms`.
 
-    Other than Kafka, a segment whose newest records are deleted doesn't end the search: the next ones are looked at, too.
-    Errors: StorageError.
+    None if there is none; the result may also say how to continue. Unlike in Kafka, a segment whose newest records are
+    deleted doesn't end the search: it goes on in the next segment. Errors: StorageError.
     """
+    return _search_from(log.segments, timestamp_ms, max(start_offset, log.log_start_offset))
+
+
+def _search_from(segments: SegmentList, timestamp_ms: int, start_offset: Offset) -> Found:
     left = BATCHES_AT_ONCE
     for segment in segments:
         segment.load_timestamps()
@@ -112,15 +117,20 @@ def search_timestamp(segments: SegmentList, timestamp_ms: int, start_offset: Off
     return None
 
 
-def search_max_timestamp(
+def search_max_timestamp(log: Log, start_offset: Offset = 0, largest: TimestampedOffset | None = None) -> Found:
+    """Returns the first record with the largest timestamp at or above the log start (KIP-734).
+
+    None if there is none; the result may also say how to continue: then `start_offset` and `largest` are passed on to
+    the next call. Unlike in Kafka, a deleted record is never the answer, even if its bytes are still there: in the
+    segment that holds the log start the headers are read from there on, if its largest timestamp may be the answer.
+    Errors: StorageError.
+    """
+    return _search_largest(log.segments, log.log_start_offset, start_offset, largest)
+
+
+def _search_largest(
     segments: SegmentList, log_start_offset: Offset, start_offset: Offset = 0, largest: TimestampedOffset | None = None
 ) -> Found:
-    """The first record with the largest timestamp at or above the log start, None where there is none, or how to continue (KIP-734).
-
-    Other than in Kafka, a record that is deleted is never the answer, though its bytes may be there. Of the segment that holds the log
-    start the headers are read from there on, if its largest timestamp may be the answer: `largest` and `start_offset` say how far that
-    is. Errors: StorageError.
-    """
     first = max(segments.number_of(log_start_offset), 0)
     partial = segments[first] if segments[first].base_offset < log_start_offset else None
     best: Segment | None = None
@@ -135,7 +145,7 @@ def search_max_timestamp(
         if not isinstance(left, TimestampedOffset):
             return left
         if left.timestamp > NO_RECORD and (best is None or left.timestamp >= best.max_timestamp):
-            return search_timestamp(segments, left.timestamp, left.offset)
+            return _search_from(segments, left.timestamp, left.offset)
     return _first_with_largest(segments, best, log_start_offset) if best is not None else None
 
 
@@ -192,7 +202,7 @@ def _first_with_largest(segments: SegmentList, best: Segment, log_start_offset: 
         if header.max_timestamp == wanted:
             return _look_into(best, position, header, wanted, header.base_offset)
     best.measure_timestamps()  # That one was in a hole, or was erased.
-    return search_max_timestamp(segments, log_start_offset) if best.max_timestamp < wanted else None
+    return _search_largest(segments, log_start_offset) if best.max_timestamp < wanted else None
 
 
 def find_in_batch(

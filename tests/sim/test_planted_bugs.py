@@ -25,8 +25,8 @@ def test_unlink_before_durable(monkeypatch: pytest.MonkeyPatch) -> None:
     def request(self: Any, increments: Any, on_durable: Any) -> None:
         for log, offset in increments:
             for segment, following in zip(log.segments, log.segments[1:], strict=False):
-                if following.base_offset <= offset and log._filesystem.exists(segment.path):
-                    log._filesystem.unlink(segment.path)
+                if following.base_offset <= offset and log.files.filesystem.exists(segment.path):
+                    log.files.filesystem.unlink(segment.path)
         original(self, increments, on_durable)
 
     monkeypatch.setattr(log_starts.DirectoryLogStarts, "request_log_starts", request)

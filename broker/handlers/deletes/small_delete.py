@@ -91,7 +91,12 @@ class DelayedSmallDelete(DelayedDeleteRecords):
         """The journal has answered: look at once. What has failed, or waits for its room, is woken as any delete is."""
         row = self._rows[0]
         log = None if row.partition is None else row.partition.log
-        if self.watch_bucket >= 0 and log is not None and log.log_start_offset >= row.offset and not log.leaves_much:
+        if (
+            self.watch_bucket >= 0
+            and log is not None
+            and log.log_start_offset >= row.offset
+            and not log.frees_many_bytes
+        ):
             self._queue.test_now(self)
 
     def _response(self) -> Any:

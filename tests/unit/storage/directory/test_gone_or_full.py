@@ -142,7 +142,7 @@ def test_no_room_at_any_step_is_no_disk_failure_and_all_is_done_when_there_is_ro
         struck = count >= first
         world.filesystem.lacks_room = None
         settle(world, log, action)
-        assert (world.failed, log.offline, log.unsettled) == ([], False, 0), first
+        assert (world.failed, log.offline, log.truncating) == ([], False, 0), first
         assert "done" in world.answers, first
         assert not any(isinstance(answer, tuple) and answer[1] not in NO_ROOM for answer in world.answers), (
             world.answers

@@ -12,6 +12,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.errors import FailureKind, StorageError
+from lowtide.storage.log.durability import LogDurability
 from lowtide.storage.log.loader import KnownLog, LogPlace, create_log, load_log
 from lowtide.storage.log.log import AppendedBatch, Log, LogConfig, SegmentCache
 from lowtide.storage.log.open_files import OpenFiles
@@ -98,7 +99,7 @@ def test_many_logs_are_loaded_in_few_descriptors(clean: bool):  # noqa: FBT001
         log = disk.create(f"t{number}")
         for _ in range(4):
             append(log, b"x" * 150)
-        log.close()
+        LogDurability(log).close()
     disk.filesystem.crash_process()
     disk.cache = SegmentCache(files_max=4)
     logs = [disk.load(f"t{number}", clean=clean) for number in range(50)]
@@ -114,7 +115,7 @@ def test_a_log_with_many_segments_is_flushed_in_few_descriptors():
     log = disk.create("t")
     for _ in range(20):
         append(log, b"x" * 150)
-    barrier = log.flush_barrier()
+    barrier = LogDurability(log).flush_barrier()
     assert barrier is not None
     assert len(barrier.files) > 20
     assert disk.filesystem.open_files_count <= 3

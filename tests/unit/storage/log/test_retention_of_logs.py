@@ -116,7 +116,7 @@ class World:
             self.segments[log.log_end_offset] = []
         if plan.deletions:
             self.raise_start(plan.log_start_offset)
-        log.remove_below_start()
+        log.files.remove_below(log.log_start_offset, log.config)
         self.forget_below_start()
         assert [segment.base_offset for segment in log.segments] == sorted(self.segments)
         assert log.log_start_offset <= log.high_watermark
