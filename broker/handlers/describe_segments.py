@@ -38,8 +38,8 @@ from lowtide.protocol.messages.describe_segments import (
 from lowtide.protocol.types import TopicPartition
 from lowtide.replication.partition import Partition
 from lowtide.storage.errors import StorageError
-from lowtide.storage.log.retention_explain import Boundary, boundaries
-from lowtide.storage.log.retention_plan import Reason
+from lowtide.storage.log.retention.retention_explain import Boundary, boundaries
+from lowtide.storage.log.retention.retention_plan import Reason
 
 PARTITIONS_MAX: Final = 100
 """Of one request."""

@@ -15,9 +15,9 @@ from lowtide.protocol.types import Offset
 from lowtide.replication.leadership import NEVER_MS
 from lowtide.replication.partition import Partition
 from lowtide.storage.log.log import Log
-from lowtide.storage.log.retention_plan import SegmentTimes
-from lowtide.storage.log.segment import Segment
-from lowtide.storage.log.segment_ages import SegmentAges
+from lowtide.storage.log.retention.retention_plan import SegmentTimes
+from lowtide.storage.log.retention.segment_ages import SegmentAges
+from lowtide.storage.log.segments.segment import Segment
 
 SEGMENTS_MAX: Final = 10_000
 """Rows of one answer, of all its partitions together: less than a megabyte."""

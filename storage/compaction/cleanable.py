@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from lowtide.protocol.types import Offset
-from lowtide.storage.log.retention_plan import SizedSegment
+from lowtide.storage.log.retention.retention_plan import SizedSegment
 
 RELATIVE_OFFSET_MAX: Final = 2**31 - 1
 """A segment's indexes have no room for more."""

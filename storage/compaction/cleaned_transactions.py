@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from lowtide.protocol.control_records import ControlRecord, ControlRecordType
 from lowtide.protocol.records import BatchHeader
 from lowtide.protocol.types import Offset, ProducerId
-from lowtide.storage.log.open_transactions import CompletedTransaction
+from lowtide.storage.log.producers.open_transactions import CompletedTransaction
 
 
 class CleanedTransactions:

@@ -41,11 +41,11 @@ from lowtide.storage.compaction.compaction import CompactionRules, LastRecord, c
 from lowtide.storage.compaction.offset_map import OffsetMap
 from lowtide.storage.errors import DamagedSegmentError, StorageError, storage_error
 from lowtide.storage.log.cleaned_segment import CleanedSegment, CleanedSize, remove_cleaned
-from lowtide.storage.log.hole import HOLE_HEADER_BYTES, decode_hole
-from lowtide.storage.log.open_transactions import CompletedTransaction
-from lowtide.storage.log.segment_file import CONTROL_BYTES_MAX
-from lowtide.storage.log.segment_names import LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX, offset_name
-from lowtide.storage.log.transaction_index import decode_aborted
+from lowtide.storage.log.producers.open_transactions import CompletedTransaction
+from lowtide.storage.log.producers.transaction_index import decode_aborted
+from lowtide.storage.log.segments.hole import HOLE_HEADER_BYTES, decode_hole
+from lowtide.storage.log.segments.segment_file import CONTROL_BYTES_MAX
+from lowtide.storage.log.segments.segment_names import LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX, offset_name
 
 _CHUNK_BYTES: Final = 1 << 20
 """Read at once; a batch that is larger is read whole."""

@@ -29,18 +29,18 @@ from lowtide.runtime.filesystem import Buffer, File, FileSystem
 from lowtide.storage.compaction.compaction import without_deleted
 from lowtide.storage.errors import DamagedSegmentError
 from lowtide.storage.log.cleaned_segment import CLEANED_SUFFIX, CLEANED_SUFFIXES
-from lowtide.storage.log.index import OffsetIndex, TimeIndex
-from lowtide.storage.log.open_transactions import CompletedTransaction
-from lowtide.storage.log.segment_file import SegmentFile
-from lowtide.storage.log.segment_names import (
+from lowtide.storage.log.producers.open_transactions import CompletedTransaction
+from lowtide.storage.log.producers.transaction_index import encode_aborted
+from lowtide.storage.log.segments.index import OffsetIndex, TimeIndex
+from lowtide.storage.log.segments.segment_file import SegmentFile
+from lowtide.storage.log.segments.segment_names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     offset_name,
 )
-from lowtide.storage.log.transaction_index import encode_aborted
-from lowtide.storage.log.validation_rules import MAXIMUM_DECOMPRESSED_BYTES
+from lowtide.storage.log.validation.validation_rules import MAXIMUM_DECOMPRESSED_BYTES
 
 COPY_BYTES: Final = 4 << 20
 """Copied in one step: others wait for the same worker."""

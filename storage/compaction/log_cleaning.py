@@ -30,10 +30,10 @@ from lowtide.storage.compaction.cleaning import (
 )
 from lowtide.storage.compaction.compaction import LastRecord
 from lowtide.storage.errors import StorageError, is_passing
-from lowtide.storage.log.index import TIME_ENTRY_BYTES
 from lowtide.storage.log.log import Log
-from lowtide.storage.log.segment_files import RemovedSegment
 from lowtide.storage.log.segment_swap import NEVER_TRUNCATED, CleanedGroup
+from lowtide.storage.log.segments.index import TIME_ENTRY_BYTES
+from lowtide.storage.log.segments.segment_files import RemovedSegment
 
 
 class CleaningLimits(msgspec.Struct, frozen=True, kw_only=True):

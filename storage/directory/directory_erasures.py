@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from lowtide.storage.directory.file_removal import FileRemoval
     from lowtide.storage.directory.log_settings import DirectoryPorts
     from lowtide.storage.log.log import Log
-    from lowtide.storage.log.segment import Segment
-    from lowtide.storage.log.segment_files import RemovedSegment
+    from lowtide.storage.log.segments.segment import Segment
+    from lowtide.storage.log.segments.segment_files import RemovedSegment
 
 ERASURES_AT_ONCE: Final = 2
 """Segments that are written again at a time: as many as the worker has threads."""

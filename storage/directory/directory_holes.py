@@ -27,7 +27,7 @@ from lowtide.storage.checkpoint import joined
 from lowtide.storage.directory.hole_notes import create_notes, read_notes, write_notes
 from lowtide.storage.errors import FailureKind, StorageError, failure_kind, is_passing
 from lowtide.storage.log.log_holes import LogHoles
-from lowtide.storage.log.unfreed import MUCH_BYTES, Unfreed, Waiting
+from lowtide.storage.log.segments.unfreed import MUCH_BYTES, Unfreed, Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from lowtide.protocol.types import TopicId, TopicPartition
     from lowtide.runtime.filesystem import FileSystem
     from lowtide.storage.directory.log_settings import DirectoryPorts
-    from lowtide.storage.log.hole import Hole
     from lowtide.storage.log.log import Log
-    from lowtide.storage.log.pending_hole import PendingHole
+    from lowtide.storage.log.segments.hole import Hole
+    from lowtide.storage.log.segments.pending_hole import PendingHole
 
 LOGS_PER_ROUND: Final = 256
 """The next round takes the others."""

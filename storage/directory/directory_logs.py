@@ -24,7 +24,7 @@ from lowtide.storage.directory.directory_state import DirectoryState
 from lowtide.storage.directory.log_loading import LogLoading
 from lowtide.storage.errors import storage_error
 from lowtide.storage.log.log_holes import LogHoles
-from lowtide.storage.log.log_place import Checked
+from lowtide.storage.log.opening.known_log import Checked
 from lowtide.storage.log_directory import REGISTRATION_COUNTER, DirectoryListing, list_directory
 from lowtide.storage.log_start.journal import JournalHooks, LogStartJournal, OnDurable
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from lowtide.storage.directory.log_settings import DirectoryPorts, LogListeners, LogManagerSettings
     from lowtide.storage.errors import StorageError
     from lowtide.storage.log.log import Log, LogConfig, RemovedSegment
-    from lowtide.storage.log.log_place import LoadReport
-    from lowtide.storage.log.segment_files import Readers
+    from lowtide.storage.log.opening.known_log import LoadReport
+    from lowtide.storage.log.segments.segment_files import Readers
     from lowtide.storage.log_directory import Identity
 
 NOTHING_CHECKED = Checked(0, 0, 0)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lowtide.storage.directory.directory_state import DirectoryState
     from lowtide.storage.directory.log_settings import DirectoryPorts, LogListeners, LogManagerSettings
     from lowtide.storage.log.log import Log
-    from lowtide.storage.log.segment_files import RemovedSegment
+    from lowtide.storage.log.segments.segment_files import RemovedSegment
 
 
 class DirectoryParts(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from lowtide.storage.log.log import Log
-from lowtide.storage.log.unfreed import Waiting
+from lowtide.storage.log.segments.unfreed import Waiting
 
 
 class JournalSize(NamedTuple):

@@ -19,7 +19,7 @@ from lowtide.storage.directory.log_flusher import LogFlusher
 from lowtide.storage.directory.log_settings import LogManagerSettings
 from lowtide.storage.directory.offset_checkpoint import OffsetCheckpoint
 from lowtide.storage.log.log import Log
-from lowtide.storage.log.segment_files import RemovedSegment
+from lowtide.storage.log.segments.segment_files import RemovedSegment
 from lowtide.storage.log_start.journal import LogStartJournal
 
 

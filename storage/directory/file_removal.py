@@ -29,9 +29,9 @@ from lowtide.protocol.types import Offset, TopicId, TopicPartition
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.runtime.worker import Worker
 from lowtide.storage.errors import is_passing
-from lowtide.storage.log.segment_files import Readers, RemovedSegment, free_file
-from lowtide.storage.log.segment_names import LOG_SUFFIX
-from lowtide.storage.log.unfreed import Waiting
+from lowtide.storage.log.segments.segment_files import Readers, RemovedSegment, free_file
+from lowtide.storage.log.segments.segment_names import LOG_SUFFIX
+from lowtide.storage.log.segments.unfreed import Waiting
 
 SEGMENTS_AT_ONCE: Final = 8
 """Removed in one piece of work."""

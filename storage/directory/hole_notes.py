@@ -31,7 +31,7 @@ from crc32c import crc32c
 
 from lowtide.protocol.types import LeaderEpoch, Offset, TopicId
 from lowtide.runtime.committer import Barrier
-from lowtide.storage.log.hole import Hole
+from lowtide.storage.log.segments.hole import Hole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

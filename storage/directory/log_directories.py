@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from lowtide.storage.directory.log_moves import LogMoves
     from lowtide.storage.directory.set_aside_folders import SetAsideFolders
     from lowtide.storage.log.log import Log
-    from lowtide.storage.log.log_place import LoadReport
-    from lowtide.storage.log.unfreed import Unfreed
+    from lowtide.storage.log.opening.known_log import LoadReport
+    from lowtide.storage.log.segments.unfreed import Unfreed
 
 
 class LogDirectories:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from lowtide.storage.directory.log_settings import DirectoryPorts
     from lowtide.storage.log.log import Log
-    from lowtide.storage.log.open_transactions import CompletedTransaction
-    from lowtide.storage.log.segment_files import RemovedSegment
+    from lowtide.storage.log.producers.open_transactions import CompletedTransaction
+    from lowtide.storage.log.segments.segment_files import RemovedSegment
 
 
 class Step(Enum):

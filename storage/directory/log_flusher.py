@@ -19,7 +19,7 @@ from lowtide.storage.checkpoint import PARTITION_METADATA, carry_out, joined
 from lowtide.storage.errors import StorageError, is_passing, storage_error
 from lowtide.storage.log.durability import LogDurability
 from lowtide.storage.log.log import Log
-from lowtide.storage.log.open_files import OpenFiles
+from lowtide.storage.log.segments.open_files import OpenFiles
 
 LOGS_PER_SYNC = 64
 """How many logs a stop syncs in one go."""

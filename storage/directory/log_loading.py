@@ -23,9 +23,10 @@ from lowtide.storage.directory.log_starts import LogStartIncrement
 from lowtide.storage.directory.offset_checkpoint import read_checkpoint
 from lowtide.storage.directory.sync_failure import write_anew
 from lowtide.storage.errors import DamagedSegmentError, StorageError, is_passing, storage_error
-from lowtide.storage.log.loader import create_log, load_log
-from lowtide.storage.log.log_place import Checked, KnownLog, LoadReport, LogPlace
-from lowtide.storage.log.producer_state import ProducerStateManager
+from lowtide.storage.log.log_files import LogPlace
+from lowtide.storage.log.opening.known_log import Checked, KnownLog, LoadReport
+from lowtide.storage.log.opening.loader import create_log, load_log
+from lowtide.storage.log.producers.producer_state import ProducerStateManager
 from lowtide.storage.log_start.journal_loading import read_offsets
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ from lowtide.storage.directory.preferred_directories import PreferredDirectories
 from lowtide.storage.directory.set_aside_folders import SetAsideFolders
 from lowtide.storage.errors import FailureKind, RefusedDirectoryError, StorageError, failure_kind, is_passing
 from lowtide.storage.log.log import Log, LogConfig, RemovedSegment
-from lowtide.storage.log.segment_files import CLOSED_SEGMENTS_MAX, SegmentCache
+from lowtide.storage.log.segments.segment_files import CLOSED_SEGMENTS_MAX, SegmentCache
 from lowtide.storage.log_directory import Identity
 from lowtide.storage.log_start.journal import OnDurable
 

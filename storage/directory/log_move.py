@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from lowtide.storage.directory.directory_logs import DirectoryLogs
     from lowtide.storage.directory.move_place import MovePlace
     from lowtide.storage.log.log import Log
-    from lowtide.storage.log.segment_file import FileSlice
+    from lowtide.storage.log.segments.segment_file import FileSlice
 
 CHUNK_BYTES_MIN: Final = 16 << 10
 CHUNK_BYTES_MAX: Final = 1 << 20

@@ -14,9 +14,9 @@ from lowtide.runtime.filesystem import FileSystem
 from lowtide.runtime.random import Random
 from lowtide.runtime.worker import Worker
 from lowtide.storage.log.log_values import LogConfig
-from lowtide.storage.log.open_files import FILES_MAX
-from lowtide.storage.log.producer_state import DEFAULT_EXPIRATION_MS
-from lowtide.storage.log.segment_files import RemovedSegment, SegmentCache
+from lowtide.storage.log.producers.producer_state import DEFAULT_EXPIRATION_MS
+from lowtide.storage.log.segments.open_files import FILES_MAX
+from lowtide.storage.log.segments.segment_files import RemovedSegment, SegmentCache
 
 if TYPE_CHECKING:
     from lowtide.storage.log.log import Log

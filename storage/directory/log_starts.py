@@ -27,7 +27,7 @@ from lowtide.storage.directory.directory_holes import DirectoryHoles
 from lowtide.storage.directory.file_removal import FileRemoval
 from lowtide.storage.directory.log_settings import OnPrefixDeleted
 from lowtide.storage.log.log import Log
-from lowtide.storage.log.segment_files import RemovedSegment
+from lowtide.storage.log.segments.segment_files import RemovedSegment
 from lowtide.storage.log_start.journal import LogStartJournal, OnDurable
 from lowtide.storage.log_start.journal_format import LogStartEntry
 

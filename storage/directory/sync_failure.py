@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 
 from lowtide.protocol.types import Offset, TopicPartition
 from lowtide.runtime.filesystem import FileSystem
-from lowtide.storage.log.segment_names import LOG_SUFFIX
+from lowtide.storage.log.segments.segment_names import LOG_SUFFIX
 
 SYNC_FAILED_MARK = "lowtide-sync-failed"
 

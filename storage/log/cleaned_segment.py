@@ -14,16 +14,16 @@ import msgspec
 from lowtide.protocol.records import BatchHeader
 from lowtide.protocol.types import NO_TIMESTAMP, Offset
 from lowtide.runtime.filesystem import Buffer, File, FileSystem
-from lowtide.storage.log.index import OffsetIndex, TimeIndex
-from lowtide.storage.log.open_transactions import CompletedTransaction
-from lowtide.storage.log.segment_names import (
+from lowtide.storage.log.producers.open_transactions import CompletedTransaction
+from lowtide.storage.log.producers.transaction_index import encode_aborted
+from lowtide.storage.log.segments.index import OffsetIndex, TimeIndex
+from lowtide.storage.log.segments.segment_names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     offset_name,
 )
-from lowtide.storage.log.transaction_index import encode_aborted
 
 CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"

@@ -20,24 +20,17 @@ from lowtide.protocol.types import LeaderEpoch, Offset
 from lowtide.runtime.filesystem import Buffer
 from lowtide.storage.checkpoint import parent_directory
 from lowtide.storage.errors import DISK_FULL, DamagedSegmentError, StorageError, is_passing, storage_error
-from lowtide.storage.log.log_files import LogFiles
-from lowtide.storage.log.log_parts import LogParts
-from lowtide.storage.log.log_place import LogPlace
-from lowtide.storage.log.log_values import (
-    NOTHING_READ,
-    READ_OUT_OF_RANGE,
-    AppendedBatch,
-    FollowerAppend,
-    LogConfig,
-    LogRead,
-)
+from lowtide.storage.log.log_files import LogFiles, LogParts, LogPlace
+from lowtide.storage.log.log_values import AppendedBatch, FollowerAppend, LogConfig
 from lowtide.storage.log.markers import check_producer, refused, remember_producer
 from lowtide.storage.log.offsets import LogOffsets
-from lowtide.storage.log.open_transactions import CompletedTransaction
-from lowtide.storage.log.producer_state import ACCEPTED
-from lowtide.storage.log.segment import Segment, next_base_offset
-from lowtide.storage.log.segment_file import CONTROL_BYTES_MAX, FileSlice
-from lowtide.storage.log.segment_files import RemovedSegment, SegmentCache
+from lowtide.storage.log.producers.open_transactions import CompletedTransaction
+from lowtide.storage.log.producers.producer_state import ACCEPTED
+from lowtide.storage.log.segments.segment import Segment, next_base_offset
+from lowtide.storage.log.segments.segment_file import CONTROL_BYTES_MAX, FileSlice
+from lowtide.storage.log.segments.segment_files import RemovedSegment, SegmentCache
+from lowtide.storage.log.segments.segment_list import NOTHING_READ, READ_OUT_OF_RANGE, LogRead
+from lowtide.storage.log.segments.unfreed import MUCH_BYTES
 from lowtide.storage.log.stored_batches import (
     LEADER_EPOCH_MAX,
     StoredBatch,
@@ -45,8 +38,7 @@ from lowtide.storage.log.stored_batches import (
     split_stored_batches,
     write_together,
 )
-from lowtide.storage.log.unfreed import MUCH_BYTES
-from lowtide.storage.log.validator import ValidatedBatch
+from lowtide.storage.log.validation.validator import ValidatedBatch
 
 __all__ = ["AppendedBatch", "FileSlice", "FollowerAppend", "Log", "LogConfig", "RemovedSegment", "SegmentCache"]
 

@@ -12,19 +12,49 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from lowtide.protocol.types import Offset
+import msgspec
+
+from lowtide.protocol.types import Offset, TopicId, TopicPartition
+from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.errors import StorageError, is_passing, storage_error
-from lowtide.storage.log.log_parts import LogParts
+from lowtide.storage.log.leader_epochs import LeaderEpochs
 from lowtide.storage.log.log_sync import LogSync
 from lowtide.storage.log.log_values import LogConfig
 from lowtide.storage.log.offsets import LogOffsets
-from lowtide.storage.log.producer_state import ProducerStateManager
-from lowtide.storage.log.segment import Segment
-from lowtide.storage.log.segment_file import BatchPlace
-from lowtide.storage.log.segment_files import Readers, RemovedSegment
-from lowtide.storage.log.segment_list import SegmentList
+from lowtide.storage.log.producers.producer_state import ProducerStateManager
+from lowtide.storage.log.producers.snapshots import ProducerSnapshots
+from lowtide.storage.log.producers.transaction_index import TransactionIndex
+from lowtide.storage.log.producers.transaction_recovery import rebuild_aborted
 from lowtide.storage.log.segment_swap import SegmentSwaps
-from lowtide.storage.log.transaction_recovery import rebuild_aborted
+from lowtide.storage.log.segments.segment import Segment
+from lowtide.storage.log.segments.segment_file import BatchPlace
+from lowtide.storage.log.segments.segment_files import Readers, RemovedSegment, SegmentCache
+from lowtide.storage.log.segments.segment_list import SegmentList
+
+
+class LogPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """Which log is opened, where, and with what. Without a cache or the state of producers it gets its own."""
+
+    filesystem: FileSystem
+    directory: str
+    config: LogConfig
+    topic_partition: TopicPartition
+    topic_id: TopicId
+    cache: SegmentCache = msgspec.field(default_factory=SegmentCache)
+    producer_state: ProducerStateManager = msgspec.field(default_factory=ProducerStateManager)
+
+
+class LogParts(msgspec.Struct):
+    """The parts of one log."""
+
+    filesystem: FileSystem
+    directory: str
+    segments: list[Segment]
+    leader_epochs: LeaderEpochs
+    producer_state: ProducerStateManager
+    snapshots: ProducerSnapshots
+    transaction_index: TransactionIndex
+    cache: SegmentCache
 
 
 class LogFiles:

@@ -6,11 +6,9 @@ from typing import Final
 
 import msgspec
 
-from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import Offset
 from lowtide.runtime.committer import Barrier
-from lowtide.storage.log.segment_file import FileSlice
-from lowtide.storage.log.segment_files import RemovedSegment
+from lowtide.storage.log.segments.segment_files import RemovedSegment
 
 _NEVER: Final = 2**63 - 1
 
@@ -77,13 +75,6 @@ class FollowerAppend(msgspec.Struct):
     """Segments that gave way to a first batch that straddles the log start; renamed already, to be unlinked later."""
 
 
-class LogRead(msgspec.Struct, gc=False):
-    """The outcome of a read: `slice` is None when there is nothing to read, or when `error_code` isn't NONE."""
-
-    slice: FileSlice | None
-    error_code: ErrorCode = ErrorCode.NONE
-
-
 class Truncation(msgspec.Struct):
     """What follows from a truncation."""
 
@@ -93,7 +84,3 @@ class Truncation(msgspec.Struct):
     """Whole segments that are out of the log and renamed already; to be unlinked later."""
     lacks_barrier: bool = False
     """The log is cut, but there was no room for what makes that durable: `truncation_barrier` has it when there is."""
-
-
-NOTHING_READ: Final = LogRead(None)
-READ_OUT_OF_RANGE: Final = LogRead(None, ErrorCode.OFFSET_OUT_OF_RANGE)

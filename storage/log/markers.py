@@ -17,9 +17,9 @@ from lowtide.protocol.plain_batches import encode_plain_batch
 from lowtide.protocol.records import CONTROL_BIT, MAGIC_POSITION, TRANSACTIONAL_BIT
 from lowtide.protocol.types import NO_SEQUENCE, Offset, ProducerEpoch, ProducerId
 from lowtide.storage.log.log_values import AppendedBatch
-from lowtide.storage.log.open_transactions import CompletedTransaction
-from lowtide.storage.log.producer_state import Accepted, Duplicate, ProducerStateManager
-from lowtide.storage.log.validator import ValidatedBatch
+from lowtide.storage.log.producers.open_transactions import CompletedTransaction
+from lowtide.storage.log.producers.producer_state import Accepted, Duplicate, ProducerStateManager
+from lowtide.storage.log.validation.validator import ValidatedBatch
 
 REMEMBERED_CONTENTS: Final = 64
 """A coordinator's partition has one epoch at a time."""

@@ -19,7 +19,7 @@ way.
 from __future__ import annotations
 
 from lowtide.protocol.types import Offset
-from lowtide.storage.log.open_transactions import OpenTransactions
+from lowtide.storage.log.producers.open_transactions import OpenTransactions
 
 
 class LogOffsets:

@@ -31,13 +31,15 @@ from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.errors import is_passing, storage_error
 from lowtide.storage.log.cleaned_segment import CLEANED_SUFFIX, CLEANED_SUFFIXES, SWAP_SUFFIX
-from lowtide.storage.log.open_transactions import CompletedTransaction
-from lowtide.storage.log.segment import Segment
-from lowtide.storage.log.segment_file import SliceToken
-from lowtide.storage.log.segment_files import RemovedSegment
-from lowtide.storage.log.segment_life import SegmentEvent
-from lowtide.storage.log.segment_list import SegmentList
-from lowtide.storage.log.segment_names import (
+from lowtide.storage.log.producers.open_transactions import CompletedTransaction
+from lowtide.storage.log.producers.snapshots import ProducerSnapshots
+from lowtide.storage.log.producers.transaction_index import TransactionIndex
+from lowtide.storage.log.segments.segment import Segment
+from lowtide.storage.log.segments.segment_file import SliceToken
+from lowtide.storage.log.segments.segment_files import RemovedSegment
+from lowtide.storage.log.segments.segment_life import SegmentEvent
+from lowtide.storage.log.segments.segment_list import SegmentList
+from lowtide.storage.log.segments.segment_names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
@@ -45,8 +47,6 @@ from lowtide.storage.log.segment_names import (
     TRANSACTION_INDEX_SUFFIX,
     offset_name,
 )
-from lowtide.storage.log.snapshots import ProducerSnapshots
-from lowtide.storage.log.transaction_index import TransactionIndex
 
 NEVER_TRUNCATED: Final = Offset(2**63 - 1)
 

@@ -18,11 +18,11 @@ from lowtide.protocol.records import (
 )
 from lowtide.protocol.types import LeaderEpoch, Offset
 from lowtide.storage.errors import is_passing
-from lowtide.storage.log.validator import validate_stored
+from lowtide.storage.log.validation.validator import validate_stored
 
 if TYPE_CHECKING:
-    from lowtide.storage.log.roll_limits import RollLimits
-    from lowtide.storage.log.segment import Segment
+    from lowtide.storage.log.segments.roll_limits import RollLimits
+    from lowtide.storage.log.segments.segment import Segment
 
 
 class StoredBatch(msgspec.Struct, gc=False):

@@ -28,10 +28,10 @@ from lowtide.storage.errors import DamagedSegmentError
 
 if TYPE_CHECKING:
     from lowtide.protocol.compression import Buffer
-    from lowtide.storage.log.decompression_room import DecompressionRoom
     from lowtide.storage.log.log import Log
-    from lowtide.storage.log.segment import Segment
-    from lowtide.storage.log.segment_list import SegmentList
+    from lowtide.storage.log.segments.segment import Segment
+    from lowtide.storage.log.segments.segment_list import SegmentList
+    from lowtide.storage.log.validation.decompression_room import DecompressionRoom
 
 DECOMPRESSED_BYTES_MAX: Final = 1 << 28
 """A batch that grows beyond this is damaged: nothing larger passes a produce request, whose frame is bounded by 100 MiB by default."""

@@ -14,7 +14,7 @@ from lowtide.runtime.committer import Barrier
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.log_values import Truncation
-from lowtide.storage.log.segment_files import RemovedSegment
+from lowtide.storage.log.segments.segment_files import RemovedSegment
 
 
 class LogTruncation:

@@ -32,8 +32,8 @@ from lowtide.broker.retention import consumption
 from lowtide.protocol.errors import ErrorCode
 from lowtide.simulation.cluster_simulation import simulate_cluster
 from lowtide.storage.log.offsets import LogOffsets
-from lowtide.storage.log.transaction_index import TransactionIndex
-from lowtide.storage.log.verifications import Verifications
+from lowtide.storage.log.producers.transaction_index import TransactionIndex
+from lowtide.storage.log.producers.verifications import Verifications
 
 from .planting import find
 

@@ -33,8 +33,8 @@ from lowtide.replication.partition import EpochEndOffset, Partition
 from lowtide.simulation.cluster_simulation import simulate_cluster
 from lowtide.storage.directory.log_truncation import LogTruncations
 from lowtide.storage.log.leader_epochs import LeaderEpochs
-from lowtide.storage.log.open_transactions import OpenTransactions
-from lowtide.storage.log.producer_state import ACCEPTED, Duplicate, ProducerStateManager
+from lowtide.storage.log.producers.open_transactions import OpenTransactions
+from lowtide.storage.log.producers.producer_state import ACCEPTED, Duplicate, ProducerStateManager
 from lowtide.storage.log.truncation import LogTruncation
 
 from .planting import find

@@ -9,7 +9,7 @@ import pytest
 from lowtide.simulation.broker_simulation import simulate
 from lowtide.storage.directory import log_starts
 from lowtide.storage.log import leader_epochs
-from lowtide.storage.log import log_recovery as recovery
+from lowtide.storage.log.opening import log_recovery as recovery
 from lowtide.storage.log_start import journal as log_start
 from lowtide.storage.log_start import journal_format as log_start_format
 

@@ -51,7 +51,7 @@ def test_a_request_keeps_to_its_budget(name: str) -> None:
             [
                 ("broker/network/connection.py", "_on_request"),
                 ("storage/log/log.py", "append_"),
-                ("storage/log/segment.py", "write"),
+                ("storage/log/segments/segment.py", "write"),
             ],
         ),
         (

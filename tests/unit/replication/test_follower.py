@@ -28,9 +28,9 @@ from lowtide.replication.follower import (
 )
 from lowtide.replication.partition import Partition
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
-from lowtide.storage.log.loader import create_log
 from lowtide.storage.log.log import Log, LogConfig
-from lowtide.storage.log.log_place import LogPlace
+from lowtide.storage.log.log_files import LogPlace
+from lowtide.storage.log.opening.loader import create_log
 from lowtide.storage.log.truncation import LogTruncation
 from tests.examples import examples
 

@@ -31,8 +31,8 @@ from lowtide.protocol.types import ZERO_TOPIC_ID
 from lowtide.replication.topic_traffic import Traffic
 from lowtide.storage.log.log import AppendedBatch
 from lowtide.storage.log.markers import make_marker
-from lowtide.storage.log.validation_rules import ValidationRules
-from lowtide.storage.log.validator import ValidatedBatch, validate_produce
+from lowtide.storage.log.validation.validation_rules import ValidationRules
+from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
 from tests.examples import examples
 
 from .leading import NONE, Leading, simulate

@@ -6,8 +6,8 @@ import pytest
 
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.runtime.filesystem.planned_faults import Operation
-from lowtide.storage.log.loader import create_log
-from lowtide.storage.log.log_place import LogPlace
+from lowtide.storage.log.log_files import LogPlace
+from lowtide.storage.log.opening.loader import create_log
 from lowtide.storage.log.truncation import LogTruncation
 
 from .compacting import CONFIG, NOW_MS

@@ -21,11 +21,11 @@ from lowtide.storage.directory.directory_erasures import EraseFailedError
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.log_holes import LogHoles
 from lowtide.storage.log.log_values import AppendedBatch, LogConfig
-from lowtide.storage.log.segment_names import offset_name
+from lowtide.storage.log.segments.segment_names import offset_name
 from lowtide.storage.log.timestamps import search_max_timestamp, search_timestamp
 from lowtide.storage.log.truncation import LogTruncation
-from lowtide.storage.log.validation_rules import ValidationRules
-from lowtide.storage.log.validator import ValidatedBatch, validate_produce
+from lowtide.storage.log.validation.validation_rules import ValidationRules
+from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
 from tests.unit.storage.directory.test_holes import World
 from tests.unit.storage.directory.test_log_manager import A0, CONFIG, ONE
 

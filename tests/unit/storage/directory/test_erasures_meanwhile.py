@@ -7,7 +7,7 @@ import pytest
 
 from lowtide.storage.compaction import erasing
 from lowtide.storage.directory.directory_erasures import EraseFailedError
-from lowtide.storage.log.segment_names import offset_name
+from lowtide.storage.log.segments.segment_names import offset_name
 from tests.unit.storage.directory.test_erasures import (
     FOLDER,
     LARGE,

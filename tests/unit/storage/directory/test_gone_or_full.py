@@ -12,7 +12,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem.planned_faults import Operation
 from lowtide.storage.log.log import AppendedBatch, Log
-from lowtide.storage.log.validator import ValidatedBatch
+from lowtide.storage.log.validation.validator import ValidatedBatch
 from lowtide.storage.log_start.journal_format import JOURNAL_NAME
 
 from .test_log_manager import A0, BATCH, CONFIG, ONE, A, World

@@ -17,9 +17,11 @@ from lowtide.storage.directory import log_flusher
 from lowtide.storage.directory.log_flusher import FLUSHES_UNDER_WAY_MAX, FlushListener, LogFlusher
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log.durability import LogDurability
-from lowtide.storage.log.loader import KnownLog, LogPlace, load_log
 from lowtide.storage.log.log import Log, LogConfig, SegmentCache
-from lowtide.storage.log.open_files import OpenFiles
+from lowtide.storage.log.log_files import LogPlace
+from lowtide.storage.log.opening.known_log import KnownLog
+from lowtide.storage.log.opening.loader import load_log
+from lowtide.storage.log.segments.open_files import OpenFiles
 
 LOGS = 3 * FLUSHES_UNDER_WAY_MAX + 5
 

@@ -9,7 +9,7 @@ from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.committer import Barrier
 from lowtide.storage.directory.log_move import LogMove
 from lowtide.storage.log.offsets import LogOffsets
-from lowtide.storage.log.open_transactions import OpenTransactions
+from lowtide.storage.log.producers.open_transactions import OpenTransactions
 
 KEY = TopicPartition("t", 0)
 

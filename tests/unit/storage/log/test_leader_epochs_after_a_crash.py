@@ -10,8 +10,8 @@ from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.types import LeaderEpoch, Offset
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.log.durability import LogDurability
-from lowtide.storage.log.loader import create_log
-from lowtide.storage.log.log_place import LogPlace
+from lowtide.storage.log.log_files import LogPlace
+from lowtide.storage.log.opening.loader import create_log
 
 from .test_loader import CONFIG, FOLDER, IDENTITY, NOW_MS, carry_out, load
 

@@ -15,15 +15,16 @@ from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem.memory import MemoryFileSystem, SimulatedCrashError
 from lowtide.storage.checkpoint import carry_out
 from lowtide.storage.errors import StorageError
-from lowtide.storage.log import log_recovery as recovery
 from lowtide.storage.log.durability import LogDurability
-from lowtide.storage.log.loader import create_log, load_log
 from lowtide.storage.log.log import AppendedBatch, Log, LogConfig
-from lowtide.storage.log.log_place import KnownLog, LoadReport, LogPlace
-from lowtide.storage.log.segment_names import offset_name
+from lowtide.storage.log.log_files import LogPlace
+from lowtide.storage.log.opening import log_recovery as recovery
+from lowtide.storage.log.opening.known_log import KnownLog, LoadReport
+from lowtide.storage.log.opening.loader import create_log, load_log
+from lowtide.storage.log.segments.segment_names import offset_name
 from lowtide.storage.log.truncation import LogTruncation
-from lowtide.storage.log.validation_rules import ValidationRules
-from lowtide.storage.log.validator import ValidatedBatch, validate_produce
+from lowtide.storage.log.validation.validation_rules import ValidationRules
+from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
 
 NOW_MS = 1_700_000_000_000
 FOLDER = "/disk/t-0"

@@ -11,7 +11,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.storage.log.durability import LogDurability
 from lowtide.storage.log.log import FollowerAppend
 from lowtide.storage.log.log_values import LogConfig
-from lowtide.storage.log.segment import Segment
+from lowtide.storage.log.segments.segment import Segment
 from lowtide.storage.log.stored_batches import StoredBatch, split_stored_batches
 from lowtide.storage.log.truncation import LogTruncation
 

@@ -20,15 +20,16 @@ from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem.memory import MemoryFileSystem, SimulatedCrashError
 from lowtide.storage import checkpoint
 from lowtide.storage.log.durability import LogDurability
-from lowtide.storage.log.hole import Hole
-from lowtide.storage.log.loader import create_log, load_log
 from lowtide.storage.log.log import AppendedBatch, FileSlice, LogConfig, RemovedSegment, SegmentCache
+from lowtide.storage.log.log_files import LogPlace
 from lowtide.storage.log.log_holes import LogHoles
-from lowtide.storage.log.log_place import KnownLog, LogPlace
-from lowtide.storage.log.pending_hole import PendingHole
+from lowtide.storage.log.opening.known_log import KnownLog
+from lowtide.storage.log.opening.loader import create_log, load_log
+from lowtide.storage.log.segments.hole import Hole
+from lowtide.storage.log.segments.pending_hole import PendingHole
 from lowtide.storage.log.truncation import LogTruncation
-from lowtide.storage.log.validation_rules import ValidationRules
-from lowtide.storage.log.validator import ValidatedBatch, validate_produce
+from lowtide.storage.log.validation.validation_rules import ValidationRules
+from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
 from tests.examples import examples
 
 DIRECTORY = "/disk/flights-0"

@@ -13,12 +13,14 @@ from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.errors import FailureKind, StorageError
 from lowtide.storage.log.durability import LogDurability
-from lowtide.storage.log.loader import KnownLog, LogPlace, create_log, load_log
 from lowtide.storage.log.log import AppendedBatch, Log, LogConfig, SegmentCache
-from lowtide.storage.log.open_files import OpenFiles
-from lowtide.storage.log.segment_file import FileSlice
-from lowtide.storage.log.validation_rules import ValidationRules
-from lowtide.storage.log.validator import ValidatedBatch, validate_produce
+from lowtide.storage.log.log_files import LogPlace
+from lowtide.storage.log.opening.known_log import KnownLog
+from lowtide.storage.log.opening.loader import create_log, load_log
+from lowtide.storage.log.segments.open_files import OpenFiles
+from lowtide.storage.log.segments.segment_file import FileSlice
+from lowtide.storage.log.validation.validation_rules import ValidationRules
+from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
 
 NOW_MS = 1_700_000_000_000
 SMALL_SEGMENTS = LogConfig(segment_bytes=400, index_interval_bytes=100)

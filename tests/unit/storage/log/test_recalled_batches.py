@@ -9,8 +9,8 @@ import pytest
 
 from lowtide.protocol.errors import ErrorCode
 from lowtide.storage.log.log import Log, LogConfig
-from lowtide.storage.log.producer_entry import REMEMBERED_BATCHES
-from lowtide.storage.log.producer_state import Duplicate
+from lowtide.storage.log.producers.producer_entry import REMEMBERED_BATCHES
+from lowtide.storage.log.producers.producer_state import Duplicate
 from lowtide.storage.log.truncation import LogTruncation
 
 from .test_loader import CONFIG, append, load, log_with

@@ -11,7 +11,6 @@ from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compression import Compression, DecompressedTooLargeError
 from lowtide.protocol.records import TimestampType, iterate_records
 from lowtide.storage.log import timestamps
-from lowtide.storage.log.decompression_room import DecompressionRoom
 from lowtide.storage.log.timestamps import (
     QUICK_BYTES,
     LongSearch,
@@ -21,6 +20,7 @@ from lowtide.storage.log.timestamps import (
     search_max_timestamp,
     search_timestamp,
 )
+from lowtide.storage.log.validation.decompression_room import DecompressionRoom
 
 from .test_log import append, content_at, new_log
 

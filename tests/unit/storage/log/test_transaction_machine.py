@@ -22,16 +22,17 @@ from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.log.durability import LogDurability
-from lowtide.storage.log.loader import create_log, load_log
 from lowtide.storage.log.log import AppendedBatch, FollowerAppend, Log, LogConfig, SegmentCache
-from lowtide.storage.log.log_place import KnownLog, LogPlace
+from lowtide.storage.log.log_files import LogPlace
 from lowtide.storage.log.markers import make_marker
-from lowtide.storage.log.open_transactions import CompletedTransaction
-from lowtide.storage.log.producer_state import ProducerStateManager
-from lowtide.storage.log.snapshots import ProducerSnapshots
+from lowtide.storage.log.opening.known_log import KnownLog
+from lowtide.storage.log.opening.loader import create_log, load_log
+from lowtide.storage.log.producers.open_transactions import CompletedTransaction
+from lowtide.storage.log.producers.producer_state import ProducerStateManager
+from lowtide.storage.log.producers.snapshots import ProducerSnapshots
 from lowtide.storage.log.truncation import LogTruncation
-from lowtide.storage.log.validation_rules import ValidationRules
-from lowtide.storage.log.validator import ValidatedBatch, validate_produce
+from lowtide.storage.log.validation.validation_rules import ValidationRules
+from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
 from tests.examples import examples
 
 from .producing import header_of

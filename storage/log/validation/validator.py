@@ -42,13 +42,19 @@ from lowtide.protocol.records import (
     BatchHeader,
 )
 from lowtide.protocol.types import NO_TIMESTAMP
-from lowtide.storage.log.decompression_room import RoomUsedUpError
-from lowtide.storage.log.record_walk import HEADERS_MAX, RecordWalk, TooManyHeadersError, renumber_records, walk_records
-from lowtide.storage.log.rejections import Rejection, reject_header, reject_records, reject_set, rejected
-from lowtide.storage.log.validation_rules import MAX_RECORDS, TARGET_CODECS, ValidationRules
+from lowtide.storage.log.validation.decompression_room import RoomUsedUpError
+from lowtide.storage.log.validation.record_walk import (
+    HEADERS_MAX,
+    RecordWalk,
+    TooManyHeadersError,
+    renumber_records,
+    walk_records,
+)
+from lowtide.storage.log.validation.rejections import Rejection, reject_header, reject_records, reject_set, rejected
+from lowtide.storage.log.validation.validation_rules import MAX_RECORDS, TARGET_CODECS, ValidationRules
 
 if TYPE_CHECKING:
-    from lowtide.storage.log.decompression_room import DecompressionRoom
+    from lowtide.storage.log.validation.decompression_room import DecompressionRoom
 
 _MIN_INT64 = -(2**63)
 _MAX_INT64 = 2**63 - 1

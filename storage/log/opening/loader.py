@@ -23,13 +23,13 @@ from lowtide.storage.errors import storage_error
 from lowtide.storage.log.durability import LogDurability
 from lowtide.storage.log.leader_epochs import LeaderEpochs
 from lowtide.storage.log.log import Log
-from lowtide.storage.log.log_folder import LogFolder
-from lowtide.storage.log.log_parts import LogParts
-from lowtide.storage.log.log_place import KnownLog, LoadReport, LogPlace
+from lowtide.storage.log.log_files import LogParts, LogPlace
 from lowtide.storage.log.offsets import LogOffsets
-from lowtide.storage.log.segment import Segment
-from lowtide.storage.log.snapshots import ProducerSnapshots
-from lowtide.storage.log.transaction_index import TransactionIndex
+from lowtide.storage.log.opening.known_log import KnownLog, LoadReport
+from lowtide.storage.log.opening.log_folder import LogFolder
+from lowtide.storage.log.producers.snapshots import ProducerSnapshots
+from lowtide.storage.log.producers.transaction_index import TransactionIndex
+from lowtide.storage.log.segments.segment import Segment
 
 
 def create_log(place: LogPlace, *, now_ms: int, log_start_offset: Offset = 0) -> Log:

@@ -33,8 +33,8 @@ from lowtide.protocol.control_records import ControlRecordType
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.records import TRANSACTIONAL_BIT
 from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_SEQUENCE, UNKNOWN_OFFSET
-from lowtide.storage.log.open_transactions import CompletedTransaction, OpenTransactions
-from lowtide.storage.log.producer_entry import (
+from lowtide.storage.log.producers.open_transactions import CompletedTransaction, OpenTransactions
+from lowtide.storage.log.producers.producer_entry import (
     LARGEST_SEQUENCE,
     NO_COORDINATOR_EPOCH,
     REMEMBERED_BATCHES,
@@ -42,8 +42,8 @@ from lowtide.storage.log.producer_entry import (
     ProducerBatch,
     ProducerEntry,
 )
-from lowtide.storage.log.producer_snapshot import decode_snapshot, encode_snapshot
-from lowtide.storage.log.verifications import Verifications
+from lowtide.storage.log.producers.producer_snapshot import decode_snapshot, encode_snapshot
+from lowtide.storage.log.producers.verifications import Verifications
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

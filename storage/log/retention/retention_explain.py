@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from lowtide.protocol.types import NO_TIMESTAMP, Offset
-from lowtide.storage.log.retention_plan import (
+from lowtide.storage.log.retention.retention_plan import (
     Reason,
     RetentionOffsets,
     RetentionRules,

@@ -20,13 +20,13 @@ from lowtide.protocol.records import RECORD_BATCH_OVERHEAD, BatchHeader, read_ba
 from lowtide.protocol.types import FilePosition, Offset
 from lowtide.runtime.filesystem import File, FileSystem, FileToSync, Syncable
 from lowtide.storage.errors import DamagedSegmentError, storage_error
-from lowtide.storage.log.hole import HOLE_HEADER_BYTES, Hole, decode_hole
-from lowtide.storage.log.index import MAX_RELATIVE_OFFSET
-from lowtide.storage.log.open_files import OpenFiles
-from lowtide.storage.log.segment_life import WRITTEN, SegmentEvent, SegmentLife, next_life
+from lowtide.storage.log.segments.hole import HOLE_HEADER_BYTES, Hole, decode_hole
+from lowtide.storage.log.segments.index import MAX_RELATIVE_OFFSET
+from lowtide.storage.log.segments.open_files import OpenFiles
+from lowtide.storage.log.segments.segment_life import WRITTEN, SegmentEvent, SegmentLife, next_life
 
 if TYPE_CHECKING:
-    from lowtide.storage.log.pending_hole import PendingHole
+    from lowtide.storage.log.segments.pending_hole import PendingHole
 
 KNOWN_STARTS: Final = 32
 """Batch starts remembered per generation; two generations exist. A tail reader lags the writer by fewer batches than that."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final
 
-from lowtide.storage.log.hole import HOLE_HEADER_BYTES, Hole
+from lowtide.storage.log.segments.hole import HOLE_HEADER_BYTES, Hole
 
 if TYPE_CHECKING:
     import weakref

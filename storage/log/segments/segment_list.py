@@ -10,18 +10,31 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Final, overload
 
+import msgspec
+
+from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import FilePosition, Offset
-from lowtide.storage.log.log_values import NOTHING_READ, LogRead
-from lowtide.storage.log.open_files import OpenFiles
-from lowtide.storage.log.segment import Segment
-from lowtide.storage.log.segment_file import FileSlice
-from lowtide.storage.log.segment_files import SegmentCache
-from lowtide.storage.log.segment_life import SegmentEvent
+from lowtide.storage.log.segments.open_files import OpenFiles
+from lowtide.storage.log.segments.segment import Segment
+from lowtide.storage.log.segments.segment_file import FileSlice
+from lowtide.storage.log.segments.segment_files import SegmentCache
+from lowtide.storage.log.segments.segment_life import SegmentEvent
 
 _EMPTY_BYTES_MAX: Final = 1 << 16
 """What a read looks through for records: about a thousand empty batches."""
 _PASSED_OVER_MAX: Final = 64
 """The segments without records that a read passes over at most."""
+
+
+class LogRead(msgspec.Struct, gc=False):
+    """The outcome of a read: `slice` is None when there is nothing to read, or when `error_code` isn't NONE."""
+
+    slice: FileSlice | None
+    error_code: ErrorCode = ErrorCode.NONE
+
+
+NOTHING_READ: Final = LogRead(None)
+READ_OUT_OF_RANGE: Final = LogRead(None, ErrorCode.OFFSET_OUT_OF_RANGE)
 
 
 class SegmentList(Sequence[Segment]):

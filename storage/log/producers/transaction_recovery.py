@@ -12,11 +12,11 @@ import contextlib
 from collections.abc import Sequence
 
 from lowtide.protocol.types import Offset
-from lowtide.storage.log.open_transactions import CompletedTransaction
-from lowtide.storage.log.producer_state import ProducerStateManager
-from lowtide.storage.log.segment_list import SegmentList
-from lowtide.storage.log.snapshots import ProducerSnapshots
-from lowtide.storage.log.transaction_index import TransactionIndex
+from lowtide.storage.log.producers.open_transactions import CompletedTransaction
+from lowtide.storage.log.producers.producer_state import ProducerStateManager
+from lowtide.storage.log.producers.snapshots import ProducerSnapshots
+from lowtide.storage.log.producers.transaction_index import TransactionIndex
+from lowtide.storage.log.segments.segment_list import SegmentList
 
 
 def rebuild_aborted(

@@ -1,4 +1,4 @@
-"""What a log is opened with, what is known of it before, and what opening it took."""
+"""What is known of a log before it is opened, and what opening it took."""
 
 from __future__ import annotations
 
@@ -6,12 +6,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from lowtide.protocol.types import Offset, TopicId, TopicPartition
-from lowtide.runtime.filesystem import FileSystem
-from lowtide.storage.log.hole import Hole
-from lowtide.storage.log.log_values import LogConfig
-from lowtide.storage.log.producer_state import ProducerStateManager
-from lowtide.storage.log.segment_files import SegmentCache
+from lowtide.protocol.types import Offset
+from lowtide.storage.log.segments.hole import Hole
 
 
 class LoadReport(msgspec.Struct):
@@ -41,18 +37,6 @@ class Checked(NamedTuple):
         return Checked(
             self.logs + 1, self.segments_checked + report.segments_checked, self.bytes_cut + report.bytes_cut
         )
-
-
-class LogPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Which log is opened, where, and with what. Without a cache or the state of producers it gets its own."""
-
-    filesystem: FileSystem
-    directory: str
-    config: LogConfig
-    topic_partition: TopicPartition
-    topic_id: TopicId
-    cache: SegmentCache = msgspec.field(default_factory=SegmentCache)
-    producer_state: ProducerStateManager = msgspec.field(default_factory=ProducerStateManager)
 
 
 class KnownLog(msgspec.Struct, frozen=True, kw_only=True):

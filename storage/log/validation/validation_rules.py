@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from lowtide.protocol.compression import Compression
-from lowtide.storage.log.record_walk import HEADERS_MAX
+from lowtide.storage.log.validation.record_walk import HEADERS_MAX
 
 _MAX_INT64 = 2**63 - 1
 

@@ -23,8 +23,8 @@ from lowtide.protocol.records import (
     read_batch_header,
 )
 from lowtide.protocol.types import NO_TIMESTAMP
-from lowtide.storage.log.record_walk import RecordStep, iterate_steps
-from lowtide.storage.log.validation_rules import MAX_RECORDS, ValidationRules
+from lowtide.storage.log.validation.record_walk import RecordStep, iterate_steps
+from lowtide.storage.log.validation.validation_rules import MAX_RECORDS, ValidationRules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,13 +19,13 @@ from typing import Final
 from lowtide.protocol.types import NO_TIMESTAMP, FilePosition, Offset
 from lowtide.runtime.filesystem import Buffer, FileSystem
 from lowtide.storage.errors import DamagedSegmentError, StorageError, storage_error
-from lowtide.storage.log.hole import Hole
-from lowtide.storage.log.index import MAX_RELATIVE_OFFSET, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
-from lowtide.storage.log.open_files import OpenFiles
-from lowtide.storage.log.roll_limits import RollLimits, jitter_ms
-from lowtide.storage.log.segment_file import KNOWN_STARTS, SCAN_BYTES, BatchPlace, SegmentFile, SliceToken
-from lowtide.storage.log.segment_life import SegmentEvent
-from lowtide.storage.log.segment_names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_name
+from lowtide.storage.log.segments.hole import Hole
+from lowtide.storage.log.segments.index import MAX_RELATIVE_OFFSET, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
+from lowtide.storage.log.segments.open_files import OpenFiles
+from lowtide.storage.log.segments.roll_limits import RollLimits, jitter_ms
+from lowtide.storage.log.segments.segment_file import KNOWN_STARTS, SCAN_BYTES, BatchPlace, SegmentFile, SliceToken
+from lowtide.storage.log.segments.segment_life import SegmentEvent
+from lowtide.storage.log.segments.segment_names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_name
 
 _DENSE_BYTES: Final = 2 * SCAN_BYTES
 """Index entries further apart than this stand for large batches, with no others between them."""

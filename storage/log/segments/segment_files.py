@@ -15,10 +15,10 @@ from typing import Final, TypeAlias
 from lowtide.protocol.types import Offset
 from lowtide.runtime.filesystem import File, FileSystem
 from lowtide.storage.errors import is_passing
-from lowtide.storage.log.open_files import FILES_MAX, OpenFiles
-from lowtide.storage.log.segment import Segment
-from lowtide.storage.log.segment_life import SegmentEvent, SegmentLife, next_life
-from lowtide.storage.log.segment_names import DELETED_SUFFIX, SEGMENT_SUFFIXES, offset_name
+from lowtide.storage.log.segments.open_files import FILES_MAX, OpenFiles
+from lowtide.storage.log.segments.segment import Segment
+from lowtide.storage.log.segments.segment_life import SegmentEvent, SegmentLife, next_life
+from lowtide.storage.log.segments.segment_names import DELETED_SUFFIX, SEGMENT_SUFFIXES, offset_name
 
 Readers: TypeAlias = "tuple[weakref.ref[File], ...]"
 """Open files that others hold, known only as long as they do."""

@@ -35,8 +35,8 @@ from typing import Final
 from lowtide.protocol.types import Offset
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.errors import DamagedSegmentError, storage_error
-from lowtide.storage.log.open_transactions import CompletedTransaction
-from lowtide.storage.log.segment_names import TRANSACTION_INDEX_SUFFIX, offset_name
+from lowtide.storage.log.producers.open_transactions import CompletedTransaction
+from lowtide.storage.log.segments.segment_names import TRANSACTION_INDEX_SUFFIX, offset_name
 
 _ENTRY: Final = struct.Struct(">hqqqq")
 _VERSION: Final = 0

@@ -11,7 +11,7 @@ from lowtide.storage.errors import DamagedSegmentError, storage_error
 
 if TYPE_CHECKING:
     from lowtide.protocol.types import FilePosition
-    from lowtide.storage.log.segment_file import FileSlice
+    from lowtide.storage.log.segments.segment_file import FileSlice
 
 _WALK_BYTES: Final = 1 << 14
 

@@ -17,11 +17,14 @@ from lowtide.storage.errors import is_passing
 from lowtide.storage.log.cleaned_segment import CLEANED_SUFFIX, SWAP_SUFFIX
 from lowtide.storage.log.leader_epochs import LeaderEpochs
 from lowtide.storage.log.log import Log
-from lowtide.storage.log.log_place import KnownLog, LoadReport, LogPlace
-from lowtide.storage.log.log_recovery import begins_behind, check_segment
-from lowtide.storage.log.open_files import OpenFiles
-from lowtide.storage.log.segment import Segment
-from lowtide.storage.log.segment_names import (
+from lowtide.storage.log.log_files import LogPlace
+from lowtide.storage.log.opening.known_log import KnownLog, LoadReport
+from lowtide.storage.log.opening.log_recovery import begins_behind, check_segment
+from lowtide.storage.log.producers.snapshots import ProducerSnapshots
+from lowtide.storage.log.producers.transaction_index import TransactionIndex
+from lowtide.storage.log.segments.open_files import OpenFiles
+from lowtide.storage.log.segments.segment import Segment
+from lowtide.storage.log.segments.segment_names import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -31,8 +34,6 @@ from lowtide.storage.log.segment_names import (
     TRANSACTION_INDEX_SUFFIX,
     offset_name,
 )
-from lowtide.storage.log.snapshots import ProducerSnapshots
-from lowtide.storage.log.transaction_index import TransactionIndex
 
 TEMPORARY_SUFFIX: Final = ".tmp"
 

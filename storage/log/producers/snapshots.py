@@ -8,7 +8,7 @@ Of each producer it holds the last batch. The batches before that are looked up 
 answers sends up to five of them again, and the first one would be taken for a gap (librdkafka ends a producer for
 that). Kafka does not look them up.
 
-Source: Kafka's ProducerStateManager; the content is `storage/log/producer_state.py`'s.
+Source: Kafka's ProducerStateManager; the content is `storage/log/producers/producer_state.py`'s.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from lowtide.protocol.records import BatchHeader
 from lowtide.protocol.types import FilePosition, Offset
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.errors import DamagedSegmentError, storage_error
-from lowtide.storage.log.open_transactions import CompletedTransaction
-from lowtide.storage.log.producer_snapshot import CorruptSnapshotError
-from lowtide.storage.log.producer_state import ProducerStateManager
-from lowtide.storage.log.segment import Segment
-from lowtide.storage.log.segment_list import SegmentList
-from lowtide.storage.log.segment_names import SNAPSHOT_SUFFIX, offset_name
+from lowtide.storage.log.producers.open_transactions import CompletedTransaction
+from lowtide.storage.log.producers.producer_snapshot import CorruptSnapshotError
+from lowtide.storage.log.producers.producer_state import ProducerStateManager
+from lowtide.storage.log.segments.segment import Segment
+from lowtide.storage.log.segments.segment_list import SegmentList
+from lowtide.storage.log.segments.segment_names import SNAPSHOT_SUFFIX, offset_name
 
 RECALLED_ENTRIES = 256
 """So many entries of offset indexes are gone back: a megabyte of small batches at Kafka's `index.interval.bytes`, or 256 large ones."""

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING
 from crc32c import crc32c
 
 from lowtide.protocol.types import NO_SEQUENCE, UNKNOWN_OFFSET
-from lowtide.storage.log.producer_entry import LARGEST_SEQUENCE, ProducedBatch, ProducerEntry
+from lowtide.storage.log.producers.producer_entry import LARGEST_SEQUENCE, ProducedBatch, ProducerEntry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
