@@ -52,6 +52,9 @@ class LogOffsets:
         assert self.log_start_offset <= self.recovery_point <= self.log_end_offset, self.describe()
         assert self.log_start_offset <= self.log_start_pending <= self.log_end_offset, self.describe()
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.describe()})"
+
     def describe(self) -> str:
         """All offsets in one line, for messages."""
         return (
