@@ -1,6 +1,7 @@
-"""What works on the logs of one directory, put together when its journal is open: each part is made from parts that exist.
+"""The parts that work on the logs of one directory, built when its journal is open: each from parts that exist.
 
-journal, flusher, removal ── checkpoints ── holes ── erasures ── log starts, cleanings, truncations ── upkeep ── deletions
+journal, flusher, removal ── checkpoints ── holes ── erasures ── log starts, cleanings, truncations ── upkeep ──
+deletions
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def build_parts(
     settings: LogManagerSettings,
     listeners: LogListeners,
 ) -> DirectoryParts:
-    """The parts over a directory's state, its partitions and its journal."""
+    """Builds the parts over a directory's state, partitions and journal."""
     logs, filesystem = partitions.logs, ports.filesystem
 
     def checkpoint(name: str, offsets: CheckpointedOffsets) -> OffsetCheckpoint:
