@@ -258,7 +258,7 @@ def parse_future_name(name: str) -> TopicPartition | None:
 
 
 def future_folder_name(topic_partition: TopicPartition, random: Random) -> str | None:
-    """A fresh name for the folder that a log is moved into, as Kafka's; None for a topic whose name is too long for one."""
+    """Returns a new name for the folder that a log is moved into, as in Kafka; None for too long a topic."""
     return _future_name(topic_partition, random.getrandbits(128)) if can_be_moved(topic_partition) else None
 
 
@@ -342,7 +342,10 @@ def _locked(filesystem: FileSystem, path: str) -> Lock:
         _sync_names_above(filesystem, path)
         return filesystem.lock(f"{path}/{LOCK_FILE}")
     except AlreadyLockedError as error:
-        reason = f"the log directory is in use by another broker, which holds {LOCK_FILE}; stop it, or give this one another directory"
+        reason = (
+            f"the log directory is in use by another broker, which holds {LOCK_FILE}; "
+            "stop it, or give this one another directory"
+        )
         raise RefusedDirectoryError(path, reason) from error
     except OSError as error:
         raise _unusable(path, error) from error
@@ -383,10 +386,12 @@ def _claimed(filesystem: FileSystem, path: str, identity: Identity, random: Rand
             )
             raise RefusedDirectoryError(path, reason)
     elif known.cluster_id != identity.cluster_id:
-        reason = f"the log directory belongs to cluster {known.cluster_id!r} ({META_PROPERTIES}), this broker is of {identity.cluster_id!r}"
+        owner = f"cluster {known.cluster_id!r} ({META_PROPERTIES}), this broker is of {identity.cluster_id!r}"
+        reason = f"the log directory belongs to {owner}"
         raise RefusedDirectoryError(path, reason)
     elif known.node_id != identity.node_id:
-        reason = f"the log directory belongs to node {known.node_id} ({META_PROPERTIES}), this broker is node {identity.node_id}"
+        owner = f"node {known.node_id} ({META_PROPERTIES}), this broker is node {identity.node_id}"
+        reason = f"the log directory belongs to {owner}"
         raise RefusedDirectoryError(path, reason)
     elif known.directory_id != ZERO_TOPIC_ID:
         # Without writing, a directory that can't be written would pass until the first append.

@@ -4,7 +4,7 @@ No files, no clock. First the dirty part of the log is read into an `OffsetMap`,
 key; then `compact_batch` rewrites all batches up to where the map reaches. Guards:
 
 - offsets never shift: a batch keeps its first and last offset, and a record its own, whatever is left of it;
-- a record goes only if the map has a later one of its key, its time as a tombstone is over, or its transaction was aborted;
+- a record goes only if the map has a later one of its key, it is an expired tombstone, or its transaction was aborted;
 - records of aborted transactions aren't put into the map: they must not replace committed ones;
 - a producer's last batch stays, at least empty, so that a start knows its sequence; without one, its last marker;
 - the last batch of each new segment stays, at least empty: it says how far the offsets go;

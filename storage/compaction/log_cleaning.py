@@ -138,7 +138,6 @@ class LogCleaning:
         """Puts nothing more in place."""
         self._drop()
 
-    # ------------------------------------------------------------------ what the worker tells
     def on_message(self, message: bytes) -> None:
         """See `WorkListener`."""
         outcome = decode_outcome(message)
@@ -157,7 +156,6 @@ class LogCleaning:
             self._report.failure = str(error)
         self._maybe_finish()
 
-    # ------------------------------------------------------------------ putting in place
     def _is_unchanged(self) -> bool:
         return self._place.is_here(self.log) and (not self._unread or self.log.swaps.are_unchanged(self._unread))
 

@@ -89,7 +89,7 @@ def timestamp_delta(records: bytes, start: int) -> int:
 
 
 def after_timestamp(records: bytes, start: int) -> int:
-    """The place behind the timestamp delta of the record at `start`: what follows depends on no field of the batch but its base offset."""
+    """Returns the place after the timestamp delta of the record at `start`."""
     at = start + _length(records, start) + 1
     return at + _length(records, at)
 

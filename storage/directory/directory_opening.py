@@ -149,8 +149,9 @@ class _Opening:
             path,
             StorageError(
                 path,
-                f"the log directory has no {META_PROPERTIES} though this broker used it; is its volume mounted? If its content is gone for "
-                f"good, remove {KNOWN_DIRECTORIES} from the other log directories: what was in it then starts over, empty",
+                f"the log directory has no {META_PROPERTIES} though this broker used it; is its volume mounted? "
+                f"If its content is gone for good, remove {KNOWN_DIRECTORIES} from the other log directories: "
+                "what was in it then starts over, empty",
             ),
         )
 

@@ -79,7 +79,6 @@ class LogMove:
         self._unflushed_bytes = 0
         self._erasures: list[AwaitedErasure] = []
 
-    # ------------------------------------------------------------------ what it is
     @property
     def lag(self) -> int:
         """How many offsets the copy is behind."""
@@ -104,7 +103,6 @@ class LogMove:
             self.source.log_start_offset if self.future is None or not self._is_checked else self.future.recovery_point
         )
 
-    # ------------------------------------------------------------------ what happens to its source
     def on_truncated(self) -> None:
         """Invalidates what is read, and perhaps what is copied: the source was cut, or starts over."""
         self._is_checked = False
@@ -123,7 +121,6 @@ class LogMove:
             if not request.is_asked:
                 request.on_done(EraseFailedError("the replica was moved meanwhile; ask again"))
 
-    # ------------------------------------------------------------------ steps
     def begin(self) -> None:
         """Creates the copy, unless an earlier one is in the way. Errors: StorageError."""
         key, target = self.source.topic_partition, self.target
@@ -276,7 +273,6 @@ class LogMove:
             self.target.flush(future)
         return True
 
-    # ------------------------------------------------------------------ the end
     def _may_end(self, future: Log) -> bool:
         """Returns whether little is left, so that preparing the end is worthwhile."""
         source, last_bytes = self.source, 2 * self._chunk_bytes

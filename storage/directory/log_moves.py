@@ -84,7 +84,6 @@ class LogMoves:
         """Moves that have begun, including those that wait."""
         return list(self._moves.values())
 
-    # ------------------------------------------------------------------ what is asked for
     def alter(self, log: Log, path: str) -> None:
         """Moves a log into a working directory. Ends another move of it; if the log is there already, that is all.
 
@@ -158,7 +157,6 @@ class LogMoves:
         move = self._moves.get(log.topic_partition)
         return None if move is None or move.source is not log else move.durable_to
 
-    # ------------------------------------------------------------------ what happens to logs that move
     def on_truncated(self, log: Log) -> None:
         """Notes that a log was cut, or is about to start over."""
         move = self._moves.get(log.topic_partition)
@@ -208,7 +206,6 @@ class LogMoves:
         if move.future is not None and move.target.logs.get(key) is move.future:
             move.target.delete([key], lambda _error: None, at_once=True)
 
-    # ------------------------------------------------------------------ due work
     def round(self) -> Iterator[None]:
         """Takes the next step of each move that can. Called some twenty times a second."""
         if not self._moves:

@@ -1,4 +1,4 @@
-"""Making a log durable: what a flush has to sync, and what is written for a clean stop.
+"""Flushing and closing a log: what must be synced, and what is written for a clean stop.
 
 Nothing here waits for the disk: a barrier is handed out.
 """
@@ -33,15 +33,13 @@ class LogDurability:
     def flush_barrier(self) -> Barrier | None:
         """Returns what makes everything in the log durable; None if it is already.
 
-        Once it is done, the caller calls `on_flushed` with the log end offset at the time of this call. Errors:
-        StorageError.
+        Once it is done, the caller calls `on_flushed` with the log end offset of this moment. Errors: StorageError.
         """
         log = self._log
         if log.recovery_point == log.log_end_offset and log.files.sync.is_clean and not log.flush_wanted:
             return None
-        # A segment that ends at the recovery point may have been cut since it was flushed: of a write for which there
-        # was no room, of what was preallocated. If a power cut brought that back, the next start would end the log
-        # there.
+        # A segment that ends at the recovery point may have been cut since it was flushed, of a failed write or of
+        # preallocated bytes. If a power cut brought these back, the next start would end the log there.
         first = max(log.segments.number_of(log.recovery_point - 1), 0)
         files = [log.segments[number].to_sync() for number in range(first, len(log.segments))]
         barrier = log.files.sync.flush_barrier(files, log.log_end_offset)
@@ -49,14 +47,16 @@ class LogDurability:
         return barrier
 
     def on_flushed(self, offset: Offset) -> bool:
-        """Raises the recovery point: the barrier that was made when the log end was `offset` is done. Returns whether it rose.
+        """Raises the recovery point after the barrier that was made when the log end was `offset`.
+
+        Returns whether it rose.
 
         What was truncated meanwhile, even if it grew again, doesn't count as flushed.
         """
         return self._log.raise_recovery_point(self._log.files.sync.on_flushed(offset))
 
     def on_flush_failed(self, offset: Offset, barrier: Barrier) -> None:
-        """Makes a flush due again: the barrier made when the log end was `offset` had no room to be carried out whole."""
+        """Makes a flush due again whose barrier, made when the log end was `offset`, failed for want of room."""
         log = self._log
         log.files.sync.on_flushed(offset)
         log.files.sync.on_failed(barrier)
@@ -64,9 +64,11 @@ class LogDurability:
         log.upkeep_queue[log] = None
 
     def close(self) -> Barrier | None:
-        """Writes indexes and producer state for a clean stop; returns what must be durable before the stop counts as clean.
+        """Writes indexes and producer state for a clean stop.
 
-        The log isn't used any more, except for `on_flushed` and `files_to_close`. Errors: StorageError.
+        Returns what must be durable before the stop counts as clean.
+
+        Afterwards only `on_flushed` and `files_to_close` are called. Errors: StorageError.
         """
         log, sync = self._log, self._log.files.sync
         active = log.segments.active

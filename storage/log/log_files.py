@@ -1,10 +1,10 @@
-"""The files of one log: its segments, and the snapshots and transaction indexes beside them; how they are made and removed.
+"""The files of one log: its segments, and the snapshots and transaction indexes beside them; creates and removes them.
 
 Guards: a call that fails for want of room or of a descriptor (`StorageError.is_passing`) has changed nothing. Steps
-that need neither come last: to unlink and to shorten a file. Where there is no room for the file of an emptied log, the
+that need neither come last: to unlink and to shorten a file. If there is no room for the file of an emptied log, the
 log keeps one of its files, emptied.
 
-It knows no offset of the log but those of segments, and decides nothing.
+It decides nothing, and uses the log's offsets only to reload producers.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class LogFiles:
     # Removing files
 
     def remove_below(self, offset: Offset, config: LogConfig) -> list[RemovedSegment]:
-        """Takes the segments wholly below `offset` out of the log, never the active one. Their files are still to go."""
+        """Takes the segments wholly below `offset` out of the log, but not their files; never the active one."""
         if (passed := self.segments.number_of(offset)) <= 0:
             return []
         frees = self.frees_at_once(config)
@@ -216,7 +216,7 @@ class LogFiles:
         return removed
 
     def remove_from(self, number: int) -> list[RemovedSegment]:
-        """Takes the segments from `number` on out of the log and renames their files, the last first: a crash leaves a prefix.
+        """Removes the segments from `number` on and renames their files, the last first: a crash leaves a prefix.
 
         Errors: StorageError.
         """
@@ -228,7 +228,7 @@ class LogFiles:
         return removed
 
     def _rename(self, segment: Segment) -> RemovedSegment:
-        """Renames the files of a removed segment, or removes them if there is no room for a name. Errors: StorageError."""
+        """Renames the files of a segment, or removes them if there is no room for a name. Errors: StorageError."""
         removed = RemovedSegment(self._directory, segment.base_offset, segment.size)
         try:
             removed.mark_deleted(self.filesystem)
@@ -238,11 +238,11 @@ class LogFiles:
         return removed
 
     def _unfinished(self) -> list[RemovedSegment]:
-        """The removed segments whose files are still to be renamed or emptied: they must know when their folder goes."""
+        """Returns the removed segments whose files must still be renamed or emptied before the folder goes."""
         return [each for each in self._removed if not each.renamed or (each.readers is not None and not each.is_gone)]
 
     def forget_removed(self) -> None:
-        """Gives up the removed segments and the holes: the folder is about to be renamed, and its name may be reused."""
+        """Gives up removed segments and holes: the folder is about to be renamed, and its name may be reused."""
         for removed in self._removed:
             removed.abandon()
         self._removed.clear()

@@ -1,4 +1,4 @@
-"""The hole at the beginning of a log's first segment: which deleted bytes may become one, and what must be durable before.
+"""The hole at the beginning of a log's first segment: which deleted bytes become one, and what must be durable before.
 
 Guards: a hole covers whole batches that lie below the visible log start, and nothing of what lies above.
 """
@@ -78,7 +78,12 @@ class LogHoles:
         return [] if path is None or log.recovery_point <= log.segments.bases[0] else [path]
 
     def take_snapshot_for_erasure(self) -> list[str]:
-        """Writes the state of the producers. Returns the files that must be durable before any batch goes. Errors: OSError."""
+        """Writes the state of the producers for an erasure.
+
+        Returns the files that must be durable before any batch goes.
+
+        Errors: OSError.
+        """
         log = self._log
         if not log.producer_state.producers:
             return []

@@ -1,8 +1,8 @@
-"""How a log is cut: at an offset, or emptied to begin at another one.
+"""Cuts a log at an offset, or empties it to begin at another one.
 
 Guards: a call that fails for want of room or of a descriptor (`StorageError.is_passing`) has changed nothing; the
-caller asks for the cut again. What makes a cut durable may lack room once the log is cut: then the barrier is missing
-(`Truncation`), and the caller calls `barrier` until it returns one.
+caller repeats it. If the barrier lacks room once the log is cut, it is missing from the `Truncation`, and the caller
+calls `barrier` until it returns one.
 
 Source: Kafka's UnifiedLog.truncateTo, truncateFullyAndStartAt.
 """
@@ -26,13 +26,12 @@ class LogTruncation:
         self._log = log
 
     def truncate_to(self, offset: Offset, *, now_ms: int) -> Truncation:
-        """Removes what lies at or above `offset`, which becomes the log end; below the log start it becomes the log start, too.
+        """Removes what lies at or above `offset`, which becomes the log end, and the log start if that lies above.
 
-        Inside a batch the whole batch goes, and the log end falls to the batch's start, though not below the log start.
-        Slices of what goes, and of the segment that is cut, are dead. At or above the log end it only drops later
-        leader epochs. Before anything is appended again, the barrier must be done and the lowered recovery point be on
-        disk: a power cut could otherwise mix old batches with new ones. Errors: StorageError, also one that passes, as
-        described above.
+        A batch around `offset` goes whole, and the log end falls to its start, though not below the log start. Slices
+        of what goes, and of the segment that is cut, are dead. At or above the log end only later leader epochs are
+        dropped. The barrier must be done and the lowered recovery point be on disk before the next append: a power cut
+        could otherwise mix old batches with new ones. Errors: StorageError, also one that passes.
         """
         assert offset >= 0
         log, files, segments = self._log, self._log.files, self._log.segments
@@ -67,11 +66,11 @@ class LogTruncation:
         leader_epoch: LeaderEpoch = NO_LEADER_EPOCH,
         now_ms: int,
     ) -> Truncation:
-        """Empties the log: the next record gets `offset`, and the log start, if not given, is `offset`, too (KAFKA-9491).
+        """Empties the log: the next record gets `offset`, which is also the log start, if not given (KAFKA-9491).
 
-        `leader_epoch` is that of the leader for whose sake this is done: up to `offset` the log then counts as that
-        leader's. Errors: StorageError, also one that passes, as described above. A crash in between leaves a prefix of
-        the old log, perhaps with an empty segment behind it, or no segment at all.
+        `leader_epoch` is that of the leader that caused it: up to `offset` the log then counts as that leader's. A
+        crash in between leaves a prefix of the old log, perhaps with an empty segment behind it, or no segment at all.
+        Errors: StorageError, also one that passes.
         """
         log = self._log
         removed = log.files.start_over(offset, log.config, now_ms)

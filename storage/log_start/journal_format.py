@@ -2,7 +2,8 @@
 
 Pure functions over bytes; `journal.py` moves them to and from the disk.
 
-**Layout**, all integers big-endian. The file has its full size (`capacity`) from its first moment, zeros where nothing was written.
+**Layout**, all integers big-endian. The file has its full size (`capacity`) from its first moment, zeros where nothing
+was written.
 
     0    8   magic "LTLOGBEG"
     8    4   version, 1
@@ -27,16 +28,17 @@ and from 512 on frames, each right behind the one before:
 >>> encode_frame(7, [(b"0123456789abcdef", 2, 300)]).hex(" ", 4)
 '4c534631 00000001 5549716f 00000000 00000007 30313233 34353637 38396162 63646566 00000002 00000000 0000012c 4c53462e'
 
-**What a reader may conclude.** One frame at most is under way at a time, and a frame is acknowledged only once it's durable. So of all
-frames only the last can be incomplete, and that one was never acknowledged. A disk writes sectors of 512 bytes each
-whole or not at all (a cut at any byte is understood too). The marks have no zero byte and the entries have no zero
-topic id, so each sector's piece of a written frame holds something that isn't zero. Hence
+**What a reader may conclude.** At most one frame is under way at a time, and a frame is acknowledged only once it is
+durable. So only the last frame can be incomplete, and that one was never acknowledged. A disk writes sectors of 512
+bytes each whole or not at all (a cut at any byte is understood too). The marks have no zero byte and the entries have
+no zero topic id, so each sector's piece of a written frame holds something that isn't zero. Hence
+
 - a bad frame with a good one anywhere behind it was acknowledged: damage;
 - a bad last frame in which a piece is missing (zero) is a torn write: dropped;
 - a bad last frame in which no piece is missing was written whole and changed later: damage.
 
-Damage is never read as "no entry". The one loss that can't be seen is that of all sectors of the last frame together:
-it looks as if it was never written.
+Damage is never read as "no entry". One loss can't be seen, that of all sectors of the last frame together: it looks as
+if it was never written.
 
 Another layout gets another version and magic stays; version 1 must then still be read.
 """

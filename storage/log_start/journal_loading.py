@@ -1,5 +1,4 @@
-"""Reads the journal of log start offsets at a start, and rewrites it: durable, without a torn tail, with Kafka's
-changes.
+"""Reads and rewrites the journal of log start offsets at a start: durable, without a torn tail, with Kafka's changes.
 
 Guards: damage is never read as "no entry"; each error names the file and the repair command. The promises are in
 `journal.py`.
@@ -105,9 +104,7 @@ def merge_larger(
     offsets: Mapping[TopicPartition, Offset],
     folders: Mapping[TopicPartition, TopicId],
 ) -> None:
-    """Raises `entries` to what a checkpoint by names says about partitions that are here; a lower value changes
-    nothing.
-    """
+    """Raises `entries` to what a checkpoint by names says of partitions that are here; lower values are ignored."""
     for topic_partition, offset in offsets.items():
         topic_id = folders.get(topic_partition, ZERO_TOPIC_ID)
         if topic_id != ZERO_TOPIC_ID:

@@ -14,7 +14,7 @@ class LoadReport(msgspec.Struct):
     """What loading a log repaired, for one line in the log."""
 
     bytes_cut: int = 0
-    """Bytes behind the last sound batch of the segment that was cut."""
+    """Bytes after the last sound batch of the segment that was cut."""
     reason: str | None = None
     """What was wrong with the first of them."""
     segments_dropped: int = 0
@@ -33,7 +33,7 @@ class Checked(NamedTuple):
     bytes_cut: int
 
     def plus(self, report: LoadReport) -> Checked:
-        """With one log more."""
+        """Returns the sum with one log more."""
         return Checked(
             self.logs + 1, self.segments_checked + report.segments_checked, self.bytes_cut + report.bytes_cut
         )
@@ -42,7 +42,7 @@ class Checked(NamedTuple):
 class KnownLog(msgspec.Struct, frozen=True, kw_only=True):
     """What the files of the log directory say of a log.
 
-    `log_start_offset` is 0 without an entry; `clean`: the broker stopped cleanly after it had written them.
+    `log_start_offset` is 0 without an entry; `clean`: the broker stopped cleanly after writing them.
     """
 
     recovery_point: Offset
@@ -51,6 +51,6 @@ class KnownLog(msgspec.Struct, frozen=True, kw_only=True):
     high_watermark: Offset = 0
     """0 if unknown."""
     hole: Hole | None = None
-    """Where a hole ends that may lack its header, after an unclean stop."""
+    """A hole that may lack its header after an unclean stop."""
     cleaned_to: Offset = 0
-    """A gap between unsynced segments below it is the compaction's of another broker."""
+    """Gaps between unsynced segments below it are left by another broker's compaction."""

@@ -1,12 +1,11 @@
-"""Opens a log: brings whatever a stop, a crash or a power cut left in its folder to a state that may be served.
+"""Opens a log: turns what a stop, a crash or a power cut left in its folder into a log that may be served.
 
-After a clean stop the last segment's header walk gives the log end. After any other stop everything from the recovery
-point on is checked batch by batch: the log ends before the first byte that isn't a whole, sound batch, and what follows
-is dropped, for it was never promised. What can be computed is computed again: indexes, leader epochs from the batches'
-headers, producer state.
+After a clean stop a walk over the last segment's headers gives the log end. After any other stop everything from the
+recovery point on is checked: the log ends before the first byte that isn't a whole, sound batch, and what follows is
+dropped, for it was never promised. Indexes, leader epochs and producer state are rebuilt if needed.
 
-Every step can be cut off by a crash and begun again, with the same outcome: what must go is removed from the end of the
-log towards its start, before the cut that makes it superfluous.
+A crash can interrupt each step; repeated, it has the same outcome: files are removed from the end of the log towards
+its start, before the cut that makes them superfluous.
 
 Guards: a log start is never lowered; what lies wholly below it is removed, and a log that ends below it starts over,
 empty, at it.
@@ -33,10 +32,9 @@ from lowtide.storage.log.segments.segment import Segment
 
 
 def create_log(place: LogPlace, *, now_ms: int, log_start_offset: Offset = 0) -> Log:
-    """Makes the folder of a new log, with one empty segment at `log_start_offset`.
+    """Creates the folder of a new log, with one empty segment at `log_start_offset`.
 
-    Nothing is synced: the first flush barrier does that.
-    The folder holds no segment yet. Errors: OSError.
+    The folder has no segment yet. Nothing is synced: the first flush barrier does that. Errors: OSError.
     """
     filesystem, directory, config = place.filesystem, place.directory, place.config
     filesystem.make_directories(directory)
@@ -65,13 +63,12 @@ def create_log(place: LogPlace, *, now_ms: int, log_start_offset: Offset = 0) ->
 
 
 def load_log(place: LogPlace, known: KnownLog, *, now_ms: int, report: LoadReport | None = None) -> Log:
-    """Opens the log in `place.directory`, which exists.
+    """Opens the log in `place.directory`, which exists, and fills in `report`.
 
-    `report` is filled in. Of the configuration only the sizes count here.
-    A gap between unsynced segments ends the log, unless it is below `known.cleaned_to`: our own compaction leaves none
-    between segments. The log's recovery point is never above what was given, whatever was checked: checking reads the
-    page cache, which proves nothing. After an unclean stop `flush_wanted` is set: until that barrier is done, a power
-    cut may undo repairs, and a truncation that the crash had overtaken. Errors: StorageError, when the disk fails.
+    A gap between unsynced segments ends the log, unless it is below `known.cleaned_to`: our own compaction leaves none.
+    The recovery point is never above the given one, whatever was checked: checking reads the page cache, which proves
+    nothing. After an unclean stop `flush_wanted` is set: until that barrier is done, a power cut may undo repairs, and
+    a truncation before the crash. Errors: StorageError if the disk fails.
     """
     loader = LogFolder(place, now_ms, report if report is not None else LoadReport())
     loader.cleaned_to = known.cleaned_to
@@ -104,8 +101,8 @@ def load_log(place: LogPlace, known: KnownLog, *, now_ms: int, report: LoadRepor
         loader.rebuild_aborted(log, parts.transaction_index)
         if not known.clean:
             log.flush_wanted = True
-            # The crash may have come in a roll, before its snapshot; then the segments before it would take what they
-            # say of producers along. On a full disk the log goes without.
+            # The crash may have come in a roll, before its snapshot; then earlier segments would take their producers
+            # along when they go. On a full disk the log does without.
             with contextlib.suppress(OSError):
                 LogDurability(log).take_snapshot()
     except OSError as error:

@@ -1,7 +1,7 @@
-"""The folder of a log while it is opened: the steps from what a crash left to segments that may be served, in their order (`loader`).
+"""The folder of a log while it is opened: the steps of `loader`, from what a crash left to segments that may be served.
 
-Each step can be cut off by a crash and begun again, with the same outcome: what must go is removed from the end of the log towards its
-start. Source: Kafka's LogLoader, LogSegment.recover.
+A crash can interrupt each step; repeated, it has the same outcome: files are removed from the end of the log towards
+its start. Source: Kafka's LogLoader, LogSegment.recover.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class LogFolder:
         self.epochs = LeaderEpochs()
         self.epochs_known = False
         self.unindexed: list[Segment] = []
-        """Segments whose aborted transactions aren't known; their index files are written after that of these."""
+        """Segments whose aborted transactions are unknown; the index files of these segments are written last."""
         self.doubted: list[Segment] = []
-        """Segments whose index of aborted transactions may not have reached the disk, though the other files have."""
+        """Segments whose index of aborted transactions may not be on the disk, though the other files are."""
 
     def path(self, name: str) -> str:
         return f"{self.directory}/{name}"
@@ -96,7 +96,7 @@ class LogFolder:
                 self.remove(name)
 
     def _finish_swap(self, first_unfinished: Offset | None) -> None:
-        """Puts compacted segments in the place of those they were made from: `.swap` files are complete, unless some are `.cleaned` yet."""
+        """Puts compacted segments in place: `.swap` files are complete, unless some are still `.cleaned`."""
         swapped = sorted(name for name in self.names if _SWAPPED.match(name))
         for name in [name for name in self.names if name.endswith(SWAP_SUFFIX) and not _SWAPPED.match(name)]:
             self.remove(name)
@@ -109,7 +109,7 @@ class LogFolder:
             if name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
                 segment = self._segment(int(name[:20]), self.filesystem.file_size(self.path(name)))
                 segment.path = self.path(name)
-                # Its indexes aren't asked: by this path it has none, and new ones would be left behind.
+                # Its indexes aren't used: under this name it has none, and new ones would be left behind.
                 ends.append(max((header.next_offset for _, header in segment.batches(0)), default=segment.base_offset))
                 segment.forget_file()
         if ends:
@@ -130,7 +130,7 @@ class LogFolder:
         return segment
 
     def open_segments(self, log_start_offset: Offset) -> list[Segment]:
-        """The segments of the folder, without those that lie wholly below the log start: these are removed."""
+        """Returns the segments of the folder; removes those wholly below the log start."""
         bases = sorted(int(name[:20]) for name in self.names if _LOG_NAME.match(name))
         passed = max(bisect_right(bases, log_start_offset) - 1, 0)
         for base_offset in bases[:passed]:
@@ -143,7 +143,7 @@ class LogFolder:
         return self.segments
 
     def settle_hole(self, known: KnownLog) -> None:
-        """Finds the hole that the first segment begins with, and writes its header where a power cut has lost it."""
+        """Finds the hole at the beginning of the first segment, and writes its header if a power cut has lost it."""
         segment = self.segments[0] if self.segments else None
         if segment is None or not segment.size:
             return
@@ -164,7 +164,7 @@ class LogFolder:
     def find_log_end(self, recovery_point: Offset, log_start_offset: Offset, *, clean: bool) -> Offset:
         """Checks what must be checked, opens the last segment for writing and returns the log end.
 
-        The epochs fit it afterwards.
+        The epochs then fit it.
         """
         self._read_epochs()
         read = self.epochs.entries()
@@ -201,7 +201,7 @@ class LogFolder:
         self.epochs_known = len(self.epochs) > 0
 
     def _rebuild_epochs(self) -> None:
-        """Reads the leader epochs from all headers."""
+        """Rebuilds the leader epochs from all headers."""
         self.epochs = LeaderEpochs()
         for segment in self.segments:
             for _, header in segment.batches(0):
@@ -229,15 +229,15 @@ class LogFolder:
         return any(header.is_control for _, header in segment.batches(0))
 
     def _check_from(self, recovery_point: Offset) -> None:
-        """Checks the segments that hold anything at or above the recovery point, and those without indexes; drops what isn't sound."""
+        """Checks the segments from the recovery point on, and those without indexes; drops what isn't sound."""
         bases = [segment.base_offset for segment in self.segments]
         first = max(bisect_right(bases, recovery_point) - 1, 0)
         number = 0
         while number < len(self.segments):
             segment = self.segments[number]
             if number < first and (self._has_indexes(segment) or not segment.size):
-                # What a roll writes is synced by the flush after it. Nothing shows that there was one if the recovery
-                # point is where the new segment begins: it may be the older flush of all that is in the segment before.
+                # The flush after a roll syncs what the roll has written. If the recovery point is where the new segment
+                # begins, it may be older: the flush of all that is in the segment before.
                 if number == first - 1 and recovery_point == bases[first] and self._has_markers(segment):
                     self.doubted.append(segment)
                 number += 1
@@ -259,7 +259,7 @@ class LogFolder:
             number += 1
 
     def _write_indexes(self, segment: Segment) -> None:
-        """Writes those of a closed segment, for its next use."""
+        """Writes the indexes of a closed segment, for its next use."""
         if segment is not self.segments[-1]:
             try:
                 segment.write_indexes()
@@ -269,7 +269,7 @@ class LogFolder:
             segment.forget()
 
     def transaction_index(self) -> TransactionIndex:
-        """What the files of the segments say of aborted transactions, as far as they can be believed."""
+        """Returns the index of aborted transactions, of the files that can be trusted."""
         unindexed = {segment.base_offset for segment in (*self.unindexed, *self.doubted)}
         known = [segment for segment in self.segments if segment.base_offset not in unindexed]
         with_file = [
@@ -280,7 +280,7 @@ class LogFolder:
         return TransactionIndex(self.filesystem, self.directory, with_file)
 
     def rebuild_aborted(self, log: Log, index: TransactionIndex) -> None:
-        """Finds out again which transactions were aborted, where no file says so, and writes what was left for after that."""
+        """Rebuilds the transaction index where no file has it, then the index files that were left for later."""
         wanted = {segment.base_offset for segment in (*self.unindexed, *self.doubted)} & {
             segment.base_offset for segment in self.segments
         }
@@ -292,10 +292,9 @@ class LogFolder:
                 self._write_indexes(segment)
 
     def _may_follow(self, end_offset: Offset, next_base: Offset, *, was_flushed: bool) -> bool:
-        """Whether a segment that begins at `next_base` continues a log that ends at `end_offset`.
+        """Returns whether a segment that begins at `next_base` may follow a log that ends at `end_offset`.
 
-        A gap comes from a power cut that lost the end of the segment before it, or in Kafka's directories from
-        compaction.
+        A gap comes from a power cut that lost the end of the segment before, or from compaction by Kafka.
         """
         if next_base < end_offset:
             return False
@@ -320,7 +319,10 @@ class LogFolder:
             segment.size = valid_bytes
 
     def _begin_anew(self, log_start_offset: Offset) -> None:
-        """The log is empty, or ends below its start: it begins at its start, with nothing but the last leader epoch below."""
+        """Begins an empty log at its start, because it is empty or ends below.
+
+        Only the last leader epoch below is kept.
+        """
         if self.segments:
             self.report.restarted_at_log_start = True
         for segment in self.segments:
@@ -335,7 +337,7 @@ class LogFolder:
         self.epochs_known = True
 
     def _segment_at(self, base_offset: Offset, kept: list[Segment]) -> Segment:
-        """An empty segment, made for that offset, or else what is left of an older one: that takes no room."""
+        """Creates an empty segment at that offset, or empties an older one: that takes no room."""
         preallocate_bytes = self.config.segment_bytes if self.config.preallocate else 0
         try:
             new = Segment.create(
@@ -360,7 +362,7 @@ class LogFolder:
         return new
 
     def snapshots(self, log_end_offset: Offset) -> ProducerSnapshots:
-        """The producer snapshots that fit the log."""
+        """Returns the producer snapshots that fit the log."""
         offsets = [
             int(name[:20]) for name in self.names if name.endswith(SNAPSHOT_SUFFIX) and _NAMED_BY_OFFSET.match(name)
         ]

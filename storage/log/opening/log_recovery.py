@@ -1,7 +1,7 @@
 """Checks every byte of a segment after an unclean stop.
 
-Its cost must be that of reading and of CRC-32C: headers are unpacked in one call, nothing is copied, and no object is
-created per batch.
+It costs only the reading and CRC-32C: headers are unpacked in one call, nothing is copied, and no object is created per
+batch.
 
 Source: Kafka's LogSegment.recover.
 """
@@ -33,13 +33,13 @@ from lowtide.storage.log.segments.index import MAX_RELATIVE_OFFSET
 from lowtide.storage.log.segments.segment import Segment
 
 _CHUNK_BYTES: Final = 1 << 20
-"""Read at once. A batch that is larger is read and checksummed in pieces."""
+"""The size of a read. A larger batch is read and checksummed in pieces."""
 
 
 class CheckedSegment(msgspec.Struct, gc=False):
-    """How far a segment is sound: so many bytes of whole batches, which end before `next_offset`.
+    """The sound part of a segment: this many bytes of whole batches, which end before `next_offset`.
 
-    `reason` is what stopped the check.
+    `reason` says what stopped the check.
     """
 
     valid_bytes: int
@@ -50,11 +50,11 @@ class CheckedSegment(msgspec.Struct, gc=False):
 
 
 def check_segment(segment: Segment, epochs: LeaderEpochs, interval_bytes: int) -> CheckedSegment:
-    """Checks a closed segment from its first byte behind a hole, builds its indexes again, and notes the leader epochs of its batches.
+    """Checks a closed segment from its first byte behind a hole, rebuilds its indexes, and notes its leader epochs.
 
-    Where they contradict what was noted, the batches' own word counts. An epoch whose batches compaction has removed stays: without it a
-    replica that has others of an older epoch in their place would be taken for one that doesn't diverge. The segment isn't changed; the
-    caller cuts it. Errors: StorageError when reading fails.
+    If batches contradict noted epochs, the batches win. An epoch whose batches compaction has removed stays: without it
+    a replica that has others of an older epoch in their place would not be seen to diverge. The caller cuts the
+    segment. Errors: StorageError if reading fails.
     """
     segment.reset_indexes()
     check = _Check(segment, epochs, interval_bytes)
@@ -75,7 +75,10 @@ def check_segment(segment: Segment, epochs: LeaderEpochs, interval_bytes: int) -
 
 
 def begins_behind(segment: Segment, hole: Hole) -> bool:
-    """Whether the first batch behind a hole lies where it should, sound. Errors: StorageError when reading fails."""
+    """Returns whether the first batch behind a hole is where it should be, sound.
+
+    Errors: StorageError if reading fails.
+    """
     place = segment.place_at(hole.size)
     if place is None or place.base_offset != hole.next_offset + hole.gap or hole.base_offset != segment.base_offset:
         return False
@@ -89,7 +92,7 @@ def begins_behind(segment: Segment, hole: Hole) -> bool:
 
 
 class _Check:
-    """The state of one check. `reason` says why it has come to an end."""
+    """The state of one check. `reason` says why it has ended."""
 
     __slots__ = ("_epochs", "_interval_bytes", "_largest_offset", "_segment", "has_markers", "next_offset", "reason")
 
@@ -105,8 +108,7 @@ class _Check:
     def chunk(self, chunk: memoryview, position: FilePosition) -> int:
         """Checks the batches that begin in `chunk`, the bytes from `position` on; returns how many bytes they take.
 
-        A batch that reaches beyond the chunk is left for the next one, unless it begins this one: then it is read in
-        pieces.
+        A batch beyond the chunk is left for the next one, unless it begins this one: then it is read in pieces.
         """
         segment, epochs, unpack = self._segment, self._epochs, BATCH_HEADER_STRUCT.unpack_from
         confirmed, confirmed_to = NO_LEADER_EPOCH, 0
@@ -149,7 +151,7 @@ def _read(file: File, buffer: memoryview, position: FilePosition) -> int:
 
 
 def _crc_in_pieces(file: File, position: FilePosition, size: int, buffer: memoryview) -> int:
-    """The CRC of a batch that is larger than the buffer, which is overwritten."""
+    """Returns the CRC of a batch that is larger than the buffer, which is overwritten."""
     crc, done = 0, ATTRIBUTES_POSITION
     while done < size:
         got = _read(file, buffer[: size - done], position + done)

@@ -1,8 +1,8 @@
-"""Which transactions keep a partition's records from being read as committed.
+"""The transactions that keep a partition's records from being read as committed.
 
-A transaction is open from its first batch to its marker, and undecided from then on until the marker is committed, for
-until then another leader may not have it. The first offset of the oldest of both is where a consumer that reads
-committed records has to stop.
+A transaction is open from its first batch to its marker, and then undecided until the marker is committed, for until
+then another leader may not have it. A consumer of committed records must stop at the first offset of the oldest of
+both.
 
 Guards: the last stable offset passes no record of a transaction that isn't known to have ended everywhere.
 
@@ -22,7 +22,7 @@ from lowtide.protocol.types import Offset, ProducerId
 class CompletedTransaction(msgspec.Struct, frozen=True, gc=False):
     """A transaction whose marker was appended. `last_offset`, the marker's, is inclusive.
 
-    `last_stable_offset` is the exclusive end of what was stable then, as soon as the marker is committed.
+    `last_stable_offset` is the exclusive end of the stable part once the marker is committed.
     """
 
     producer_id: ProducerId
@@ -33,33 +33,32 @@ class CompletedTransaction(msgspec.Struct, frozen=True, gc=False):
 
 
 class OpenTransactions:
-    """The transactions of one partition that are open or undecided.
+    """The transactions of one partition that are open or undecided. `any` says whether there may be one.
 
-    `any` says whether there is one, as far as is known.
-    Decided ones are found out on demand (`first_unstable`), so that a rising high watermark costs nothing.
+    Decided ones are only dropped on demand (`first_unstable`), so that a rising high watermark costs nothing.
     """
 
     __slots__ = ("_open", "_undecided", "any")
 
     def __init__(self) -> None:
         self._open: OrderedDict[Offset, ProducerId] = OrderedDict()
-        """By first offset, the oldest first: offsets are given in order."""
+        """By first offset, the oldest first: offsets rise."""
         self._undecided: deque[tuple[Offset, Offset]] = deque()
-        """First offset, and that of the marker; in the order of markers."""
+        """First offset and marker's offset, in the order of markers."""
         self.any = False
 
     def __len__(self) -> int:
-        """Open ones."""
+        """The number of open transactions."""
         return len(self._open)
 
     def begin(self, first_offset: Offset, producer_id: ProducerId) -> None:
-        """A producer's transaction has begun here."""
+        """Begins a producer's transaction."""
         assert not self._open or first_offset > next(reversed(self._open)), "transactions begin in the order of offsets"
         self._open[first_offset] = producer_id
         self.any = True
 
     def end(self, first_offset: Offset, marker_offset: Offset, *, is_aborted: bool) -> CompletedTransaction:
-        """The marker of an open transaction was appended."""
+        """Ends an open transaction: its marker was appended."""
         producer_id = self._open.pop(first_offset)
         self._undecided.append((first_offset, marker_offset))
         return CompletedTransaction(
@@ -67,14 +66,14 @@ class OpenTransactions:
         )
 
     def settle(self, high_watermark: Offset) -> None:
-        """What ended below the high watermark (exclusive) is decided."""
+        """Drops what ended below the high watermark (exclusive)."""
         undecided = self._undecided
         while undecided and undecided[0][1] < high_watermark:
             undecided.popleft()
         self.any = bool(undecided or self._open)
 
     def first_unstable(self, high_watermark: Offset) -> Offset | None:
-        """The first offset of the oldest one that is open or, below this high watermark, undecided; None without any."""
+        """Returns the first offset of the oldest transaction that is open, or undecided at this high watermark."""
         self.settle(high_watermark)
         oldest = next(iter(self._open), None)
         for first_offset, _ in self._undecided:
@@ -83,7 +82,7 @@ class OpenTransactions:
         return oldest
 
     def restart(self, open_transactions: Iterable[tuple[Offset, ProducerId]] = ()) -> None:
-        """Forget all, and know these, which are open, instead."""
+        """Replaces all by these open transactions."""
         self._open = OrderedDict(sorted(open_transactions))
         self._undecided.clear()
         self.any = bool(self._open)

@@ -1,4 +1,4 @@
-"""What is remembered of one idempotent producer: its epoch, its last batches, its open transaction."""
+"""What is remembered of one idempotent producer: its epoch, last batches and open transaction."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ REMEMBERED_BATCHES = 5
 """Batches per producer (`ProducerStateEntry.NUM_BATCHES_TO_RETAIN`)."""
 
 LARGEST_SEQUENCE = 0x7FFF_FFFF
-"""Sequences go on with 0 behind it."""
+"""The sequence after it is 0."""
 
 NO_COORDINATOR_EPOCH = -1
 
 
 class ProducerBatch(Protocol):
-    """What is looked at of a batch of a producer: the header of a stored one, or a validated one."""
+    """A batch of a producer: the header of a stored one, or a validated one."""
 
     @property
     def producer_id(self) -> ProducerId: ...
@@ -55,8 +55,8 @@ class ProducedBatch(msgspec.Struct, gc=False):
 class ProducerEntry(msgspec.Struct, gc=False):
     """One producer. `batches` is oldest first, at most five, all of `producer_epoch`.
 
-    `last_timestamp` is the max timestamp of the last batch, as DescribeProducers tells it; `last_append_ms` is the wall-clock
-    time of that append, by which the entry expires. `transaction_first_offset` is -1 without an open transaction.
+    `last_timestamp` is the max timestamp of the last batch, for DescribeProducers; `last_append_ms` is the wall-clock
+    time of that append, from which the entry expires. `transaction_first_offset` is -1 without an open transaction.
     """
 
     producer_epoch: int
@@ -68,5 +68,5 @@ class ProducerEntry(msgspec.Struct, gc=False):
 
     @property
     def last_sequence(self) -> int:
-        """The sequence of the last record, or -1 when no batch of this epoch is known."""
+        """The sequence of the last record; -1 if no batch of this epoch is known."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE

@@ -57,7 +57,7 @@ _NO_BATCH = ProducedBatch(NO_SEQUENCE, NO_SEQUENCE, UNKNOWN_OFFSET, 0, -1)
 
 
 def encode_snapshot(entries: Mapping[ProducerId, ProducerEntry]) -> bytes:
-    """These producers as a snapshot."""
+    """Encodes these producers as a snapshot."""
     out = bytearray(_COUNT.pack(len(entries)))
     for producer_id, entry in entries.items():
         last = entry.batches[-1] if entry.batches else _NO_BATCH
@@ -75,9 +75,9 @@ def encode_snapshot(entries: Mapping[ProducerId, ProducerEntry]) -> bytes:
 
 
 def decode_snapshot(snapshot: Buffer, *, now_ms: int) -> dict[ProducerId, ProducerEntry]:
-    """Read a snapshot of Kafka or ours. Each producer's last batch is all that is remembered in it.
+    """Decodes a snapshot of Kafka or ours, which has only the last batch of each producer.
 
-    Errors: CorruptSnapshotError when it is cut, too long, of another version, or its CRC is wrong.
+    Errors: CorruptSnapshotError if it is cut, too long, of another version, or its CRC is wrong.
     """
     start = _HEAD.size + _COUNT.size
     if len(snapshot) < start:

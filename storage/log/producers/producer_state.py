@@ -9,7 +9,8 @@ stay known when their records are deleted, so DeleteRecords makes no producer fa
     >>> state = ProducerStateManager()
     >>> from lowtide.protocol.batch_building import build_batch
     >>> from lowtide.protocol.records import read_batch_header
-    >>> batch = build_batch([(5, None, b"a", ()), (5, None, b"b", ())], producer_id=7, producer_epoch=0, base_sequence=0)
+    >>> records = [(5, None, b"a", ()), (5, None, b"b", ())]
+    >>> batch = build_batch(records, producer_id=7, producer_epoch=0, base_sequence=0)
     >>> state.update(read_batch_header(batch), base_offset=40, now_ms=5)
     >>> state.check(7, 0, 2, 1)
     Accepted()
@@ -57,13 +58,14 @@ DEFAULT_EXPIRATION_MS = 86_400_000
 """Kafka's `producer.id.expiration.ms`."""
 
 DEFAULT_MAXIMUM_PRODUCERS = 10_000
-"""Producers per partition. Kafka has no such bound, and clients that never reuse a producer id have exhausted its memory by it."""
+"""Producers per partition. Kafka has no such bound, and clients with ever new producer ids have exhausted its memory.
+"""
 
 VERIFICATIONS_MAX = 1_000
-"""Producers per partition that come with their first batch at the same time."""
+"""Producers per partition that may be sending their first batch."""
 
 _EVICTED_FRACTION = 8
-"""At the bound an eighth goes at once, so that finding the oldest costs little per append."""
+"""At the bound an eighth is evicted at once, so that finding the oldest costs little per append."""
 
 _LAST_EPOCH = 0x7FFF
 
@@ -94,10 +96,7 @@ class ProducerStateManager:
         expiration_ms: Callable[[], int] = lambda: DEFAULT_EXPIRATION_MS,
         maximum_producers: int = DEFAULT_MAXIMUM_PRODUCERS,
     ) -> None:
-        """Begin without producers.
-
-        A producer is forgotten `expiration_ms()` after its last append, or when there are too many.
-        """
+        """A producer is forgotten `expiration_ms()` after its last append, or when there are too many."""
         assert maximum_producers > 0
         self._entries: dict[ProducerId, ProducerEntry] = {}
         self._expiration_ms = expiration_ms
@@ -107,7 +106,7 @@ class ProducerStateManager:
 
     @property
     def producers(self) -> Mapping[ProducerId, ProducerEntry]:
-        """All known producers. Not to be changed."""
+        """All known producers, read-only."""
         return self._entries
 
     def check(  # noqa: PLR0911 - one return per verdict
@@ -119,13 +118,13 @@ class ProducerStateManager:
         *,
         is_transactional: bool = False,
     ) -> Accepted | Duplicate | ErrorCode:
-        """Whether a batch is the one that follows this producer's last. Changes nothing.
+        """Checks whether a batch is the one that follows this producer's last. Changes nothing.
 
         An unknown producer may begin at any sequence, since its state may have expired, unless its transaction is being
-        verified (`Verifications.may_begin_at`); a new epoch must begin at 0. The batches of a group's coordinator,
-        which writes for a producer, have no sequence. Errors: INVALID_PRODUCER_EPOCH for an older epoch;
-        OUT_OF_ORDER_SEQUENCE_NUMBER for a gap, and for a duplicate that is no longer remembered or has another size;
-        INVALID_TXN_STATE for a plain batch within the producer's open transaction.
+        verified (`Verifications.may_begin_at`); a new epoch must begin at 0. Batches that a group's coordinator writes
+        for a producer have no sequence. Errors: INVALID_PRODUCER_EPOCH for an older epoch; OUT_OF_ORDER_SEQUENCE_NUMBER
+        for a gap, and for a duplicate that is no longer remembered or has another size; INVALID_TXN_STATE for a plain
+        batch within the producer's open transaction.
         """
         entry = self._entries.get(producer_id)
         if entry is None or producer_id < 0:
@@ -150,7 +149,7 @@ class ProducerStateManager:
         return ACCEPTED
 
     def is_in_transaction(self, producer_id: ProducerId, producer_epoch: ProducerEpoch) -> bool:
-        """Whether a producer of this epoch has a transaction open here."""
+        """Returns whether a producer of this epoch has a transaction open here."""
         entry = self._entries.get(producer_id)
         return (
             entry is not None
@@ -159,20 +158,20 @@ class ProducerStateManager:
         )
 
     def note_refused(self, header: BatchHeader, now_ms: int) -> None:
-        """A batch was refused for now, and its producer will send it again: no later one may be its first here before."""
+        """Notes a batch that was refused for now: the producer will send it again, and no later one may come first."""
         producer_id, sequence = header.producer_id, header.base_sequence
         if producer_id >= 0 and sequence >= 0 and producer_id not in self._entries:
             self.verifications.note_refused(producer_id, header.producer_epoch, sequence, now_ms=now_ms)
 
     def is_behind_refused(self, header: BatchHeader) -> bool:
-        """Whether a batch is out of order only because one before it was refused for now (`Verifications`)."""
+        """Returns whether a batch is out of order only because one before it was refused for now (`Verifications`)."""
         producer_id = header.producer_id
         if producer_id in self._entries:
             return False
         return self.verifications.is_behind_refused(producer_id, header.producer_epoch, header.base_sequence)
 
     def is_fenced(self, producer_id: ProducerId, producer_epoch: ProducerEpoch) -> bool:
-        """Whether a later epoch of this producer is known here."""
+        """Returns whether a later epoch of this producer is known here."""
         entry = self._entries.get(producer_id)
         return entry is not None and producer_epoch < entry.producer_epoch
 
@@ -184,12 +183,11 @@ class ProducerStateManager:
         *,
         epoch_is_bumped: bool = False,
     ) -> Accepted | ErrorCode:
-        """Whether a coordinator may end this producer's transaction. Changes nothing.
+        """Checks whether a coordinator may end this producer's transaction. Changes nothing.
 
-        `epoch_is_bumped`: each transaction has an epoch of its own, and the marker that of the next one (KIP-890): a marker that comes late
-        once more must not end the next one, except in the last epoch there is, which has no next one. Errors:
-        INVALID_PRODUCER_EPOCH for an older epoch; TRANSACTION_COORDINATOR_FENCED for a coordinator that another has
-        followed.
+        `epoch_is_bumped`: each transaction has its own epoch, and its marker that of the next one (KIP-890). A repeated
+        late marker must not end the next transaction, except in the last epoch, which has no next one. Errors:
+        INVALID_PRODUCER_EPOCH for an older epoch; TRANSACTION_COORDINATOR_FENCED for an outdated coordinator.
         """
         entry = self._entries.get(producer_id)
         if entry is None:
@@ -204,9 +202,9 @@ class ProducerStateManager:
         return ErrorCode.TRANSACTION_COORDINATOR_FENCED if coordinator_epoch < entry.coordinator_epoch else ACCEPTED
 
     def update(self, batch: ProducerBatch, *, base_offset: Offset, now_ms: int) -> None:
-        """Remember a batch that was appended at `base_offset`. Without a producer id (negative) nothing is remembered.
+        """Notes a batch that was appended at `base_offset`, unless it has no producer id (negative).
 
-        Its sequences follow from its last offset delta, which compaction leaves as it was. `now_ms` is wall-clock time.
+        Its sequences follow from its last offset delta, which compaction doesn't change. `now_ms` is wall-clock time.
         """
         producer_id, producer_epoch, base_sequence = batch.producer_id, batch.producer_epoch, batch.base_sequence
         if producer_id < 0:
@@ -238,11 +236,11 @@ class ProducerStateManager:
     def replay(
         self, header: BatchHeader, *, now_ms: int, control: ControlRecord | None = None
     ) -> CompletedTransaction | None:
-        """Take in a batch of the log that a leader has checked: in recovery, and on a follower.
+        """Notes a batch of the log that a leader has checked: in recovery, and on a follower.
 
-        Returns the transaction that it ended.
-        `control` is the marker of a control batch, and None for one that ends no transaction. `now_ms` counts as the time of the
-        append, for the log doesn't keep it; a producer is thus remembered a while longer after a restart.
+        Returns the transaction that it ended. `control` is the marker of a control batch; None if it ends no
+        transaction. `now_ms` counts as the time of the append, which the log doesn't have; after a restart a producer
+        is thus remembered longer.
         """
         if header.producer_id < 0:
             return None
@@ -270,7 +268,7 @@ class ProducerStateManager:
         timestamp: int,
         now_ms: int,
     ) -> CompletedTransaction | None:
-        """A marker was appended. Returns the transaction that it ended; None where the producer had none open here."""
+        """Notes an appended marker. Returns the transaction that it ended; None if the producer had none open here."""
         self.verifications.on_marker(producer_id, producer_epoch)
         entry = self._entries.get(producer_id)
         if entry is None:
@@ -287,7 +285,7 @@ class ProducerStateManager:
         return self.transactions.end(first_offset, marker_offset, is_aborted=control.type is ControlRecordType.ABORT)
 
     def recall(self, headers: Iterable[BatchHeader]) -> None:
-        """Remember the batches before those of a snapshot, which has the last one of each producer; `headers` are in the log's order."""
+        """Notes the batches before those of a snapshot, the last of each producer; `headers` are in log order."""
         found: dict[ProducerId, deque[ProducedBatch]] = {}
         for header in headers:
             entry = self._entries.get(header.producer_id)
@@ -318,11 +316,11 @@ class ProducerStateManager:
 
     @property
     def expiration_ms(self) -> int:
-        """How long a silent producer is remembered."""
+        """How long an idle producer is remembered."""
         return self._expiration_ms()
 
     def remove_expired(self, now_ms: int) -> int:
-        """Forget producers that appended nothing for the expiration time, open transactions aside; returns how many."""
+        """Forgets producers that were idle for the expiration time, unless in a transaction; returns how many."""
         oldest = now_ms - self.expiration_ms
         self.verifications.remove_older(oldest)
         expired = [
@@ -335,16 +333,16 @@ class ProducerStateManager:
         return len(expired)
 
     def reset(self) -> None:
-        """Forget all producers: the log was emptied, or is about to be replayed from another offset."""
+        """Forgets all producers: the log was emptied, or is about to be replayed from another offset."""
         self._entries.clear()
         self.transactions.restart()
 
     def encode_snapshot(self) -> bytes:
-        """All producers in Kafka's snapshot format (`producer_snapshot`)."""
+        """Encodes all producers in Kafka's snapshot format (`producer_snapshot`)."""
         return encode_snapshot(self._entries)
 
     def load_snapshot(self, snapshot: Buffer, *, now_ms: int) -> None:
-        """Replace the state by a snapshot's. `now_ms` counts as the time of each producer's last append.
+        """Replaces the state by a snapshot's. `now_ms` counts as the time of each producer's last append.
 
         Errors: CorruptSnapshotError; the state is then as before.
         """
@@ -360,11 +358,11 @@ class ProducerStateManager:
 
     @property
     def knows_coordinators(self) -> bool:
-        """Whether a transaction of any producer that is known has ended here."""
+        """Whether any known producer has ended a transaction here."""
         return any(entry.coordinator_epoch != NO_COORDINATOR_EPOCH for entry in self._entries.values())
 
     def _add(self, producer_id: ProducerId, entry: ProducerEntry) -> ProducerEntry:
-        """Add a producer that isn't known, after making room. Open transactions are never evicted."""
+        """Adds an unknown producer, after making room. Open transactions are never evicted."""
         assert producer_id not in self._entries
         if len(self._entries) >= self._maximum_producers:
             idle = (

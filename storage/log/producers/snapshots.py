@@ -1,14 +1,14 @@
 """The `.snapshot` files of a log: the producer state at an offset, so that a start needn't replay the whole log.
 
-A snapshot named by offset x holds what all records below x left behind. One is taken at each roll, named by the new
-segment, which it leaves the log with, one at a clean stop, and one when a log was recovered. A damaged one is dropped
-and the next older one used; without any, the log is replayed.
+A snapshot named by offset x covers all records below x. One is taken at each roll, named by the new segment and removed
+with it, one at a clean stop, and one after a recovery. A damaged one is dropped and the next older one used; without
+any, the log is replayed.
 
-Of each producer it holds the last batch. The batches before that are looked up in the log: a producer that got no
-answers sends up to five of them again, and the first one would be taken for a gap (librdkafka ends a producer for
-that). Kafka does not look them up.
+It has the last batch of each producer. Earlier batches are looked up in the log: a producer without answers sends up to
+five again, and the first of them would look like a gap (librdkafka then fails the producer). Kafka does not look them
+up.
 
-Source: Kafka's ProducerStateManager; the content is `storage/log/producers/producer_state.py`'s.
+Source: Kafka's ProducerStateManager; the content is in `storage/log/producers/producer_snapshot.py`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ from lowtide.storage.log.segments.segment_list import SegmentList
 from lowtide.storage.log.segments.segment_names import SNAPSHOT_SUFFIX, offset_name
 
 RECALLED_ENTRIES = 256
-"""So many entries of offset indexes are gone back: a megabyte of small batches at Kafka's `index.interval.bytes`, or 256 large ones."""
+"""Entries of offset indexes to go back: a megabyte of small batches at Kafka's `index.interval.bytes`, or 256 large
+ones.
+"""
 
 RECALLED_SEGMENTS = 8
-"""In so many segments, each of which may hold a single batch."""
+"""Segments to go back, each of which may hold a single batch."""
 
 
 class ProducerSnapshots:
@@ -48,10 +50,10 @@ class ProducerSnapshots:
         self._directory = directory
         self._offsets = sorted(offsets)
         self._between: set[Offset] = set()
-        """Those that no segment takes along."""
+        """Snapshots that aren't removed with a segment."""
 
     def relocate(self, directory: str) -> None:
-        """The log's folder was renamed."""
+        """Follows the rename of the log's folder."""
         self._directory = directory
 
     @property
@@ -60,7 +62,7 @@ class ProducerSnapshots:
         return tuple(self._offsets)
 
     def path(self, offset: Offset) -> str:
-        """The file of the snapshot at `offset`."""
+        """Returns the path of the snapshot at `offset`."""
         return f"{self._directory}/{offset_name(offset)}{SNAPSHOT_SUFFIX}"
 
     def take(self, offset: Offset, state: ProducerStateManager) -> str:
@@ -72,9 +74,11 @@ class ProducerSnapshots:
         return path
 
     def take_between(self, offset: Offset, state: ProducerStateManager, high_watermark: Offset) -> str | None:
-        """As `take`, inside a segment: batches before `offset` are to go. None if there is one. Errors: OSError.
+        """Takes a snapshot inside a segment, before batches below `offset` go.
 
-        Of those taken so before the last one stays, and the last one that lies at or below the high watermark.
+        Returns None if there is one. Errors: OSError.
+
+        Of earlier ones the last one stays, and the last one at or below the high watermark.
         """
         if offset in self._offsets:
             return None
@@ -104,13 +108,12 @@ class ProducerSnapshots:
         recalls: bool = True,
         on_completed: Callable[[Offset, CompletedTransaction], None] | None = None,
     ) -> None:
-        """Brings `state` to `end_offset` (exclusive), where a segment or the log ends: a snapshot, then the batches behind it.
+        """Brings `state` to `end_offset` (exclusive), where a segment or the log ends: by a snapshot and later batches.
 
-        Of the snapshots at or below `newest` the newest is taken; a newer one only if no transaction had ended in it, for it doesn't say
-        which of those were decided. None is taken where batches behind it, below `log_start_offset`, were erased. With `recalls` the
-        batches before the snapshot are looked up. `on_completed` gets each transaction that ends, with the base offset of the segment of
-        its marker.
-        Errors: StorageError.
+        Of the snapshots at or below `newest` the newest is taken; a newer one only if no transaction had ended in it,
+        for it doesn't say which of those were decided. None is taken if batches after it, below `log_start_offset`,
+        were erased. With `recalls` the batches before the snapshot are looked up. `on_completed` gets each transaction
+        that ends, with the base offset of its marker's segment. Errors: StorageError.
         """
         state.reset()
         load_newest = partial(self._load_newest, state, segments, log_start_offset, now_ms=now_ms)
@@ -145,12 +148,11 @@ class ProducerSnapshots:
         *,
         now_ms: int,
     ) -> Offset | None:
-        """Loads the newest good snapshot of the segments up to `end_offset` (inclusive) into `state`; returns its offset, or None.
+        """Loads the newest good snapshot up to `end_offset` (inclusive) into `state`; returns its offset, or None.
 
-        One below the first segment's base offset, or below batches that were erased, is useless: the batches that followed it are gone,
-        and a producer with a sequence that is too low would be refused, while an unknown one may continue (KAFKA-7190). Damaged ones are
-        removed.
-        Errors: StorageError.
+        One below the first segment's base offset, or below erased batches, is useless: batches after it are gone, and a
+        producer with too low a sequence would be refused, while an unknown one may continue (KAFKA-7190). Damaged ones
+        are removed. Errors: StorageError.
         """
         first = bisect_left(self._offsets, segments[0].first_offset)
         for offset in reversed(self._offsets[first : bisect_right(self._offsets, end_offset)]):
@@ -168,7 +170,7 @@ class ProducerSnapshots:
         return None
 
     def drop_above(self, end_offset: Offset) -> None:
-        """Removes the snapshots above the exclusive log end `end_offset`: they know records that are gone.
+        """Removes the snapshots above the exclusive log end `end_offset`, which cover removed records.
 
         Errors: StorageError.
         """
@@ -183,13 +185,13 @@ class ProducerSnapshots:
                 self._remove(offset)
 
     def left_with_segments(self, base_offset: Offset) -> None:
-        """The segments below the one at `base_offset` are gone or going, and take their snapshots along."""
+        """Forgets the snapshots below `base_offset`, which are removed with their segments."""
         for offset in [each for each in self._between if each < base_offset]:
             self._remove_between(offset)
         del self._offsets[: bisect_left(self._offsets, base_offset)]
 
     def left_with_replaced(self, offsets: Iterable[Offset]) -> None:
-        """The segments at these base offsets became part of the one before, and took their snapshots along."""
+        """Forgets the snapshots at these base offsets, whose segments became part of the one before."""
         gone = set(offsets)
         self._offsets = [offset for offset in self._offsets if offset not in gone]
 
@@ -204,13 +206,13 @@ class ProducerSnapshots:
 
 
 def _lacks_batches_from(offset: Offset, first: Segment) -> bool:
-    """Whether the first segment has no batch at or below `offset`, which lies in it. Errors: StorageError."""
+    """Returns whether the first segment has no batch at or below `offset`, which lies in it. Errors: StorageError."""
     header = next((header for _, header in first.batches(first.floor)), None) if first.size > first.floor else None
     return header is None or header.base_offset > offset
 
 
 def _recall(state: ProducerStateManager, segments: SegmentList, start: Offset) -> None:
-    """Have `state`, which is that of a snapshot at `start`, remember the last batches below. Errors: StorageError."""
+    """Adds the last batches below `start` to `state`, loaded from a snapshot there. Errors: StorageError."""
     first, last = max(segments.number_of(start), 0), max(segments.number_of(start), 0)
     places: list[tuple[FilePosition, FilePosition]] = []
     entries = RECALLED_ENTRIES

@@ -46,7 +46,7 @@ LOADED_MAX: Final = 16
 
 
 def encode_aborted(entries: Iterable[CompletedTransaction]) -> bytes:
-    """A file's bytes."""
+    """Returns the bytes of a file."""
     return b"".join(
         _ENTRY.pack(_VERSION, entry.producer_id, entry.first_offset, entry.last_offset, entry.last_stable_offset)
         for entry in entries
@@ -54,7 +54,7 @@ def encode_aborted(entries: Iterable[CompletedTransaction]) -> bytes:
 
 
 def decode_aborted(content: bytes, base_offset: Offset) -> list[CompletedTransaction] | None:
-    """The entries in the file of a segment, or None if it isn't a valid one: an empty one may be what a power cut left."""
+    """Returns the entries in a segment's file; None if it isn't valid: an empty one may be left by a power cut."""
     if not content or len(content) % _ENTRY.size:
         return None
     entries = []
@@ -84,29 +84,29 @@ class TransactionIndex:
         self._bases = sorted(bases)
         """The segments that have any entry."""
         self._loaded: dict[Offset, list[CompletedTransaction]] = {}
-        """Those whose entries are in memory, the one used last at the end."""
+        """Segments whose entries are in memory, the last used one at the end."""
         self._unwritten: set[Offset] = set()
-        """Those whose file doesn't hold what is in memory."""
+        """Segments whose file isn't up to date."""
 
     def relocate(self, directory: str) -> None:
-        """The log's folder was renamed."""
+        """Follows the rename of the log's folder."""
         self._directory = directory
 
     @property
     def bases(self) -> tuple[Offset, ...]:
-        """The base offsets of the segments that have aborted transactions, or a file that says so."""
+        """The base offsets of the segments with aborted transactions or a file."""
         return tuple(self._bases)
 
     def path(self, base_offset: Offset) -> str:
-        """The file of a segment."""
+        """Returns the file of a segment."""
         return f"{self._directory}/{offset_name(base_offset)}{TRANSACTION_INDEX_SUFFIX}"
 
     def base_of(self, path: str) -> Offset:
-        """The segment whose file this is."""
+        """Returns the segment whose file this is."""
         return int(path[-len(offset_name(0)) - len(TRANSACTION_INDEX_SUFFIX) : -len(TRANSACTION_INDEX_SUFFIX)])
 
     def damaged(self) -> list[Offset]:
-        """The segments whose files are no good. Errors: StorageError."""
+        """Returns the segments whose files are invalid. Errors: StorageError."""
         found = []
         for base_offset in self._bases:
             try:
@@ -116,7 +116,7 @@ class TransactionIndex:
         return found
 
     def note(self, base_offset: Offset, transaction: CompletedTransaction) -> None:
-        """The marker of an aborted transaction was appended to the segment at `base_offset`. Errors: StorageError."""
+        """Notes the marker of an aborted transaction in the segment at `base_offset`. Errors: StorageError."""
         if base_offset in self._bases:
             entries = self.entries(base_offset)
         else:
@@ -127,7 +127,10 @@ class TransactionIndex:
             self._unwritten.add(base_offset)
 
     def entries(self, base_offset: Offset) -> list[CompletedTransaction]:
-        """Those of one segment. Errors: DamagedSegmentError where the file is no good or gone; StorageError."""
+        """Returns the entries of one segment.
+
+        Errors: DamagedSegmentError if its file is invalid or gone; StorageError.
+        """
         entries = self._loaded.pop(base_offset, None)
         if entries is None:
             path = self.path(base_offset)
@@ -145,14 +148,14 @@ class TransactionIndex:
         return entries
 
     def _forget_one(self) -> None:
-        """Let go of entries that the file has, too; those of the last segment are needed for its next marker."""
+        """Drops entries that a file has too; those of the last segment are needed for its next marker."""
         for base_offset in self._loaded:
             if base_offset not in self._unwritten and base_offset != self._bases[-1]:
                 del self._loaded[base_offset]
                 return
 
     def collect(self, first_base: Offset, offset: Offset, end_offset: Offset) -> list[CompletedTransaction]:
-        """The aborted transactions that have to do with records from `offset` up to `end_offset` (exclusive).
+        """Returns the aborted transactions with records from `offset` up to `end_offset` (exclusive).
 
         `first_base` is the base offset of the segment that holds `offset`. Errors: as `entries`.
         """
@@ -166,7 +169,7 @@ class TransactionIndex:
         return found
 
     def write(self, base_offset: Offset) -> list[str]:
-        """Write the file of a segment that is closed, if it has one to write; returns its path. Errors: OSError."""
+        """Writes the file of a closed segment, if it has entries; returns its path. Errors: OSError."""
         if base_offset not in self._unwritten:
             return []
         path = self.path(base_offset)
@@ -175,52 +178,48 @@ class TransactionIndex:
         return [path]
 
     def left_with_segments(self, base_offset: Offset) -> None:
-        """The segments below the one at `base_offset` are gone or going, and take their files along."""
+        """Forgets the segments below the one at `base_offset`, whose files go with them."""
         self._forget(self._bases[: bisect_left(self._bases, base_offset)])
 
     def replaced(self, bases: Iterable[Offset], base_offset: Offset, *, has_file: bool) -> None:
-        """The segments at `bases` gave way to one at `base_offset`, which has a file or no aborted transactions."""
+        """Replaces the segments at `bases` by one at `base_offset`, which has a file or no aborted transactions."""
         self._forget([base for base in bases if base in self._bases])
         if has_file:
             insort(self._bases, base_offset)
 
     def hold(self, base_offset: Offset, path: str) -> None:
-        """The file of a segment is called `path` for a while: its entries stay in memory until `let_go`.
-
-        Errors: OSError.
-        """
+        """Keeps the entries of a segment in memory until `let_go`, while its file is called `path`. Errors: OSError."""
         if base_offset in self._bases and base_offset not in self._unwritten:
             self._loaded[base_offset] = decode_aborted(self._filesystem.read_bytes(path), base_offset) or []
             self._unwritten.add(base_offset)
 
     def let_go(self, base_offset: Offset) -> None:
-        """The file of a segment has its name."""
+        """Notes that the file of a segment has its name."""
         self._unwritten.discard(base_offset)
 
     def unwritten(self) -> list[CompletedTransaction]:
-        """The entries of which no file tells yet. Errors: as `entries`."""
+        """Returns the entries that no file has yet. Errors: as `entries`."""
         return [entry for base_offset in sorted(self._unwritten) for entry in self.entries(base_offset)]
 
     @property
     def written_bases(self) -> list[Offset]:
-        """The base offsets of the segments of which a file tells all, rising."""
+        """The base offsets of segments whose file has all entries, rising."""
         return [base_offset for base_offset in self._bases if base_offset not in self._unwritten]
 
     def removed_from(self, base_offset: Offset) -> None:
-        """The segments from the one at `base_offset` on are gone, with their files."""
+        """Forgets the segments from the one at `base_offset` on, which are gone with their files."""
         self._forget(self._bases[bisect_left(self._bases, base_offset) :])
 
     def load(self, base_offset: Offset) -> None:
-        """Has the entries of a segment in memory, so that cutting it needs no file. Errors: StorageError."""
+        """Loads the entries of a segment, so that cutting it needs no file. Errors: StorageError."""
         if base_offset in self._bases:
             with contextlib.suppress(DamagedSegmentError):
                 self.entries(base_offset)
 
     def cut(self, base_offset: Offset, end_offset: Offset) -> None:
-        """The segment at `base_offset`, the last one now, was cut at the exclusive log end.
+        """Cuts the entries of the last segment, at `base_offset`, at the exclusive log end. Errors: StorageError.
 
-        Its file goes until it is closed again.
-        Errors: StorageError.
+        Its file is removed until the segment is closed again.
         """
         if base_offset not in self._bases:
             return
@@ -241,14 +240,14 @@ class TransactionIndex:
             self._unwritten.add(base_offset)
 
     def begin_rebuild(self, base_offset: Offset) -> None:
-        """What is known of a segment is no good: the markers in it are about to be noted again."""
+        """Forgets what is known of a segment: its markers are about to be noted again."""
         self._forget([base_offset] if base_offset in self._bases else [])
         insort(self._bases, base_offset)
         self._loaded[base_offset] = []
         self._unwritten.add(base_offset)
 
     def end_rebuild(self, base_offset: Offset) -> None:
-        """They have been noted. A segment that has none has no file. Errors: StorageError."""
+        """Ends a rebuild. A segment without entries has no file. Errors: StorageError."""
         if self._loaded[base_offset]:
             return
         self._forget([base_offset])

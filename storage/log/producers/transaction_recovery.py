@@ -1,7 +1,7 @@
-"""Finds out again which transactions of a segment were aborted: after an unclean stop, or where the file that says so is no good.
+"""Rebuilds the aborted transactions of a segment: after an unclean stop, or if their file is invalid.
 
-A marker doesn't say where its transaction began. Batches from the last snapshot at or before the segment on do, and the snapshot itself,
-which holds the transactions that were open.
+A marker doesn't say where its transaction began. Batches from the last snapshot at or before the segment on do, and so
+does the snapshot, which has the open transactions.
 
 Source: Kafka's `LogSegment.recover`.
 """
@@ -26,10 +26,10 @@ def rebuild_aborted(
     snapshots: ProducerSnapshots,
     log_end_offset: Offset,
 ) -> list[str]:
-    """Build the entries of the segments at `base_offsets`, which rise, again. Returns the files that were written.
+    """Rebuilds the entries of the segments at `base_offsets`, in rising order. Returns the files that were written.
 
-    That of the segment that is written comes when it is closed; on a full disk the others have to be built again
-    another time. Errors: StorageError.
+    The active segment's file is written when it is closed. On a full disk the others are rebuilt another time. Errors:
+    StorageError.
     """
     wanted = set(base_offsets)
     after = segments.number_of(base_offsets[-1]) + 1
@@ -41,7 +41,7 @@ def rebuild_aborted(
 
     for base_offset in base_offsets:
         index.begin_rebuild(base_offset)
-    # Where transactions began counts here, which a snapshot still says when batches behind it were erased.
+    # The starts of transactions count here; a snapshot has them even if batches after it were erased.
     snapshots.reload(
         ProducerStateManager(),
         segments,

@@ -1,9 +1,8 @@
-"""Why a partition's oldest segment is still there, and when it will go: the rules of `retention_plan`, asked of that one segment.
+"""Explains why a partition's oldest segment is still there and when it will go, by the rules of `retention_plan`.
 
-`boundaries` asks each rule how far it alone would delete.
-
-For people. What is shown is what a pass would decide now, rule by rule, and for rules that time fulfils, when. A pass looks from time to
-time only (`log.retention.check.interval.ms`), so a segment goes at the first one after its time.
+`boundaries` says how far each rule alone would delete. The result is for people: what a pass would decide now, rule by
+rule, and when, for rules of time. Passes run at intervals (`log.retention.check.interval.ms`), so a segment goes at the
+first one after its time.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Hold(Enum):
     """What keeps a segment whatever the rules say."""
 
     EMPTY = "empty"
-    """There are no records in it, and it is the only one."""
+    """It is the only segment, and empty."""
     NOT_REPLICATED = "not-replicated"
     """It reaches to or above the high watermark."""
     COMPACTED = "compacted"
@@ -45,26 +44,26 @@ class Hold(Enum):
 
 
 class Outlook(msgspec.Struct, frozen=True):
-    """What a rule that is on says of a segment."""
+    """The verdict of an active rule on a segment."""
 
     reason: Reason
     goes_at_ms: int | None = None
-    """The first millisecond, by the wall clock, in which it goes; may be over. None where time alone doesn't do it."""
+    """The first wall-clock millisecond in which it goes; may be past. None if time alone isn't enough."""
     bytes_missing: int | None = None
-    """How much more must be written until it goes."""
+    """How many bytes must be written until it goes."""
 
 
 class Kept(msgspec.Struct, frozen=True):
     """The oldest segment of a partition: `[first_offset, end_offset)`, and what keeps it.
 
-    Without `outlooks` nothing ends that.
+    Without `outlooks` it stays.
     """
 
     first_offset: Offset
     end_offset: Offset
     size_bytes: int
     is_active: bool
-    """It is the one that is written; it is closed when it goes."""
+    """Whether it is the active one, which is closed when it goes."""
     hold: Hold | None = None
     outlooks: tuple[Outlook, ...] = ()
 
@@ -76,9 +75,9 @@ def explain(
     times: SegmentTimes[SegmentT],
     now_ms: int,
 ) -> Kept:
-    """Why the oldest segment that doesn't lie below the log start is there.
+    """Explains why the oldest segment that doesn't lie below the log start stays.
 
-    Of a rule that waits for something else, only that it is on.
+    Of a rule that waits for something other than time or size it only says that it is on.
     """
     number = first_kept(segments, offsets)
     segment, end_offset = segments[number], end_of(segments, number, offsets)
@@ -96,10 +95,10 @@ def explain(
 
 
 class Boundary(msgspec.Struct, frozen=True):
-    """How far a rule that is on would delete now, if it were alone: segments below `offset` (exclusive).
+    """How far an active rule alone would delete now: segments below `offset` (exclusive).
 
-    `limit` is what it goes by: the timestamp below which records are old enough, the bytes that stay, the consumed offset; -1 where that
-    is not known.
+    `limit` is its threshold: the timestamp below which records are old enough, the bytes that stay, the consumed
+    offset; -1 if unknown.
     """
 
     reason: Reason
@@ -114,7 +113,7 @@ def boundaries(
     times: SegmentTimes[SegmentT],
     now_ms: int,
 ) -> Generator[None, None, list[Boundary]]:
-    """The boundary of each rule that is on, in their order. Yields after each segment that a rule was asked about."""
+    """Returns the boundary of each active rule, in order. Yields after each segment that a rule has looked at."""
     limits = {
         Reason.CONSUMED: NOT_KNOWN if offsets.consumed_offset is None else offsets.consumed_offset,
         Reason.MIN_TIMESTAMP: rules.log_retention_min_timestamp,
@@ -149,7 +148,7 @@ def _outlooks(
     times: SegmentTimes[SegmentT],
     now_ms: int,
 ) -> tuple[Outlook, ...]:
-    """The rules that are on, in their order, of the first of these segments."""
+    """Returns the verdicts of the active rules, in order, on the first of these segments."""
     oldest, found = segments[0], []
     if rules.retention_commitoffset_ms >= 0:
         is_past = offsets.consumed_offset is not None and end_offset <= offsets.consumed_offset

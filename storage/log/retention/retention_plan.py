@@ -1,6 +1,6 @@
-"""Which segments of a partition may go, and why: decided from segments, offsets, configuration and time, without touching a file.
+"""Decides which segments of a partition go, and why: from segments, offsets, configuration and time, without files.
 
-The rules are asked one after the other, each for the oldest segments that are left, until it keeps one:
+Each rule in turn takes the oldest segments that are left, until it keeps one:
 
 | reason | a segment goes when |
 |---|---|
@@ -10,12 +10,12 @@ The rules are asked one after the other, each for the oldest segments that are l
 | `SIZE` | without it the partition still has `retention.bytes` |
 | `TIME` | it is older than `retention.ms` |
 
-Guards: nothing at or above the high watermark goes (KAFKA-5634); whole segments only, oldest first; an empty last segment stays. Where the
-cleanup policy has no `delete`, only the first rule is asked (KAFKA-7400). The code that carries it out rolls the last segment first, if it
-goes too (`RetentionPlan.rolls`), and makes the new log start durable before a file goes.
+Guards: nothing at or above the high watermark goes (KAFKA-5634); whole segments only, oldest first; an empty last
+segment stays. If the cleanup policy has no `delete`, only the first rule applies (KAFKA-7400). The caller rolls the
+last segment first if it goes too (`RetentionPlan.rolls`), and makes the new log start durable before a file goes.
 
-A segment is as old as its newest record; without a timestamp in it, as its file. A record from the future keeps its segment. For
-`MIN_TIMESTAMP` only records' own timestamps count: what has none isn't known to be below anything.
+A segment is as old as its newest record, or as its file if no record has a timestamp. A record from the future keeps
+its segment. For `MIN_TIMESTAMP` only records' own timestamps count.
 
 Source: Kafka's UnifiedLog.deleteOldSegments and deletableSegments.
 """
@@ -32,7 +32,7 @@ from lowtide.protocol.types import NO_TIMESTAMP, Offset
 
 
 class Reason(Enum):
-    """Why records go, as log lines name it. The first and the last are nothing that a retention pass decides."""
+    """Why records go, as log lines name it. A retention pass decides neither the first nor the last."""
 
     REQUEST = "request"
     LOG_START = "log-start"
@@ -44,7 +44,7 @@ class Reason(Enum):
 
 
 class RetentionRules(Protocol):
-    """What a topic's configuration says about it: part of a log's configuration."""
+    """The part of a log's configuration that concerns retention."""
 
     @property
     def cleanup_policy(self) -> frozenset[str]: ...
@@ -72,27 +72,28 @@ SegmentT_contra = TypeVar("SegmentT_contra", bound=SizedSegment, contravariant=T
 
 
 class SegmentTimes(Protocol[SegmentT_contra]):
-    """When a segment's records are from. Asked only of segments that nothing else keeps; it may have to read a file."""
+    """The times of a segment. Used only for segments that nothing else keeps; it may have to read a file."""
 
     def largest_timestamp(self, segment: SegmentT_contra) -> int:
-        """Of its records; -1 when they have none."""
+        """Returns the largest timestamp of its records; -1 without any."""
         ...
 
     def modified_ms(self, segment: SegmentT_contra) -> int:
-        """When its file was last written."""
+        """Returns when its file was last written."""
         ...
 
 
 class RetentionOffsets(NamedTuple):
-    """Where a partition stands."""
+    """The offsets of a partition."""
 
     log_start_offset: Offset
     high_watermark: Offset
-    """An exclusive end."""
+    """Exclusive."""
     log_end_offset: Offset
-    """An exclusive end."""
+    """Exclusive."""
     consumed_offset: Offset | None = None
-    """The smallest offset that any group has committed, exclusive end of what all have consumed; None when there is any doubt."""
+    """The smallest offset that any group has committed, the exclusive end of what all have consumed; None if in doubt.
+    """
 
 
 class Deletion(msgspec.Struct, frozen=True):
@@ -106,14 +107,14 @@ class Deletion(msgspec.Struct, frozen=True):
 
 
 class RetentionPlan(msgspec.Struct, frozen=True):
-    """What goes, in its order. `rolls`: the last segment is among it, and a new one has to be begun before."""
+    """What goes, in order. `rolls`: the last segment goes too, and a new one must be begun before."""
 
     deletions: tuple[Deletion, ...] = ()
     rolls: bool = False
 
     @property
     def log_start_offset(self) -> Offset:
-        """The first readable offset afterwards. Only of a plan with deletions."""
+        """The first readable offset afterwards. Only for a plan with deletions."""
         return self.deletions[-1].end_offset
 
 
@@ -127,9 +128,9 @@ def plan_retention(
     times: SegmentTimes[SegmentT],
     now_ms: int,
 ) -> RetentionPlan:
-    """What goes now. `segments` are the log's, oldest first; `now_ms` is wall-clock time.
+    """Decides what goes now. `segments` are the log's, oldest first; `now_ms` is wall-clock time.
 
-    It costs what goes, and one segment more; with a limit of size one look at all of them.
+    It looks at what goes and one segment more; with a limit of size at all segments once.
     """
     deletions: list[Deletion] = []
     number = 0
@@ -151,7 +152,7 @@ def may_go_as_consumed(
     times: SegmentTimes[SegmentT],
     now_ms: int,
 ) -> bool:
-    """Whether anything would go for being consumed if the groups had consumed all: else they need not be asked."""
+    """Returns whether anything would go as consumed if the groups had consumed all: if not, they need not be asked."""
     if "delete" not in rules.cleanup_policy or rules.retention_commitoffset_ms < 0:
         return False
     number = first_kept(segments, offsets)
@@ -162,7 +163,7 @@ def may_go_as_consumed(
 
 
 def first_kept(segments: Sequence[SegmentT], offsets: RetentionOffsets) -> int:
-    """The number of the oldest segment that doesn't lie below the log start; the last one never does."""
+    """Returns the number of the oldest segment that doesn't lie below the log start; the last one never does."""
     number = 0
     while number + 1 < len(segments) and segments[number + 1].base_offset <= offsets.log_start_offset:
         number += 1
@@ -170,18 +171,18 @@ def first_kept(segments: Sequence[SegmentT], offsets: RetentionOffsets) -> int:
 
 
 def end_of(segments: Sequence[SegmentT], number: int, offsets: RetentionOffsets) -> Offset:
-    """The exclusive end of a segment's offsets."""
+    """Returns the exclusive end of a segment's offsets."""
     return segments[number + 1].base_offset if number + 1 < len(segments) else offsets.log_end_offset
 
 
 def may_go(segments: Sequence[SegmentT], number: int, offsets: RetentionOffsets) -> bool:
-    """Whether any rule may be asked about a segment: it lies below the high watermark, and isn't the last one without records."""
+    """Returns whether a segment lies below the high watermark and isn't the last one without records."""
     is_last_and_empty = number + 1 == len(segments) and not segments[number].size
     return not is_last_and_empty and end_of(segments, number, offsets) <= offsets.high_watermark
 
 
 def written_ms(segment: SegmentT, times: SegmentTimes[SegmentT]) -> int:
-    """When a segment is from: its newest record, or its file where no record has a timestamp."""
+    """Returns the time of a segment: of its newest record, or of its file if no record has a timestamp."""
     timestamp = times.largest_timestamp(segment)
     return timestamp if timestamp >= 0 else times.modified_ms(segment)
 
@@ -193,7 +194,7 @@ def active_rules(
     times: SegmentTimes[SegmentT],
     now_ms: int,
 ) -> list[tuple[Reason, Callable[[int], bool]]]:
-    """The rules that are on, in their order: each says of a segment's number whether it goes, and is asked for each once, in order."""
+    """Returns the active rules in order. Each takes a segment's number, once and in order, and says whether it goes."""
 
     def is_below_start(number: int) -> bool:
         return number + 1 < len(segments) and segments[number + 1].base_offset <= offsets.log_start_offset
@@ -223,7 +224,7 @@ def active_rules(
 
 
 def _size_rule(segments: Sequence[SegmentT], retention_bytes: int) -> Callable[[int], bool]:
-    """Whether the partition is still as large as it may be, without a segment and all before it."""
+    """Returns the rule of size: whether the partition stays large enough without a segment and all before it."""
     left = -1
 
     def is_too_much(number: int) -> bool:

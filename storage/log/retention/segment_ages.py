@@ -1,4 +1,4 @@
-"""When a segment's records are from, as retention asks it: from memory, or from the last entry of its time index."""
+"""The times of a segment's records, for retention: from memory, or from the last entry of its time index."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from lowtide.storage.log.segments.segment import Segment
 
 
 class SegmentAges:
-    """The times of segments whose files are in `filesystem`. Errors of its methods: StorageError."""
+    """The times of segments whose files are in `filesystem`. Errors: StorageError."""
 
     def __init__(self, filesystem: FileSystem) -> None:
         self._filesystem = filesystem
 
     @staticmethod
     def largest_timestamp(segment: Segment) -> int:
-        """Of its records; -1 when they have none. What had to be read for it isn't kept, but for the answer."""
+        """Returns the largest timestamp of its records; -1 without any. Keeps nothing in memory but the result."""
         was_open = segment.is_open or segment.index_bytes > 0
         segment.load_timestamps()
         if not was_open and not segment.is_pinned:
@@ -25,7 +25,7 @@ class SegmentAges:
 
     @staticmethod
     def first_timestamp(segment: Segment) -> int:
-        """The largest one of its first batch; -1 without any."""
+        """Returns the largest timestamp of its first batch; -1 without any."""
         if segment.first_timestamp == NO_TIMESTAMP:
             was_open = segment.is_open or segment.index_bytes > 0
             segment.first_timestamp = next((header.max_timestamp for _, header in segment.batches(0)), NO_TIMESTAMP)
@@ -34,12 +34,12 @@ class SegmentAges:
         return segment.first_timestamp
 
     def newest_ms(self, segment: Segment) -> int:
-        """Its largest timestamp, or else when its file was last written."""
+        """Returns its largest timestamp, or else when its file was last written."""
         timestamp = self.largest_timestamp(segment)
         return timestamp if timestamp >= 0 else self.modified_ms(segment)
 
     def modified_ms(self, segment: Segment) -> int:
-        """When its file was last written."""
+        """Returns when its file was last written."""
         try:
             return self._filesystem.modified_ms(segment.path)
         except OSError as error:

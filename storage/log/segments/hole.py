@@ -1,13 +1,12 @@
-"""A hole: the beginning of a segment of which every record is deleted, without its bytes.
+"""A hole: the beginning of a segment whose records are all deleted, without its bytes.
 
 In the `.log` file it is an empty record batch (no records, as compaction leaves them) that begins at byte 0, with the
-segment's base offset, and ends where the first batch begins that is kept. Behind its header lie zeros, for which the
-file system keeps no blocks. So each reader of the format passes over a hole by one header, Apache Kafka's tools
-included.
+segment's base offset, and ends where the first kept batch begins. Behind its header lie zeros, for which the file
+system keeps no blocks. Each reader of the format, including Kafka's tools, skips a hole by one header.
 
-Its CRC is that of a batch with all those zeros. After a power cut some blocks may still have what was there before:
-then the checksum of the bytes is wrong, the one of header and zeros is right, and that is what makes a batch a hole
-here. What lies inside is never looked at.
+Its CRC is that of a batch with all those zeros. After a power cut some blocks may still have old bytes: then the
+checksum of the bytes is wrong, but that of header and zeros is right, and that makes a batch a hole here. The inside is
+never looked at.
 
     >>> hole = Hole(base_offset=100, next_offset=250, size=4096, leader_epoch=3)
     >>> decode_hole(hole.encode(), 100) == hole
@@ -15,7 +14,7 @@ here. What lies inside is never looked at.
     >>> decode_hole(hole.encode(), 101) is None
     True
 
-Which bytes may become one, and when, is decided in `directory_holes.py`.
+`directory_holes.py` decides which bytes become one, and when.
 
 Source: Kafka's DefaultRecordBatch.writeEmptyHeader; "How does one combine CRCs", zlib's crc32_combine (Mark Adler), for
 checksums of zeros.
@@ -39,7 +38,7 @@ from lowtide.protocol.records import (
 from lowtide.protocol.types import LeaderEpoch, Offset
 
 HOLE_HEADER_BYTES: Final = RECORD_BATCH_OVERHEAD
-"""What of a hole isn't zeros."""
+"""The part of a hole that isn't zeros."""
 
 _CRC_POSITION: Final = 17
 _NONE: Final = -1
@@ -49,7 +48,7 @@ _POLYNOMIAL: Final = 0x82F63B78
 
 
 class Hole(msgspec.Struct, frozen=True, gc=False):
-    """The first `size` bytes of a segment, which held the offsets from `base_offset` up to `next_offset` (exclusive)."""
+    """The first `size` bytes of a segment, with the offsets from `base_offset` up to `next_offset` (exclusive)."""
 
     base_offset: Offset
     next_offset: Offset
@@ -57,10 +56,10 @@ class Hole(msgspec.Struct, frozen=True, gc=False):
     leader_epoch: LeaderEpoch
     """Of the first batch behind it, or else the log's latest."""
     gap: int = 0
-    """So many offsets are missing before the first batch behind it, as compaction leaves them. The header doesn't say so: notes do."""
+    """How many offsets are missing before the first batch behind it, as compaction leaves them. Only notes have it."""
 
     def encode(self) -> bytes:
-        """The header of the empty batch."""
+        """Returns the header of the empty batch."""
         assert self.size >= HOLE_HEADER_BYTES, self
         assert self.next_offset > self.base_offset, self
         last_delta = self.next_offset - self.base_offset - 1
@@ -72,7 +71,7 @@ class Hole(msgspec.Struct, frozen=True, gc=False):
 
 
 def decode_hole(head: bytes, base_offset: Offset) -> Hole | None:
-    """The hole that the first bytes of the segment at `base_offset` say they are; None if they are something else."""
+    """Returns the hole at the beginning of the segment at `base_offset`; None if there is none."""
     if len(head) < HOLE_HEADER_BYTES:
         return None
     found, length, epoch, magic, _crc, _attributes, delta, *_rest, count = BATCH_HEADER_STRUCT.unpack_from(head)
@@ -89,7 +88,7 @@ def decode_hole(head: bytes, base_offset: Offset) -> Hole | None:
 
 
 def crc_with_zeros(crc: int, count: int) -> int:
-    """The CRC-32C of some bytes, of which it is `crc`, and `count` zeros behind them.
+    """Returns the CRC-32C of bytes with the CRC `crc` and `count` zeros after them.
 
     >>> crc_with_zeros(crc32c(b"tide"), 5000) == crc32c(b"tide" + bytes(5000))
     True
@@ -106,7 +105,7 @@ def crc_with_zeros(crc: int, count: int) -> int:
 
 @functools.cache
 def _zeros_operator(power: int) -> tuple[int, ...]:
-    """What 2 ** `power` zero bytes do to the register: a matrix over GF(2), by columns."""
+    """Returns what 2 ** `power` zero bytes do to the register: a matrix over GF(2), by columns."""
     if power:
         half = _zeros_operator(power - 1)
         return tuple(_times(half, column) for column in half)

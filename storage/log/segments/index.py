@@ -61,17 +61,17 @@ class OffsetIndex:
 
     @property
     def size_bytes(self) -> int:
-        """The length of the file that `encode` would fill."""
+        """The length of the encoded file."""
         return len(self.relative_offsets) * OFFSET_ENTRY_BYTES
 
     @property
     def last_offset(self) -> Offset:
-        """The last offset that has an entry; the base offset while there is none."""
+        """The last offset with an entry; the base offset if there is none."""
         return self.base_offset + self.relative_offsets[-1] if self.relative_offsets else self.base_offset
 
     @property
     def last_position(self) -> FilePosition:
-        """The byte place of the last entry, 0 while there is none."""
+        """The byte place of the last entry, 0 if there is none."""
         return self._positions[-1] if self._positions else 0
 
     def append(self, last_offset: Offset, position: FilePosition) -> None:
@@ -80,15 +80,15 @@ class OffsetIndex:
         self._positions.append(position)
 
     def lookup(self, offset: Offset) -> FilePosition:
-        """A place from which scanning forward meets the batch that holds `offset` (or the first one after it)."""
+        """Returns a place from which a forward scan meets the batch that holds `offset` (or the first one after it)."""
         found = bisect_right(self.relative_offsets, offset - self.base_offset)
         return self._positions[found - 1] if found else 0
 
     def around(self, offset: Offset) -> tuple[Offset, FilePosition, FilePosition]:
-        """The last entry that ends at or before `offset`, and the byte place of the one after it.
+        """Returns the last entry that ends at or before `offset`, and the byte place of the next one.
 
-        Returns (last offset, byte place, next byte place): below the first entry the first two are the base offset
-        minus one and 0; behind the last entry the third is -1.
+        As (last offset, byte place, next byte place): before the first entry the first two are the base offset minus
+        one and 0; after the last entry the third is -1.
         """
         relative = offset - self.base_offset
         found = bisect_right(self.relative_offsets, relative)
@@ -98,12 +98,12 @@ class OffsetIndex:
         return self.base_offset + self.relative_offsets[found - 1], self._positions[found - 1], after
 
     def place_before(self, position: FilePosition, entries: int) -> FilePosition:
-        """The byte place so many entries before `position`, or 0: a batch begins there."""
+        """Returns the byte place this many entries before `position`, or 0: a batch begins there."""
         found = bisect_left(self._positions, position) - entries
         return self._positions[found] if found > 0 else 0
 
     def offset_at(self, position: FilePosition) -> Offset | None:
-        """An offset above all that lies before `position`, by the first entry there or behind it; None without one."""
+        """Returns an offset above all that lies before `position`, by the first entry from there on, if any."""
         found = bisect_left(self._positions, position)
         return self.base_offset + self.relative_offsets[found] if found < len(self.relative_offsets) else None
 
@@ -113,7 +113,7 @@ class OffsetIndex:
         del self.relative_offsets[:gone], self._positions[:gone]
 
     def shift(self, by: int) -> None:
-        """All batches lie `by` bytes further on, or before that where it is negative."""
+        """Moves all batches by `by` bytes."""
         self._positions = array("i", [position + by for position in self._positions])
 
     def truncate(self, end_offset: Offset) -> None:
@@ -122,7 +122,7 @@ class OffsetIndex:
         del self.relative_offsets[keep:], self._positions[keep:]
 
     def encode(self) -> bytes:
-        """The file's bytes."""
+        """Returns the file's bytes."""
         both = array("i", bytes(self.size_bytes))
         both[0::2] = self.relative_offsets
         both[1::2] = self._positions
@@ -132,7 +132,7 @@ class OffsetIndex:
 
     @classmethod
     def decode(cls, content: bytes, base_offset: Offset, log_size: int) -> OffsetIndex | None:
-        """The index in a file, or None if it isn't a valid one for a `.log` file of `log_size` bytes."""
+        """Returns the index in a file; None if it isn't valid for a `.log` file of `log_size` bytes."""
         if len(content) % OFFSET_ENTRY_BYTES:
             return None
         both = array("i", _without_trailing_zeros(content, OFFSET_ENTRY_BYTES))
@@ -166,18 +166,18 @@ class TimeIndex:
 
     @property
     def size_bytes(self) -> int:
-        """The length of the file that `encode` would fill."""
+        """The length of the encoded file."""
         return len(self._timestamps) * TIME_ENTRY_BYTES
 
     @property
     def last_entry(self) -> tuple[int, Offset]:
-        """(timestamp, offset) of the last entry; (-1, base offset) while there is none."""
+        """(timestamp, offset) of the last entry; (-1, base offset) if there is none."""
         if not self._timestamps:
             return NO_TIMESTAMP, self.base_offset
         return self._timestamps[-1], self.base_offset + self.relative_offsets[-1]
 
     def maybe_append(self, timestamp_ms: int, offset: Offset) -> bool:
-        """Adds an entry if `timestamp_ms` is above all that is there. Returns whether it did."""
+        """Adds an entry if `timestamp_ms` is above all others. Returns whether it did."""
         if timestamp_ms <= (self._timestamps[-1] if self._timestamps else NO_TIMESTAMP):
             return False
         self._timestamps.append(timestamp_ms)
@@ -189,14 +189,14 @@ class TimeIndex:
         del self._timestamps[:], self.relative_offsets[:]
 
     def lookup(self, timestamp_ms: int) -> Offset:
-        """The offset from which scanning forward meets the first record with a timestamp at or above `timestamp_ms`."""
+        """Returns the offset from which to scan forward for a timestamp of at least `timestamp_ms`."""
         found = bisect_left(self._timestamps, timestamp_ms)
         return self.base_offset + (self.relative_offsets[found - 1] if found else 0)
 
     def drop_before(self, offset: Offset) -> None:
         """Drops the entries for offsets before `offset`, which are in a hole.
 
-        Their largest timestamp bounds those behind it, and stays.
+        Their largest timestamp bounds the rest, and stays.
         """
         gone = bisect_left(self.relative_offsets, offset - self.base_offset)
         largest, _ = self.last_entry
@@ -210,12 +210,12 @@ class TimeIndex:
         del self.relative_offsets[keep:], self._timestamps[keep:]
 
     def encode(self) -> bytes:
-        """The file's bytes."""
+        """Returns the file's bytes."""
         return b"".join(map(_TIME_ENTRY.pack, self._timestamps, self.relative_offsets))
 
     @classmethod
     def decode(cls, content: bytes, base_offset: Offset) -> TimeIndex | None:
-        """The index in a file, or None if it isn't a valid one."""
+        """Returns the index in a file; None if it isn't valid."""
         if len(content) % TIME_ENTRY_BYTES:
             return None
         index = cls(base_offset)
@@ -232,11 +232,11 @@ class TimeIndex:
 
 
 def _without_trailing_zeros(content: bytes, entry_bytes: int) -> bytes:
-    """The entries up to the last one that isn't all zeros."""
+    """Returns the entries up to the last one that isn't all zeros."""
     used = len(content.rstrip(b"\0"))
     return content[: -(-used // entry_bytes) * entry_bytes]
 
 
 def _rises(values: array[int]) -> bool:
-    """Whether each value is above the one before."""
+    """Returns whether each value is above the one before."""
     return all(map(lt, values, values[1:]))

@@ -1,9 +1,10 @@
-"""A hole on its way: left out of all reading at once, made by a worker when what names its end is durable and no reader is left below it.
+"""A hole that is not made yet: its bytes are left out of reading at once, and a worker punches them later.
 
-Guards: from `LogHoles.begin` on nothing that reads the log looks below the hole's end, and those who read there before are known by
-the open files that they hold (`readers`); nothing is punched once the segment was cut below the hole's end, or has left its log.
+That is when its end is noted durably and no reader is left below it. Guards: from `LogHoles.begin` on nothing that
+reads the log looks below the hole's end, and earlier readers are known by the files that they hold (`readers`); nothing
+is punched once the segment was cut below the hole's end, or has left its log.
 
-It doesn't know whether the log start is durable: its callers begin a hole only below one that is visible (rule DR1).
+Callers begin a hole only below a visible, and so durable, log start (rule DR1).
 """
 
 from __future__ import annotations
@@ -19,14 +20,11 @@ if TYPE_CHECKING:
     from lowtide.runtime.filesystem import File, FileSystem
 
 _LARGEST_BLOCK: Final = 1 << 16
-"""A hole that grows begins with the block in which it ended before, of which it had only a part."""
+"""A hole that grows begins with the block in which it ended, of which it had only a part."""
 
 
 class PendingHole:
-    """A hole that is to be made in the `.log` file at `path`.
-
-    A lock lets the loop give it up while a worker makes it.
-    """
+    """A hole to be made in the `.log` file at `path`. A lock lets the loop give it up while a worker makes it."""
 
     __slots__ = ("_is_wanted", "_lock", "_path", "hole", "is_half_made", "readers", "start")
 
@@ -39,14 +37,14 @@ class PendingHole:
         self.start = start
         self.readers = readers
         self.is_half_made = False
-        """The bytes are gone, and the header that says so isn't there yet."""
+        """Whether the bytes are gone and the header is still missing."""
 
     def is_read(self) -> bool:
-        """Whether a reader from before may still look into it."""
+        """Returns whether an earlier reader may still look into it."""
         return any(file() is not None for file in self.readers)
 
     def make(self, filesystem: FileSystem) -> None:
-        """For a worker; done twice, it does the same.
+        """Makes the hole, in a worker; it may be repeated.
 
         Errors: OSError, CannotPunchError; after one that passes it is called again.
         """
@@ -62,12 +60,12 @@ class PendingHole:
             self.is_half_made = False
 
     def stop(self) -> bool:
-        """It is not to be made any more, unless half of it is: then it has to be. Returns whether it was given up."""
+        """Gives the hole up, unless it is half made. Returns whether it was given up."""
         with self._lock:
             self._is_wanted = self.is_half_made
             return not self._is_wanted
 
     def abandon(self) -> None:
-        """It is not to be made any more. Waits for a worker that is at it."""
+        """Gives the hole up. Waits for a worker that is making it."""
         with self._lock:
             self._is_wanted = False

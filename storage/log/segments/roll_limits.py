@@ -1,4 +1,4 @@
-"""What makes a segment full, as far as a log's configuration decides it."""
+"""The configuration that decides when a segment is full."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ class RollLimits(Protocol):
 
 
 def jitter_ms(path: str, limits: RollLimits) -> int:
-    """How much earlier than others the segment at `path` is closed, so that partitions don't all roll at once; always the same."""
+    """Returns how much earlier than others the segment at `path` is closed, so that partitions don't roll together."""
     most = min(limits.segment_jitter_ms, limits.segment_ms)
     return crc32(path.encode()) % most if most else 0

@@ -1,14 +1,12 @@
-"""One piece of a log: the `.log` file with whole record batches and nothing else, and its two indexes.
+"""A segment: a `.log` file with whole record batches and nothing else, and its two indexes.
 
 Guards: `size` is where the last whole batch ends; what a failed write left behind it is cut before anything else
-happens. Slices of a segment read bytes below the size it had at their creation, and are invalid when the segment is
-cut.
+happens. Slices of a segment read bytes below the size that it had then, and are invalid once the segment is cut.
 
-The indexes of the segment that is written live in memory and reach their files when the segment is rolled or closed.
-Those of the others are read when needed and forgotten again by `SegmentCache`. The `.log` file of either is opened when
-needed and closed by `OpenFiles`.
+The indexes of the active segment are in memory and are written when it is rolled or closed. Those of the others are
+read when needed and dropped by `SegmentCache`. The `.log` file is opened when needed and closed by `OpenFiles`.
 
-It doesn't know log start, high watermark or producers, decides nothing about rolling over, and never syncs.
+It doesn't know log start, high watermark or producers, doesn't decide when to roll, and never syncs.
 """
 
 from __future__ import annotations
@@ -32,9 +30,9 @@ _DENSE_BYTES: Final = 2 * SCAN_BYTES
 
 
 def next_base_offset(log_end_offset: Offset, last_offset: Offset) -> Offset:
-    """Where a segment begins whose first batch ends at `last_offset` (inclusive): where the log ends, though the batch may begin above.
+    """Returns where a segment begins whose first batch ends at `last_offset` (inclusive): at the log end, if possible.
 
-    So the segments of a follower join, also when its leader's log is compacted: a gap between them tells of a loss.
+    So the segments of a follower join, also if its leader's log is compacted: a gap between them means a loss.
     """
     return max(log_end_offset, Offset(last_offset - MAX_RELATIVE_OFFSET))
 
@@ -57,10 +55,7 @@ class Segment(SegmentFile):
     def __init__(
         self, filesystem: FileSystem, directory: str, base_offset: Offset, *, size: int, created_ms: int
     ) -> None:
-        """A closed segment of `size` bytes; nothing is opened yet.
-
-        `created_ms` is when it was made, or else when it was loaded.
-        """
+        """A closed segment of `size` bytes, not opened yet. `created_ms` is when it was made, or else loaded."""
         super().__init__(filesystem, f"{directory}/{offset_name(base_offset)}{LOG_SUFFIX}", base_offset, size)
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
         self._bytes_since_entry = 0
@@ -88,10 +83,9 @@ class Segment(SegmentFile):
         preallocate_bytes: int = 0,
         files: OpenFiles | None = None,
     ) -> Segment:
-        """Makes the empty `.log` file of a new segment and opens it for writing.
+        """Creates the empty `.log` file of a new segment and opens it for writing.
 
-        A file of that name is a leftover of a roll that failed, and is emptied. Errors: OSError; then no file is left
-        behind.
+        A file of that name is left by a failed roll, and is emptied. Errors: OSError; then no file is left behind.
         """
         segment = cls(filesystem, directory, base_offset, size=0, created_ms=now_ms)
         segment.files = files
@@ -117,7 +111,7 @@ class Segment(SegmentFile):
         return segment
 
     def open_for_writing(self) -> None:
-        """Makes this the segment that is written: its indexes stay in memory until `unpin`. Errors: StorageError."""
+        """Makes this the active segment: its indexes stay in memory until `unpin`. Errors: StorageError."""
         if self.is_pinned:
             return
         indexes = self.indexes
@@ -137,10 +131,10 @@ class Segment(SegmentFile):
         self.forget_starts()
 
     def leave_out(self, hole: Hole) -> None:
-        """Nothing is read from the hole's bytes from now on, and no index says that a batch begins there."""
+        """Stops reading the hole's bytes, and drops their index entries."""
         super().leave_out(hole)
         self._drop_hole(self._indexes)
-        # Where the largest timestamp was the hole's, it stays as a bound: none behind it is larger.
+        # If the hole had the largest timestamp, it stays as a bound: none behind it is larger.
         self.max_timestamp_offset = max(self.max_timestamp_offset, hole.next_offset)
 
     def _drop_hole(self, indexes: tuple[OffsetIndex, TimeIndex] | None) -> None:
@@ -149,7 +143,7 @@ class Segment(SegmentFile):
             indexes[1].drop_before(self.first_offset)
 
     def forget(self) -> None:
-        """Lets go of the open file and the indexes; they are read again when needed."""
+        """Releases the open file and the indexes; they are read again when needed."""
         assert not self.is_pinned, self
         self.forget_file()
         self._indexes = None
@@ -157,18 +151,18 @@ class Segment(SegmentFile):
 
     @property
     def indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Offset and time index; read now, or built again from the batches when their files are missing or no good."""
+        """Offset and time index, read now, or rebuilt from the batches if their files are missing or invalid."""
         if self._indexes is None:
             self._indexes = self.stored_indexes() or self.rebuild_indexes(SCAN_BYTES)
         return self._indexes
 
     @property
     def index_bytes(self) -> int:
-        """The memory that loaded indexes take, 0 while they aren't loaded."""
+        """The memory of loaded indexes, 0 if they aren't loaded."""
         return sum(index.size_bytes for index in self._indexes) if self._indexes else 0
 
     def stored_indexes(self) -> tuple[OffsetIndex, TimeIndex] | None:
-        """The indexes as their files have them, or None if one is missing or not valid. Errors: StorageError."""
+        """Reads the index files; None if one is missing or invalid. Errors: StorageError."""
         stem = self.path.removesuffix(LOG_SUFFIX)
         try:
             offsets = OffsetIndex.decode(self._filesystem.read_bytes(stem + INDEX_SUFFIX), self.base_offset, self.size)
@@ -184,9 +178,9 @@ class Segment(SegmentFile):
         return offsets, times
 
     def rebuild_indexes(self, interval_bytes: int) -> tuple[OffsetIndex, TimeIndex]:
-        """New indexes from the headers of all batches, of a closed segment or of one that is being opened; their files follow.
+        """Rebuilds indexes and timestamps from all headers, of a closed segment or one being opened, and writes them.
 
-        Sets what is known of the timestamps, too. Errors: StorageError.
+        Errors: StorageError.
         """
         self.reset_indexes()
         for position, header in self.batches(0):
@@ -199,7 +193,7 @@ class Segment(SegmentFile):
         return self._indexes
 
     def reset_indexes(self) -> None:
-        """Starts both indexes over, for a scan that calls `note_batch` for each batch."""
+        """Empties both indexes, for a scan that calls `note_batch` for each batch."""
         self._indexes = (OffsetIndex(self.base_offset), TimeIndex(self.base_offset))
         self._bytes_since_entry = 0
         self.first_timestamp = self.max_timestamp = NO_TIMESTAMP
@@ -227,10 +221,9 @@ class Segment(SegmentFile):
     # Writing
 
     def is_full_for(self, size: int, last_offset: Offset, max_timestamp: int, limits: RollLimits, now_ms: int) -> bool:
-        """Whether a batch of that size, last offset and timestamp belongs into a new segment.
+        """Returns whether a batch of that size, last offset and timestamp needs a new segment.
 
-        Source: Kafka's LogSegment.shouldRoll. The age is counted in the records' own time where the first batch has
-        one.
+        Source: Kafka's LogSegment.shouldRoll. The age is counted in the records' own time if the first batch has one.
         """
         if self.size + size > limits.segment_bytes or last_offset - self.base_offset > MAX_RELATIVE_OFFSET:
             return True
@@ -249,17 +242,17 @@ class Segment(SegmentFile):
     def has_room_for(
         self, batches: int, size: int, last_offset: Offset, max_timestamp: int, limits: RollLimits, now_ms: int
     ) -> bool:
-        """Whether so many batches of `size` bytes together belong into this segment, which has some already: none of them `is_full_for`."""
+        """Returns whether this non-empty segment takes so many batches of `size` bytes: none of them `is_full_for`."""
         if not self.size or self.is_full_for(size, last_offset, max_timestamp, limits, now_ms):
             return False
         assert self._indexes is not None
         return (len(self._indexes[0].relative_offsets) + 1 + batches) * TIME_ENTRY_BYTES <= limits.segment_index_bytes
 
     def write(self, parts: list[Buffer], size: int, *, counts: bool = True) -> None:
-        """Appends the `size` bytes of `parts`, all or nothing. The caller calls `note_batch` for what they are.
+        """Appends the `size` bytes of `parts`, all or nothing. The caller then calls `note_batch` for each batch.
 
-        Without `counts` the caller raises `size` too, batch by batch.
-        Errors: OSError of the write; the file has been cut back. StorageError when cutting back failed, too.
+        Without `counts` the caller raises `size` too, batch by batch. Errors: OSError of the write; the file has been
+        cut back. StorageError if that failed, too.
         """
         file = self._file
         if file is None:
@@ -284,7 +277,7 @@ class Segment(SegmentFile):
         interval_bytes: int,
         base_offset: Offset = -1,
     ) -> None:
-        """Takes a batch that lies at `position` into the indexes, about every `interval_bytes` one entry.
+        """Adds a batch at `position` to the indexes, which get an entry about every `interval_bytes`.
 
         With a `base_offset` the place is remembered, as by `remember_start`.
         """
@@ -306,10 +299,10 @@ class Segment(SegmentFile):
         self.changed = True
 
     def cut(self, place: BatchPlace | None) -> None:
-        """Removes the batch at `place` and all behind it (nothing, if None). It is the segment that is written.
+        """Removes the batch at `place` and all behind it (nothing, if None) from the active segment.
 
-        Slices that were made before are dead from now on. The index files go, too: after a crash a start then sees that
-        this segment must be checked whole. Errors: StorageError.
+        Earlier slices are dead from now on. The index files are removed, too: after a crash a start then sees that this
+        segment must be checked whole. Errors: StorageError.
         """
         assert self.is_pinned
         assert self._indexes is not None
@@ -340,14 +333,14 @@ class Segment(SegmentFile):
         self._reload_timestamps()
 
     def measure_timestamps(self) -> None:
-        """Finds the largest timestamp again, by the headers of all batches. Errors: StorageError."""
+        """Finds the largest timestamp again from all headers. Errors: StorageError."""
         self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.first_offset
         for _, header in self.batches(0):
             if header.max_timestamp > self.max_timestamp:
                 self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
 
     def _reload_timestamps(self) -> None:
-        """Finds first and largest timestamp again: by the time index and the batches from its last entry on."""
+        """Finds first and largest timestamp again, from the time index and the batches after its last entry."""
         assert self._indexes is not None
         offsets, times = self._indexes
         self.max_timestamp, self.max_timestamp_offset = times.last_entry
@@ -359,7 +352,7 @@ class Segment(SegmentFile):
     # Reading
 
     def find(self, offset: Offset) -> BatchPlace | None:
-        """The first batch that ends at or after `offset`, or None when all end before. Errors: StorageError."""
+        """Returns the first batch that ends at or after `offset`; None if all end before. Errors: StorageError."""
         indexes = self._indexes or self.indexes
         before, position, after = indexes[0].around(offset)
         if after - position > _DENSE_BYTES or position == 0 < after:
@@ -371,12 +364,12 @@ class Segment(SegmentFile):
             return self.scan(offset, position, before)
         except DamagedSegmentError:
             # The entry names a place where no batch begins: the index is damaged, or else the segment, which the scan
-            # will tell.
+            # will show.
             self.rebuild_indexes(SCAN_BYTES)
             return self.scan(offset, self.indexes[0].lookup(offset), None)
 
     def next_offset(self) -> Offset:
-        """One above the last offset it holds, its base offset when it is empty. Errors: StorageError."""
+        """Returns one above its last offset; its base offset if it is empty. Errors: StorageError."""
         if not self.size:
             return self.base_offset
         last = self.first_offset - 1

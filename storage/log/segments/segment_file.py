@@ -1,8 +1,8 @@
-"""The `.log` file of a segment: open while it is used, within the bound of all that are open; its batches; places in it; slices of it.
+"""The `.log` file of a segment: open while it is used, within the bound of `OpenFiles`; its batches, places and slices.
 
 A slice is bytes that are promised to a reader and read later, when its socket takes them.
 
-Guards: a file that a slice or a barrier holds stays open for them when the segment lets go of it, also when it is unlinked.
+Guards: a file that a slice or a barrier holds stays open for them when the segment releases or unlinks it.
 """
 
 from __future__ import annotations
@@ -29,17 +29,19 @@ if TYPE_CHECKING:
     from lowtide.storage.log.segments.pending_hole import PendingHole
 
 KNOWN_STARTS: Final = 32
-"""Batch starts remembered per generation; two generations exist. A tail reader lags the writer by fewer batches than that."""
+"""Batch starts remembered per generation; two generations exist. A tail reader lags the writer by fewer batches than
+that.
+"""
 
 
 CONTROL_BYTES_MAX: Final = 1 << 16
 """A control batch holds one record of a few bytes."""
 
 SCAN_BYTES: Final = 4096
-"""Read at once when looking for a batch: about what lies between two index entries."""
+"""The size of a read when looking for a batch: about what lies between two index entries."""
 _WALK_BYTES: Final = 1 << 16
 
-# Base offset, batch length and, behind epoch, magic, CRC and attributes, the last offset's delta.
+# Base offset, batch length and, after epoch, magic, CRC and attributes, the last offset's delta.
 _PLACE: Final = Struct(">qi11xi")
 _LENGTH_END: Final = 12
 
@@ -47,7 +49,7 @@ _LENGTH_END: Final = 12
 class SliceToken:
     """Says whether a slice's bytes are still those that were promised.
 
-    Shared by all slices of a segment since it was last cut.
+    All slices of a segment since its last cut share it.
     """
 
     __slots__ = ("valid",)
@@ -60,7 +62,7 @@ class SliceToken:
 class FileSlice(msgspec.Struct, gc=False):
     """Bytes of an open file, to be read later: `size` of them from `position` on, as long as `token` is valid.
 
-    It keeps the file open, also when the segment is deleted meanwhile.
+    It keeps the file open, even if the segment is deleted meanwhile.
     """
 
     file: File
@@ -110,26 +112,26 @@ class SegmentFile:
         self._known: dict[Offset, FilePosition] = {}
         self._known_before: dict[Offset, FilePosition] = {}
         self._let_go: tuple[weakref.ref[File], ...] = ()
-        """Open files that it has let go of while others held them."""
+        """Open files that it has released while others held them."""
         self.files: OpenFiles | None = None
         """Bounds the open files; None while no log has the segment yet."""
         self.path = path
         self.base_offset = base_offset
         self.floor: FilePosition = 0
-        """Where the first batch begins that may be read: behind a hole."""
+        """Where the first readable batch begins: behind a hole."""
         self.first_offset = base_offset
         """The first offset behind the hole; else the base offset."""
         self.punched: FilePosition = 0
-        """So many bytes are a hole for sure."""
+        """How many bytes are certainly a hole."""
         self.gone_offset = base_offset
-        """No record below is in the file: that is the end of the hole, or of what was erased."""
+        """No record below is in the file: it is the end of the hole, or of what was erased."""
         self.hole: PendingHole | None = None
-        """The hole that is to be made."""
+        """The hole to be made."""
         self.size = size
         self.used = False
 
     def forget_file(self) -> None:
-        """Lets go of the open file; the next use opens it again."""
+        """Releases the open file; the next use opens it again."""
         if self._file is not None:
             file = weakref.ref(self._file)
             self._file = None
@@ -139,13 +141,13 @@ class SegmentFile:
                 self.files.closed(self, file)
 
     def held(self) -> tuple[weakref.ref[File], ...]:
-        """Those of its files that it has let go of and that others still hold, slices above all: they may read what was there."""
+        """Returns its released files that others still hold, such as slices: they may read what was there."""
         if self._let_go:
             self._let_go = tuple(file for file in self._let_go if file() is not None)
         return self._let_go
 
     def try_close(self) -> bool:
-        """Closes the file unless others hold it, too: slices, or barriers. Returns whether it did."""
+        """Closes the file unless slices or barriers hold it, too. Returns whether it did."""
         if self._file is None:
             return True
         file = weakref.ref(self._file)
@@ -155,7 +157,7 @@ class SegmentFile:
 
     @property
     def file(self) -> File:
-        """The open file; opened now if it isn't. Errors: StorageError."""
+        """The open file, opened now if necessary. Errors: StorageError."""
         file = self._file
         if file is None:
             try:
@@ -175,16 +177,16 @@ class SegmentFile:
         return file
 
     def to_sync(self) -> Syncable:
-        """Its file, to be synced by a barrier: the open one, or one that is opened for that."""
+        """Returns the file for a barrier to sync: the open one, or one that the barrier opens."""
         return self._file or FileToSync(self._filesystem, self.path)
 
     def on(self, event: SegmentEvent) -> None:
-        """Something has happened to the segment. Errors: AssertionError where that can't be."""
+        """Changes the state. Errors: AssertionError for an impossible event."""
         self.life = next_life(self.life, event)
 
     @property
     def is_pinned(self) -> bool:
-        """Whether it is the segment that is written."""
+        """Whether it is the active segment."""
         return self.life in WRITTEN
 
     @property
@@ -195,24 +197,24 @@ class SegmentFile:
     # A hole
 
     def leave_out(self, hole: Hole) -> None:
-        """Nothing is read from the hole's bytes from now on."""
+        """Stops reading the hole's bytes."""
         self.floor = hole.size
         self.first_offset = hole.next_offset
 
     def fill_hole(self) -> None:
-        """All that is in the file is to go: what comes is read from byte 0 again."""
+        """Gives up the hole: the file is about to be emptied, and is then read from byte 0 again."""
         self.abandon_hole()
         self.floor = self.punched = 0
         self.first_offset = self.gone_offset = self.base_offset
 
     def abandon_hole(self) -> None:
-        """The hole that was begun is not to be made any more: the file is another one's soon, or another file has its name."""
+        """Gives up a hole that was begun: the file will soon be another's, or its name."""
         hole, self.hole = self.hole, None
         if hole is not None:
             hole.abandon()
 
     def read_hole(self) -> Hole | None:
-        """The hole that the file begins with, if it does. Errors: StorageError."""
+        """Returns the hole at the beginning of the file, if there is one. Errors: StorageError."""
         return (
             decode_hole(self._read(self.file, HOLE_HEADER_BYTES, 0), self.base_offset)
             if self.size >= HOLE_HEADER_BYTES
@@ -222,7 +224,7 @@ class SegmentFile:
     # Batches
 
     def place_at(self, position: FilePosition) -> BatchPlace | None:
-        """The batch that an index entry says begins at `position`; None if none does."""
+        """Returns the batch at `position`, an index entry; None if none begins there."""
         head = self._read(self._file or self.file, _PLACE.size, position)
         if len(head) < _PLACE.size:
             return None
@@ -233,7 +235,7 @@ class SegmentFile:
         return BatchPlace(base_offset, base_offset + delta, position, size)
 
     def scan(self, offset: Offset, position: FilePosition, entry_offset: Offset | None) -> BatchPlace | None:
-        """The first batch from byte `position` on that ends at or after `offset`; None when all end before.
+        """Returns the first batch from byte `position` on that ends at or after `offset`; None if all end before.
 
         An index says that the batch that holds `entry_offset` begins there (None: no index says). Errors: StorageError.
         """
@@ -265,7 +267,7 @@ class SegmentFile:
         return None
 
     def size_at(self, position: FilePosition) -> int:
-        """The size of the batch at `position`. Errors: StorageError."""
+        """Returns the size of the batch at `position`. Errors: StorageError."""
         head = self._read(self.file, _LENGTH_END, position)
         size = int.from_bytes(head[8:12], "big") + _LENGTH_END if len(head) == _LENGTH_END else 0
         if not RECORD_BATCH_OVERHEAD <= size <= self.size - position:
@@ -273,10 +275,9 @@ class SegmentFile:
         return size
 
     def batches(self, position: FilePosition) -> Iterator[tuple[FilePosition, BatchHeader]]:
-        """The headers of the batches from byte `position`, where one begins, on; those in a hole are left out.
+        """Yields the headers of the batches from byte `position`, where one begins, on, except in a hole.
 
-        CRCs aren't checked.
-        Errors: StorageError.
+        CRCs aren't checked. Errors: StorageError.
         """
         size = self.size
         position = max(position, self.floor)
@@ -304,11 +305,11 @@ class SegmentFile:
             position += at
 
     def read_batch(self, position: FilePosition, size: int) -> bytes:
-        """The bytes of the batch at `position`. Errors: StorageError."""
+        """Returns the bytes of the batch at `position`. Errors: StorageError."""
         return self._read(self.file, size, position)
 
     def read_control(self, position: FilePosition, header: BatchHeader) -> ControlRecord | None:
-        """What the control batch at `position` says; None for an ordinary batch. Errors: StorageError."""
+        """Returns the content of the control batch at `position`; None for an ordinary batch. Errors: StorageError."""
         if not header.is_control:
             return None
         try:
@@ -327,13 +328,13 @@ class SegmentFile:
     # Places that are known
 
     def remember_start(self, offset: Offset, position: FilePosition) -> None:
-        """Notes that the batch at `position` begins with `offset`, so that the next reader needs no search."""
+        """Remembers that the batch at `position` begins with `offset`, so that the next reader needs no search."""
         if len(self._known) >= KNOWN_STARTS:
             self._known, self._known_before = {}, self._known
         self._known[offset] = position
 
     def known_start(self, offset: Offset) -> FilePosition | None:
-        """The byte place of the batch that begins with `offset`, if it is remembered."""
+        """Returns the byte place of the batch that begins with `offset`, if remembered."""
         position = self._known.get(offset)
         return self._known_before.get(offset) if position is None else position
 

@@ -1,4 +1,4 @@
-"""Segments beside the log: those that left it and whose files are still to go, and those that may stay open.
+"""Segments that left the log, whose files are still to be removed, and the cache of closed segments.
 
 Source: Kafka's LocalLog.deleteSegmentFiles.
 """
@@ -21,13 +21,13 @@ from lowtide.storage.log.segments.segment_life import SegmentEvent, SegmentLife,
 from lowtide.storage.log.segments.segment_names import DELETED_SUFFIX, SEGMENT_SUFFIXES, offset_name
 
 Readers: TypeAlias = "tuple[weakref.ref[File], ...]"
-"""Open files that others hold, known only as long as they do."""
+"""Open files that others hold; they are known only as long as they are held."""
 
 
 class RemovedSegment:
-    """A segment that left the log, with the files that are still to go.
+    """A segment that left the log, with files that are still to be removed.
 
-    A lock lets a worker rename them while the loop makes sure of the same before it uses their names again.
+    A lock lets a worker rename them while the loop makes sure of it before it reuses their names.
     """
 
     __slots__ = ("_life", "_lock", "_suffixes", "base_offset", "directory", "readers", "size")
@@ -40,11 +40,11 @@ class RemovedSegment:
         suffixes: Sequence[str] = SEGMENT_SUFFIXES,
         readers: Readers | None = None,
     ) -> None:
-        """`suffixes` are those of the files that go, the `.log` first.
+        """`suffixes` are those of the files to remove, the `.log` first.
 
-        With `readers`, the open files through which the `.log` may still be read, its room is given back as soon as
+        `readers` are the open files through which the `.log` may still be read. With them its room is freed as soon as
         they are gone: it lies below the durable log start, so that a start removes it whatever is in it. Without, its
-        bytes stay until its name goes.
+        bytes stay until it is unlinked.
         """
         self.readers = readers
         self._lock = threading.Lock()
@@ -56,7 +56,7 @@ class RemovedSegment:
 
     @property
     def renamed(self) -> bool:
-        """Whether nothing is to be renamed any more."""
+        """Whether nothing is left to be renamed."""
         return self._life is not SegmentLife.LEFT
 
     @property
@@ -65,15 +65,17 @@ class RemovedSegment:
         return self._life is SegmentLife.GONE
 
     def paths(self) -> list[str]:
-        """Its files, of which some may not exist."""
+        """Returns its files, some of which may not exist."""
         stem = f"{self.directory}/{offset_name(self.base_offset)}"
         return [stem + suffix for suffix in self._suffixes]
 
     def mark_deleted(self, filesystem: FileSystem) -> None:
         """Renames the files to `.deleted`, so that a start after a crash removes them.
 
-        For a worker; done twice, it does nothing. Where the folder has no room for another name they go at once: what
-        makes room can't wait for room. Who reads has them open. Errors: OSError; files that don't exist are none.
+        For a worker; it may be repeated.
+
+        If there is no room for another name they are removed at once: a step that makes room can't wait for room.
+        Readers have them open. Errors: OSError; missing files are none.
         """
         with self._lock:
             marked = next_life(self._life, SegmentEvent.MARK)
@@ -88,15 +90,14 @@ class RemovedSegment:
             self._life = marked
 
     def abandon(self) -> None:
-        """The folder goes as a whole: nothing is to be renamed in it any more, and its name may soon be another log's."""
+        """Stops all renaming: the folder goes as a whole, and its name may soon be another log's."""
         with self._lock:
             self._life = next_life(self._life, SegmentEvent.ABANDON)
 
     def unlink(self, filesystem: FileSystem) -> None:
-        """Removes what `mark_deleted` renamed, once `file.delete.delay.ms` is over.
+        """Removes what `mark_deleted` renamed, once `file.delete.delay.ms` is over; nothing, once it was abandoned.
 
-        For a worker; nothing, once it was abandoned.
-        Errors: OSError; files that don't exist are none.
+        For a worker. Errors: OSError; missing files are none.
         """
         assert self.renamed, self.directory
         if self.is_gone:
@@ -106,11 +107,11 @@ class RemovedSegment:
             self._life = next_life(self._life, SegmentEvent.UNLINK)
 
     def is_read(self) -> bool:
-        """Whether a reader may still look into the `.log`."""
+        """Returns whether a reader may still look into the `.log`."""
         return any(file() is not None for file in self.readers or ())
 
     def free(self, filesystem: FileSystem) -> None:
-        """Gives the room of the `.log` back, once it was renamed and no reader is left; its name stays.
+        """Frees the room of the `.log`, once it was renamed and no reader is left; its name stays.
 
         For a worker. Errors: OSError.
         """
@@ -120,14 +121,14 @@ class RemovedSegment:
                 free_file(filesystem, self.paths()[0] + DELETED_SUFFIX)
 
     def unlink_log(self, filesystem: FileSystem) -> None:
-        """As `unlink`, the `.log` alone: nearly all of the room."""
+        """Removes the `.log` alone, which has nearly all of the room."""
         if self.is_gone:
             return
         _unlink(filesystem, self.paths()[:1])
 
 
 def free_file(filesystem: FileSystem, path: str) -> None:
-    """Empties a file; one that is gone needs nothing. Errors: OSError."""
+    """Empties a file, if it exists. Errors: OSError."""
     with contextlib.suppress(FileNotFoundError):
         filesystem.open(path, write=True).truncate(0)
 
@@ -139,20 +140,20 @@ def _unlink(filesystem: FileSystem, paths: list[str]) -> None:
 
 
 CLOSED_SEGMENTS_MAX: Final = 256
-"""Closed segments that are kept open, with their indexes in memory."""
+"""Closed segments that stay open, with their indexes in memory."""
 
 
 class SegmentCache:
-    """Which closed segments may keep their file open and their indexes in memory: those used last, of all logs that share it."""
+    """The closed segments with open files and loaded indexes: those used last, of all logs that share it."""
 
     __slots__ = ("_index_bytes", "_index_bytes_max", "_open_max", "_recent", "files")
 
     def __init__(
         self, *, open_max: int = CLOSED_SEGMENTS_MAX, index_bytes_max: int = 64 << 20, files_max: int = FILES_MAX
     ) -> None:
-        """At most `open_max` segments, with at most `index_bytes_max` of indexes together (the last used one is kept in any case).
+        """Keeps at most `open_max` segments, with at most `index_bytes_max` of indexes (always the last used one).
 
-        `files_max` bounds the open files of all segments, closed or written.
+        `files_max` bounds the open files of all segments, closed or active.
         """
         assert open_max >= 1
         self.files = OpenFiles(files_max)
@@ -165,7 +166,7 @@ class SegmentCache:
         return len(self._recent)
 
     def touch(self, segment: Segment) -> None:
-        """A closed segment was used; others may be forgotten for it."""
+        """Notes that a closed segment was used; others may be forgotten for it."""
         self._index_bytes += segment.index_bytes - self._recent.pop(segment, 0)
         self._recent[segment] = segment.index_bytes
         while len(self._recent) > self._open_max or (
@@ -176,6 +177,6 @@ class SegmentCache:
             oldest.forget()
 
     def drop(self, segment: Segment) -> None:
-        """The segment is gone, or becomes the one that is written: its file is closed."""
+        """Drops a segment that is gone or becomes active: its file is closed."""
         self._index_bytes -= self._recent.pop(segment, 0)
         segment.forget_file()

@@ -15,9 +15,8 @@
 
 A segment that is opened begins in CLOSED; the one that is created is activated at once. Every other pair is a mistake
 in this program, and raises. Until it has LEFT the log it is a `Segment`; what is to go then is a `RemovedSegment`. A
-start goes by the names of the files only:
-`.swap` files take their names (`log_folder.py`), `.deleted` files are removed. What compaction writes is no segment of the log before it is
-swapped in (`segment_swap.py`).
+start goes by the names of the files only: `.swap` files take their names (`log_folder.py`), `.deleted` files are
+removed. What compaction writes is no segment of the log before it is swapped in (`segment_swap.py`).
 """
 
 from __future__ import annotations
@@ -31,26 +30,34 @@ class SegmentLife(Enum):
     """How far a segment is."""
 
     CLOSED = "closed"
-    """action: it is read; its file and its indexes are opened when needed, and forgotten again. transition: it is the last one, and is
-    written again (ACTIVATE) → ACTIVE; it is a compacted one that the log reads from now on (SWAP_IN) → SWAPPED; a delete, a truncation or a
-    compaction takes it out of the log (LEAVE) → LEFT."""
+    """action: it is read; its file and its indexes are opened when needed, and forgotten again. transition: it is the
+    last one, and is written again (ACTIVATE) → ACTIVE; it is a compacted one that the log reads from now on (SWAP_IN) →
+    SWAPPED; a delete, a truncation or a compaction takes it out of the log (LEAVE) → LEFT.
+    """
     ACTIVE = "active"
-    """action: it is written; its indexes are in memory. transition: it is rolled, or a truncation that wanted it fails (CLOSE) → CLOSED; a
-    truncation takes it out of the log (LEAVE) → LEFT."""
+    """action: it is written; its indexes are in memory. transition: it is rolled, or a truncation that wanted it fails
+    (CLOSE) → CLOSED; a truncation takes it out of the log (LEAVE) → LEFT.
+    """
     SWAPPED = "swapped"
-    """action: as in CLOSED, while its file is called `.log.swap`. transition: the file has its name (NAME) → CLOSED; a truncation
-    will cut it (ACTIVATE) → SWAPPED_ACTIVE; a delete takes it out of the log (LEAVE) → LEFT."""
+    """action: as in CLOSED, while its file is called `.log.swap`. transition: the file has its name (NAME) → CLOSED; a
+    truncation will cut it (ACTIVATE) → SWAPPED_ACTIVE; a delete takes it out of the log (LEAVE) → LEFT.
+    """
     SWAPPED_ACTIVE = "swapped, active"
-    """action: as in ACTIVE, but nothing is written: the truncation gives the file its name before it cuts. transition: it does
-    (NAME) → ACTIVE; there is no room for the name (CLOSE) → SWAPPED."""
+    """action: as in ACTIVE, but nothing is written: the truncation gives the file its name before it cuts. transition:
+    it does (NAME) → ACTIVE; there is no room for the name (CLOSE) → SWAPPED.
+    """
     LEFT = "left"
-    """action: it is not read any more, except by those that have its file open; its files have their names. transition: they are
-    renamed (MARK) → MARKED; the folder goes as a whole (ABANDON) → GONE."""
+    """action: it is not read any more, except by those that have its file open; its files have their names. transition:
+    they are renamed (MARK) → MARKED; the folder goes as a whole (ABANDON) → GONE.
+    """
     MARKED = "marked"
-    """action: its files are called `.deleted` until `file.delete.delay.ms` is over. transition: they are removed (UNLINK) → GONE; they are
-    to be renamed once more (MARK) → MARKED; the folder goes as a whole (ABANDON) → GONE."""
+    """action: its files are called `.deleted` until `file.delete.delay.ms` is over. transition: they are removed
+    (UNLINK) → GONE; they are to be renamed once more (MARK) → MARKED; the folder goes as a whole (ABANDON) → GONE.
+    """
     GONE = "gone"
-    """action: nothing is renamed. transition: what was ordered before finds nothing to do (MARK, UNLINK, ABANDON) → GONE."""
+    """action: nothing is renamed. transition: what was ordered before finds nothing to do (MARK, UNLINK, ABANDON) →
+    GONE.
+    """
 
 
 class SegmentEvent(Enum):

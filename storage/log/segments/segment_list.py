@@ -21,13 +21,13 @@ from lowtide.storage.log.segments.segment_files import SegmentCache
 from lowtide.storage.log.segments.segment_life import SegmentEvent
 
 _EMPTY_BYTES_MAX: Final = 1 << 16
-"""What a read looks through for records: about a thousand empty batches."""
+"""The bytes that a read looks through for records: about a thousand empty batches."""
 _PASSED_OVER_MAX: Final = 64
-"""The segments without records that a read passes over at most."""
+"""The most segments without records that a read skips."""
 
 
 class LogRead(msgspec.Struct, gc=False):
-    """The outcome of a read: `slice` is None when there is nothing to read, or when `error_code` isn't NONE."""
+    """The result of a read: `slice` is None if there is nothing to read, or `error_code` isn't NONE."""
 
     slice: FileSlice | None
     error_code: ErrorCode = ErrorCode.NONE
@@ -43,7 +43,7 @@ class SegmentList(Sequence[Segment]):
     __slots__ = ("_cache", "_segments", "active", "bases")
 
     def __init__(self, segments: list[Segment], cache: SegmentCache) -> None:
-        """`cache` bounds how many of the closed ones stay open."""
+        """`cache` bounds how many closed segments stay open."""
         assert segments
         assert segments[-1].is_pinned
         self._cache = cache
@@ -55,7 +55,7 @@ class SegmentList(Sequence[Segment]):
 
     @property
     def files(self) -> OpenFiles:
-        """Bounds the open files of these segments and of others."""
+        """The bound of open files, shared with others."""
         return self._cache.files
 
     def __len__(self) -> int:
@@ -90,16 +90,16 @@ class SegmentList(Sequence[Segment]):
         return left_out + ((segment.size - segment.floor) * deleted // offsets if deleted > 0 else 0)
 
     def number_of(self, offset: Offset) -> int:
-        """The number of the segment whose range holds `offset`; -1 below the first one."""
+        """Returns the number of the segment whose range holds `offset`; -1 below the first one."""
         return bisect_right(self.bases, offset) - 1
 
     def holds(self, segment: Segment) -> bool:
-        """Whether this very segment is one of the log's."""
+        """Returns whether this very segment is one of the log's."""
         number = self.number_of(segment.base_offset)
         return number >= 0 and self._segments[number] is segment
 
     def used(self, segment: Segment) -> None:
-        """A segment was read: if it is a closed one, it counts as used last."""
+        """Notes that a segment was read, for the cache."""
         if segment is not self.active:
             self._cache.touch(segment)
 
@@ -113,7 +113,7 @@ class SegmentList(Sequence[Segment]):
         self._cache.touch(old)
 
     def activate(self, number: int) -> Segment:
-        """Makes the last segment, which is `number`, the active one."""
+        """Makes segment `number`, the last one, the active one."""
         assert number + 1 == len(self._segments)
         segment = self._segments[number]
         self._cache.drop(segment)
@@ -122,7 +122,7 @@ class SegmentList(Sequence[Segment]):
         return segment
 
     def remove_first(self, count: int) -> list[Segment]:
-        """Takes the `count` oldest segments out, never the active one."""
+        """Removes the `count` oldest segments, never the active one."""
         assert 0 <= count < len(self._segments)
         removed = self._segments[:count]
         del self._segments[:count], self.bases[:count]
@@ -133,7 +133,7 @@ class SegmentList(Sequence[Segment]):
         return removed
 
     def remove_last(self) -> Segment:
-        """Takes the newest segment out and kills its slices; the caller then calls `activate` or `restart`."""
+        """Removes the newest segment and kills its slices; the caller then calls `activate` or `restart`."""
         segment = self._segments.pop()
         del self.bases[-1]
         segment.token.valid = False
@@ -143,7 +143,7 @@ class SegmentList(Sequence[Segment]):
         return segment
 
     def replace(self, number: int, count: int, segment: Segment) -> None:
-        """Puts a closed segment in the place of `count` closed ones from `number` on. Slices of these stay good."""
+        """Replaces `count` closed segments from `number` on by another one. Slices of these stay good."""
         assert 0 <= number < number + count < len(self._segments)
         for old in self._segments[number : number + count]:
             old.abandon_hole()
@@ -177,14 +177,14 @@ class SegmentList(Sequence[Segment]):
         minimum_one_batch: bool,  # noqa: FBT001
         seeks_records: bool = False,  # noqa: FBT001, FBT002
     ) -> LogRead:
-        """`Log.read`, for an offset that may be read and lies below `end_offset` and `log_end_offset`."""
+        """Reads as `Log.read`, at a readable offset below `end_offset` and `log_end_offset`."""
         segment = self.active
         if offset >= segment.base_offset:
             return (
                 self._read_segment(segment, offset, max_bytes, end_offset, log_end_offset, minimum_one_batch)
                 or NOTHING_READ
             )
-        # A segment in which compaction left nothing from the offset on is passed over.
+        # A segment in which compaction left nothing from the offset on is skipped.
         bases = self.bases
         empty: LogRead | None = None
         first = max(bisect_right(bases, offset) - 1, 0)
@@ -217,9 +217,9 @@ class SegmentList(Sequence[Segment]):
         segment_end: Offset,
         minimum_one_batch: bool,  # noqa: FBT001
     ) -> LogRead | None:
-        """`read` in one segment, which ends before the offset `segment_end`.
+        """Reads in one segment, which ends before the offset `segment_end`.
 
-        None when it holds nothing from `offset` on.
+        Returns None if it has nothing from `offset` on.
         """
         first_size = 0
         position = segment.known_start(offset)
@@ -242,7 +242,7 @@ class SegmentList(Sequence[Segment]):
         return LogRead(FileSlice(segment.file, position, size, segment.token))
 
     def end_of(self, read: FileSlice, offset: Offset, log_end_offset: Offset) -> Offset:
-        """An exclusive end of what a slice that was read at `offset` holds, not much above its last record."""
+        """Returns an exclusive end of what a slice read at `offset` holds, not much above its last record."""
         bases = self.bases
         for number in range(max(bisect_right(bases, offset) - 1, 0), len(bases)):
             segment = self._segments[number]
@@ -254,7 +254,7 @@ class SegmentList(Sequence[Segment]):
         return log_end_offset
 
     def bytes_between(self, offset: Offset, end_offset: Offset, log_end_offset: Offset, limit: int) -> int:
-        """`Log.bytes_between`."""
+        """Counts bytes as `Log.bytes_between`."""
         if offset >= end_offset:
             return 0
         total = 0
@@ -271,14 +271,14 @@ class SegmentList(Sequence[Segment]):
 
 
 def _ends_without_records(segment: Segment, read: FileSlice) -> bool:
-    """Whether a slice is what stands at the end of a closed segment, and empty batches only."""
+    """Returns whether a slice is the end of a closed segment, with empty batches only."""
     if segment.is_pinned or read.size > _EMPTY_BYTES_MAX or read.position + read.size < segment.size:
         return False
     return not any(header.record_count for _, header in segment.batches(read.position))
 
 
 def _end_position(segment: Segment, end_offset: Offset) -> FilePosition:
-    """The byte place behind the last batch that lies wholly below `end_offset`."""
+    """Returns the byte place after the last batch that lies wholly below `end_offset`."""
     position = segment.known_start(end_offset)
     if position is not None:
         return position

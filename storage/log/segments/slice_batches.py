@@ -1,4 +1,4 @@
-"""The batches of a slice that a log has given: their headers, and where they lie in its file."""
+"""The batches of a slice: their headers, and where they lie in its file."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _WALK_BYTES: Final = 1 << 14
 
 
 def batches_of(read: FileSlice, name: str) -> Iterator[tuple[FilePosition, BatchHeader]]:
-    """The headers of the whole batches of a slice, each with its byte place; one that is cut at the end is left out.
+    """Yields the headers of the whole batches of a slice, with their byte places.
 
-    CRCs aren't checked. `name` is what an error calls the log. Errors: StorageError.
+    Leaves out a batch that is cut at the end. CRCs aren't checked. `name` is what an error calls the log. Errors:
+    StorageError.
     """
     position, end = read.position, read.position + read.size
     while position + RECORD_BATCH_OVERHEAD <= end:

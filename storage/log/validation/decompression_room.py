@@ -1,4 +1,4 @@
-"""Memory into which batches are decompressed one after the other, and how much of it the batches of one request may still use."""
+"""Memory for decompressing the batches of one request, one after the other, and how much of it is left."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from lowtide.protocol.compression import Buffer
 
 RELEASE_BYTES: Final = 4 << 20
-"""Pages given back at a time: about a tenth of a millisecond, during which the interpreter's lock is held."""
+"""Pages released at a time: about a tenth of a millisecond, during which the interpreter's lock is held."""
 
 _DONTNEED: Final = 4
 """Linux's MADV_DONTNEED: the pages of a private mapping are zero again when they are next used."""
 
 
 class RoomUsedUpError(ProtocolError):
-    """What the batches of the request may decompress to together is used up: this one may pass in a request of its own."""
+    """The request's batches have used up what they may decompress to: this one may pass in a request of its own."""
 
 
 class DecompressionRoom:
@@ -28,13 +28,13 @@ class DecompressionRoom:
     __slots__ = ("_memory", "left_bytes", "used_bytes")
 
     def __init__(self, memory: memoryview, left_bytes: int) -> None:
-        """`memory` has as many bytes as the request may use; `left_bytes` of them are left to it."""
+        """`memory` has as many bytes as the request may use; `left_bytes` of them are left."""
         self._memory = memory
         self.left_bytes = left_bytes
         self.used_bytes = 0
 
     def decompress(self, codec: Compression, data: Buffer, max_bytes: int) -> memoryview:
-        """Turn a batch's records back, at most `max_bytes` (inclusive) of them.
+        """Decompresses a batch's records, at most `max_bytes` (inclusive).
 
         Errors: DecompressedTooLargeError for a batch that is too large by itself, RoomUsedUpError; CompressionError.
         """
@@ -54,7 +54,7 @@ class DecompressionRoom:
 
 
 def release_pages(memory: mmap, size: int) -> None:
-    """Give the first `size` bytes' pages back to the system, where it takes them back. Their content is lost."""
+    """Returns the pages of the first `size` bytes to the system, if possible. Their content is lost."""
     if hasattr(memory, "madvise"):
         for start in range(0, size, RELEASE_BYTES):
             memory.madvise(_DONTNEED, start, min(RELEASE_BYTES, len(memory) - start))

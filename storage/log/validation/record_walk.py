@@ -1,13 +1,13 @@
 """The walk over a batch's uncompressed records: do they fill it exactly, and what do their deltas say?
 
 This is the only per-record work of the produce path, so `walk_records` is written for speed: varints of one or two
-bytes are read inline, no object is created per record, and a run of records that are laid out alike, which is what
-producers of equal-sized messages send, is checked column by column (see `_check_run`). `iterate_steps` is the slow,
-plain form, used to name the records at fault; tests hold the two against each other. The validator asks the compiled
-form (`protocol/native/`) first, where there is one; what that finds sound needs no other walk.
+bytes are read inline, no object is created per record, and a run of records with the same layout, as producers of
+equal-sized messages send them, is checked column by column (see `_check_run`). `iterate_steps` is the slow, plain form,
+used to name the records at fault; tests compare the two. The validator tries the compiled form (`protocol/native/`)
+first; what that finds sound needs no other walk.
 
-Raises `ProtocolError` for records that contradict themselves; the validator turns it into INVALID_RECORD.
-Source: Kafka's `DefaultRecord.readFrom`.
+Raises `ProtocolError` for records that contradict themselves; the validator turns it into INVALID_RECORD. Source:
+Kafka's `DefaultRecord.readFrom`.
 """
 
 # ruff: noqa: PLR2004 - the bits of varints are best read where they are used
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
     from lowtide.protocol.compression import Buffer
 
 _COPY_BELOW_BYTES_PER_RECORD = 4096
-"""Bytes are read one by one faster from `bytes` than from a view; above this mean size the copy costs more than it saves."""
+"""`bytes` are read one by one faster than a view; above this mean size the copy costs more than it saves."""
 
 _COPY_UP_TO_BYTES = 16 << 20
 """Copies above that would keep the interpreter's lock for milliseconds."""
 
 HEADERS_MAX = 1_000_000
-"""Headers of all records of a batch, as far as the plain form counts them: each takes it half a microsecond."""
+"""Headers of all records of a batch that the plain form reads at most: each takes half a microsecond."""
 
 _NONE_LOW, _NONE_HIGH = 1 << 64, -(1 << 64)
-"""The smallest and the largest timestamp delta of no records: outside of what 64 bits hold."""
+"""The smallest and the largest timestamp delta of no records: outside of 64 bits."""
 
 _SHORTEST_RUN = 12
-"""Records laid out alike that are worth checking as a table."""
+"""The shortest run of equal layout that is worth checking as a table."""
 
 _FIRST_BLOCK = 16
-"""Records walked one by one before the next look for a run; doubled after each look in vain."""
+"""Records walked one by one before the next look for a run; doubled after each failed look."""
 
 _NARROW_OFFSETS = 64
 _TWO_BYTE_OFFSETS = 8192
@@ -66,7 +66,7 @@ _FROM = tuple(bytes(range(byte, 256)) for byte in range(256))
 class RecordWalk(msgspec.Struct, gc=False):
     """What the records of a batch say together. Timestamp deltas are relative to the base timestamp, in milliseconds.
 
-    `max_timestamp_index` is the first record that has the largest; `in_order` says that offset deltas are 0, 1, 2, ....
+    `max_timestamp_index` is the first record with the largest; `in_order` says that offset deltas are 0, 1, 2, ....
     """
 
     min_timestamp_delta: int
@@ -75,15 +75,15 @@ class RecordWalk(msgspec.Struct, gc=False):
     keyless: bool
     in_order: bool
     headers_left: int = HEADERS_MAX
-    """How many more headers the plain form may look at."""
+    """How many more headers the plain form may read."""
 
 
 class TooManyHeadersError(ProtocolError):
-    """Records whose headers take the plain form longer than it may."""
+    """Records with more headers than the plain form may read."""
 
 
 class RecordStep(msgspec.Struct, gc=False):
-    """What the validator wants to know of one record."""
+    """What the validator needs to know of one record."""
 
     timestamp_delta: int
     offset_delta: int
@@ -91,10 +91,9 @@ class RecordStep(msgspec.Struct, gc=False):
 
 
 def walk_records(records: Buffer, count: int, headers_max: int = HEADERS_MAX) -> RecordWalk:
-    """Walk `count` (at least 1) records that must fill `records` exactly.
+    """Walks `count` (at least 1) records that must fill `records` exactly.
 
-    Errors: ProtocolError when they do not, or when one of them contradicts its own length; TooManyHeadersError when
-    there are more than
+    Errors: ProtocolError if they don't, or one of them contradicts its own length; TooManyHeadersError for more than
     `headers_max` headers.
     """
     size = len(records)
@@ -113,7 +112,7 @@ def walk_records(records: Buffer, count: int, headers_max: int = HEADERS_MAX) ->
                     position += length * record_bytes
                     block = _FIRST_BLOCK
                     continue
-            # Where records differ, looking for runs again and again would be wasted.
+            # If records differ, looking for runs again and again would be wasted.
             stop = index + block
             if stop > count:  # noqa: PLR1730 - min() costs three times as much
                 stop = count
@@ -131,9 +130,9 @@ def walk_records(records: Buffer, count: int, headers_max: int = HEADERS_MAX) ->
 def _walk_block(  # noqa: PLR0912, PLR0915 - unrolled: a call per field would double its time
     payload: Buffer, position: int, index: int, stop: int, walk: RecordWalk
 ) -> int:
-    """Walk the records from `index` to `stop` (exclusive), add them to `walk`, and return where they end.
+    """Walks the records from `index` to `stop` (exclusive), adds them to `walk`, and returns where they end.
 
-    Errors: ProtocolError, or IndexError when they go beyond the payload's end.
+    Errors: ProtocolError, or IndexError if they go beyond the payload's end.
     """
     lowest, highest, last_raw = walk.min_timestamp_delta, walk.max_timestamp_delta, -1
     for number in range(index, stop):
@@ -205,12 +204,12 @@ def _walk_block(  # noqa: PLR0912, PLR0915 - unrolled: a call per field would do
 def _check_run(  # noqa: PLR0911 - one return per way to differ
     payload: bytes, position: int, index: int, count: int, walk: RecordWalk
 ) -> tuple[int, int]:
-    """Check as many records as possible that are laid out like the one at `position`, all at once.
+    """Checks as many records as possible with the layout of the one at `position`, all at once.
 
-    Records of one size with lengths, deltas and counts in the same places form a table whose rows are records. Each
-    column is a strided slice, and comparing one costs about a nanosecond per record. Records with headers are left to
-    the plain walk. Returns `(records checked and added to walk, bytes of each)`, or `(0, 0)` when fewer than
-    `_SHORTEST_RUN` are alike; then, and only then, something may be wrong with them.
+    Records of one size with lengths, deltas and counts in the same places form a table. Each column is a strided slice,
+    and comparing one costs about a nanosecond per record. Records with headers are left to the plain walk. Returns
+    `(records checked and added to walk, bytes of each)`, or `(0, 0)` if fewer than `_SHORTEST_RUN` are alike; only then
+    may something be wrong with them.
     """
     room = len(payload)
     length, body = _finish_varint(payload, position, 0, 0)
@@ -231,8 +230,8 @@ def _check_run(  # noqa: PLR0911 - one return per way to differ
         return 0, 0
     limit = _TWO_BYTE_OFFSETS if wide else _NARROW_OFFSETS
     rows = min(count - index, (room - position) // stride, limit - index)
-    # Every other byte of these ranges is the same in each row; the first of the timestamp and the offset's are looked
-    # at apart.
+    # All other bytes of these ranges are the same in each row; the first of the timestamp and the offset's are checked
+    # apart.
     constant = (
         *range(position, body),
         *range(timestamp_at + 1, offset_at),
@@ -261,7 +260,7 @@ def _check_run(  # noqa: PLR0911 - one return per way to differ
 
 
 def _add_timestamps(column: bytes, first: int, index: int, walk: RecordWalk) -> None:
-    """Add a run's timestamp deltas to `walk`: `first` is its first delta in zigzag form, the others differ in their lowest byte only.
+    """Adds a run's timestamp deltas to `walk`. They differ from `first`, in zigzag form, in their lowest byte only.
 
     All are positive, and as clocks go forward the last is nearly always the largest and the first the smallest.
     """
@@ -280,7 +279,7 @@ def _add_timestamps(column: bytes, first: int, index: int, walk: RecordWalk) -> 
 
 
 def _finish_varint(payload: Buffer, position: int, raw: int, shift: int) -> tuple[int, int]:
-    """Continue a varint whose lower `shift` bits are in `raw`: `(unsigned value, position behind it)`."""
+    """Continues a varint whose lower `shift` bits are in `raw`. Returns `(unsigned value, position behind it)`."""
     while True:
         byte = payload[position]
         position += 1
@@ -297,7 +296,7 @@ def _refuse_length(raw: int) -> NoReturn:
 
 
 def _skip_headers(payload: Buffer, position: int, walk: RecordWalk) -> int:
-    """Check the headers that begin, with their count, at `position`, and return where they end."""
+    """Checks the headers that begin, with their count, at `position`, and returns where they end."""
     count, position = _finish_varint(payload, position, 0, 0)
     if count & 1:
         raise ProtocolError(f"a record has {-(count >> 1) - 1} headers")
@@ -318,7 +317,7 @@ def _skip_headers(payload: Buffer, position: int, walk: RecordWalk) -> int:
 
 
 def iterate_steps(records: Buffer, count: int) -> Iterator[RecordStep]:
-    """Yield what each record says, slowly. The records were walked before: they are sound."""
+    """Yields what each record says, slowly. The records were walked before, so they are sound."""
     position = 0
     for _ in range(count):
         record, position = read_record(records, position, 0, 0)
@@ -326,7 +325,7 @@ def iterate_steps(records: Buffer, count: int) -> Iterator[RecordStep]:
 
 
 def renumber_records(records: Buffer, count: int) -> bytes:
-    """Rewrite records that were walked before, so that their offset deltas are 0, 1, 2, ...; all else stays."""
+    """Rewrites records that were walked before, with offset deltas 0, 1, 2, ...; the rest stays."""
     out = bytearray()
     position = 0
     for index in range(count):

@@ -1,4 +1,4 @@
-"""Why a producer's batch is refused: looked for once a check of `validator.py` has failed, which tests many things at once.
+"""Why a producer's batch is refused: the reason is looked for once a check of `validator.py` has failed.
 
 The order of the reasons, and the error codes, are Kafka's; `validator.py` says where they differ.
 """
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _SMALLEST_MESSAGE_LENGTH = 14
-"""The shortest length Kafka's splitter of record sets takes for one, that of an empty magic 0 message (`LegacyRecord`)."""
+"""The shortest length that Kafka's splitter of record sets accepts, that of an empty magic 0 message (`LegacyRecord`).
+"""
 
 _BYTES_UP_TO_MAGIC = MAGIC_POSITION + 1
 
@@ -38,7 +39,9 @@ _SMALLEST_RECORD_BYTES = 7
 """A record without key, value and headers."""
 
 _MAX_RECORD_ERRORS = 1000
-"""Record errors reported for one batch; Kafka has no bound, and a batch of empty records would make an answer larger than itself."""
+"""Record errors reported for one batch. Kafka has no bound, and the answer to a batch of empty records could be larger
+than it.
+"""
 
 _MIN_INT64 = -(2**63)
 _MAX_INT64 = 2**63 - 1
@@ -47,8 +50,8 @@ _MAX_INT64 = 2**63 - 1
 class Rejection(msgspec.Struct, gc=False):
     """Why a batch is refused.
 
-    `record_errors` names records by their place in the batch. With `found_in_log` the answer tells the log start offset, otherwise
-    -1, as Kafka does for what it finds before it has looked at the records.
+    `record_errors` names records by their place in the batch. With `found_in_log` the answer has the log start offset,
+    else -1, as in Kafka for errors found before records are read.
     """
 
     error_code: ErrorCode
@@ -58,15 +61,14 @@ class Rejection(msgspec.Struct, gc=False):
 
 
 def rejected(code: ErrorCode, message: str, *, found_in_log: bool = False) -> Rejection:
-    """A refusal of the batch as a whole."""
+    """Refuses the batch as a whole."""
     return Rejection(code, message, (), found_in_log)
 
 
 def _set_lengths(records: Buffer) -> Iterator[tuple[int, int] | Rejection]:
-    """Yield `(magic, attributes)` of each whole message of a record set, and a Rejection where it cannot be split.
+    """Yields `(magic, attributes)` of each whole message of a record set, and a Rejection if it cannot be split.
 
-    A message that is cut ends the set without an error, as do at most eleven trailing bytes
-    (`ByteBufferLogInputStream`).
+    A cut message ends the set without an error, as do at most eleven trailing bytes (`ByteBufferLogInputStream`).
     """
     position = 0
     while len(records) - position >= LOG_OVERHEAD:
@@ -89,9 +91,9 @@ def _set_lengths(records: Buffer) -> Iterator[tuple[int, int] | Rejection]:
 
 
 def reject_set(records: Buffer, rules: ValidationRules) -> Rejection | None:  # noqa: PLR0911 - one return per verdict
-    """Find what is wrong with a record set as a whole, in the order of `ProduceRequest.validateRecords`.
+    """Finds what is wrong with a record set as a whole, in the order of `ProduceRequest.validateRecords`.
 
-    None: one v2 batch.
+    Returns None for one v2 batch.
     """
     messages = _set_lengths(records)
     first = next(messages, None)
@@ -116,7 +118,7 @@ def reject_set(records: Buffer, rules: ValidationRules) -> Rejection | None:  # 
 
 
 def reject_header(view: memoryview, rules: ValidationRules) -> Rejection:
-    """Say which check of the batch's header failed, in the order of `UnifiedLog.append` and `LogValidator.validateBatch`."""
+    """Says which check of the batch's header failed, in Kafka's order (`UnifiedLog.append`, `LogValidator`)."""
     header = read_batch_header(view)
     size, count, last = header.size_bytes, header.record_count, header.last_offset_delta
     if header.base_offset != 0:
@@ -152,7 +154,7 @@ def reject_header(view: memoryview, rules: ValidationRules) -> Rejection:
 def reject_records(
     payload: Buffer, count: int, rules: ValidationRules, *, base_timestamp: int, attributes: int, now_ms: int
 ) -> Rejection | None:
-    """Name the records that a sound batch may not have here: without key, out of time. None when all are fine."""
+    """Names the records that a sound batch may not have here: without key, out of time. None if all are fine."""
     code = ErrorCode.INVALID_RECORD
     errors: list[tuple[int, str | None]] = []
     for index, step in enumerate(iterate_steps(payload, count)):

@@ -1,19 +1,19 @@
-"""What a producer may send, and what a stored batch must be: the checks between the wire and the log.
+"""The checks between the wire and the log: what a producer may send, and what a stored batch must be.
 
-Invariant: every batch that `validate_produce` lets through can be read by any Kafka client: its CRC is right, its
-records fill it exactly, their offset deltas are 0, 1, 2, ..., and its max timestamp is the largest of its records.
+Invariant: any Kafka client can read every batch that `validate_produce` accepts: its CRC is right, its records fill it
+exactly, their offset deltas are 0, 1, 2, ..., and its max timestamp is the largest of its records.
 
 The order of the checks, and the error codes, are Kafka's (`ProduceRequest.validateRecords`, `UnifiedLog.append`,
 `LogValidator`), except that a client's mistake is never UNKNOWN_SERVER_ERROR: records that cannot be parsed, broken
-compression and codecs that do not exist answer INVALID_RECORD. CORRUPT_MESSAGE would be wrong for them, for clients
-retry it: the CRC was right, so the bytes arrived as they were sent and another attempt fails the same way.
+compression and unknown codecs get INVALID_RECORD. Clients would retry CORRUPT_MESSAGE, but the CRC was right, so
+another attempt fails the same way.
 
-Also unlike Kafka, offset deltas that are not consecutive are corrected in uncompressed batches too (Kafka does it in
-compressed ones only); the answer is the same, and no two records share an offset.
+Also unlike Kafka, offset deltas that are not consecutive are corrected in uncompressed batches too (Kafka: only in
+compressed ones); the answer is the same, and no two records share an offset.
 
-Does not check sequences and producer epochs (`producer_state`) nor assign offsets (`log`). Nothing here copies records,
-except where a batch is rewritten. The walk over the records is in `record_walk`, what is allowed in `validation_rules`,
-the reasons of a refusal in `rejections`.
+It checks no sequences or producer epochs (`producer_state`) and assigns no offsets (`log`). It copies records only if a
+batch is rewritten. The walk over the records is in `record_walk`, the limits in `validation_rules`, the reasons of a
+refusal in `rejections`.
 """
 
 from __future__ import annotations
@@ -65,17 +65,16 @@ _TAIL_HEADER_STRUCT = struct.Struct(">bIhiqqqhii")
 _unpack_header = BATCH_HEADER_STRUCT.unpack_from
 
 _ZSTD = int(Compression.ZSTD)
-"""The last codec there is, as a plain number: comparing one with an enumeration's member costs four times as much."""
+"""The last codec, as a plain number: comparing one with an enumeration's member costs four times as much."""
 
 
 class ValidatedBatch(msgspec.Struct, gc=False):
     """A batch that may be appended.
 
-    `tail` holds its bytes from the magic (position 16) on; the log writes base offset, batch length (`size_bytes` - 12) and leader
-    epoch before them. Its parts may be views into the request's buffer: they are to be written before that is used
-    again.
-    `max_timestamp` is the stored one; the first record that has it is `offset_delta_of_max_timestamp` behind the base offset.
-    `decompressed_bytes`: what its records were decompressed to; 0 where they were not compressed.
+    `tail` has its bytes from the magic (position 16) on; the log writes base offset, batch length (`size_bytes` - 12)
+    and leader epoch before them. Its parts may be views of the request's buffer, and must be written before that is
+    reused. `max_timestamp` is the stored one; the first record with it is `offset_delta_of_max_timestamp` after the
+    base offset. `decompressed_bytes` is the decompressed size of its records; 0 if they were not compressed.
     """
 
     size_bytes: int
@@ -105,12 +104,11 @@ class ValidatedBatch(msgspec.Struct, gc=False):
 def validate_produce(  # noqa: PLR0911 - the hot path: a sound batch passes through here and two calls
     records: Buffer | None, rules: ValidationRules, now_ms: int, room: DecompressionRoom | None = None
 ) -> ValidatedBatch | Rejection | None:
-    """Check the records that a client sent to one partition: exactly one sound batch, or the reason why not.
+    """Checks the records that a client sent to one partition: exactly one sound batch, or the reason why not.
 
-    `now_ms` is wall-clock time, for the timestamps' bounds and for LogAppendTime. None where it takes longer than the rules want.
-    `room` is where a thread decompresses; nothing of it is in the outcome.
-    Errors: none are raised for anything a client can send.
-    Source: KIP-98, `LogValidator`.
+    `now_ms` is wall-clock time, for the timestamps' bounds and for LogAppendTime. Returns None if it takes longer than
+    the rules allow. A thread decompresses into `room`; nothing of it is in the result. Errors: none are raised for
+    anything a client can send. Source: KIP-98, `LogValidator`.
     """
     if records is None or len(records) < RECORD_BATCH_OVERHEAD:
         return reject_set(records or b"", rules) or rejected(
@@ -130,7 +128,7 @@ def validate_produce(  # noqa: PLR0911 - the hot path: a sound batch passes thro
         if rejection is not None:
             return rejection
     view = memoryview(records)
-    # One test for what nearly every batch passes; the reason is looked for only afterwards.
+    # One test for what nearly every batch passes; the reason is looked for afterwards.
     if (
         base_offset != 0
         or size > rules.max_message_bytes
@@ -190,7 +188,7 @@ def _decompressed(codec: int, payload: Buffer, rules: ValidationRules, room: Dec
 
 
 def _unreadable(error: ProtocolError, rules: ValidationRules) -> Rejection | None:
-    """None where the records only take long to decompress."""
+    """Returns None if the records only take long to decompress."""
     if isinstance(error, DecompressedTooLargeError):
         return (
             rejected(ErrorCode.MESSAGE_TOO_LARGE, str(error))
@@ -207,10 +205,10 @@ def _unreadable(error: ProtocolError, rules: ValidationRules) -> Rejection | Non
 def _correct(
     batch: ValidatedBatch, stored: Buffer, payload: Buffer, rules: ValidationRules, *, in_order: bool, now_ms: int
 ) -> ValidatedBatch | Rejection | None:
-    """Make the header, and the records if need be, what the log is to hold.
+    """Makes the header, and the records if need be, as the log stores them.
 
-    `stored` are the records as sent, `payload` the same decompressed. A batch that grows by it may become too large. None where much has
-    to be compressed, and the rules want it quickly.
+    `stored` are the records as sent, `payload` the same decompressed. A batch that grows may become too large. None if
+    much must be compressed, and the rules want it quickly.
     """
     codec = Compression(batch.attributes & COMPRESSION_BITS)
     target = TARGET_CODECS.get(rules.compression_type, codec)
@@ -249,12 +247,11 @@ def _correct(
 def validate_stored(  # noqa: PLR0911 - one return per fault
     buffer: Buffer, position: int, header: BatchHeader, *, max_bytes: int = _MAX_INT64
 ) -> str | None:
-    """Check the batch at `position` of a segment or of a leader's answer; its header was read from there.
+    """Checks the batch at `position` of a segment or of a leader's answer; its header was read from there.
 
-    Returns None when it is sound, otherwise what is wrong with it, in words for the log. `max_bytes` bounds the whole
-    batch, inclusive. Looks at size, magic, CRC and the order of header fields, not at the records: those were walked
-    when a leader took them. Unlike a producer's batch, a stored one may have fewer records than offsets, for compaction
-    removes records.
+    Returns None if it is sound, otherwise what is wrong with it, for the log. `max_bytes` bounds the whole batch,
+    inclusive. Checks size, magic, CRC and the order of header fields, not the records: a leader has walked those.
+    Unlike a producer's batch, a stored one may have fewer records than offsets, for compaction removes records.
     """
     length = header.batch_length
     end = position + length + LOG_OVERHEAD
@@ -269,5 +266,8 @@ def validate_stored(  # noqa: PLR0911 - one return per fault
     if crc32c(memoryview(buffer)[position + ATTRIBUTES_POSITION : end]) != header.crc:
         return "the CRC is wrong"
     if header.base_offset < 0 or header.last_offset_delta < 0 or header.record_count < 0:
-        return f"base offset {header.base_offset}, last delta {header.last_offset_delta} or count {header.record_count} is negative"
+        return (
+            f"base offset {header.base_offset}, last delta {header.last_offset_delta} or count {header.record_count} "
+            "is negative"
+        )
     return None
