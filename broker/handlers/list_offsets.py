@@ -42,7 +42,7 @@ from lowtide.protocol.messages.list_offsets import (
 from lowtide.protocol.types import Offset
 from lowtide.replication.partition import Partition
 from lowtide.storage.errors import StorageError
-from lowtide.storage.log.timestamps import Found, LongSearch, SearchOn
+from lowtide.storage.log.timestamps import Found, LongSearch, SearchOn, search_max_timestamp, search_timestamp
 
 LATEST = -1
 EARLIEST = -2
@@ -179,9 +179,9 @@ def _search(partition: Partition, row: ListOffsetsPartition, bounds: _Bounds, pr
         found = known
     elif row.timestamp == MAX_TIMESTAMP:
         is_in_vain = start_offset > 0 and largest is None and known is None
-        found = None if is_in_vain else log.search_max_timestamp(start_offset, largest)
+        found = None if is_in_vain else search_max_timestamp(log, start_offset, largest)
     else:
-        found = log.search_timestamp(row.timestamp, start_offset)
+        found = search_timestamp(log, row.timestamp, start_offset)
     if isinstance(found, LongSearch | SearchOn):
         return Unfinished(partition, found)
     if found is None or found.offset >= bounds.end_offset:

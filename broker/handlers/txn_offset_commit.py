@@ -44,7 +44,7 @@ from lowtide.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponseTopic,
 )
 from lowtide.protocol.types import NO_SEQUENCE
-from lowtide.storage.log.verifications import Verification
+from lowtide.storage.log.producers.verifications import Verification
 
 _LOADING_SINCE = 2
 _ABORTABLE_SINCE = 4

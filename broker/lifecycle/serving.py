@@ -60,7 +60,7 @@ from lowtide.broker.request_context import Client
 from lowtide.broker.retention.cleaner import Cleaner
 from lowtide.broker.retention.consumption import Consumption
 from lowtide.broker.retention.log_retention import Retention
-from lowtide.storage.log.segment_ages import SegmentAges
+from lowtide.storage.log.retention.segment_ages import SegmentAges
 
 if TYPE_CHECKING:
     from lowtide.broker.lifecycle.broker_base import BrokerBase

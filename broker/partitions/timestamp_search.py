@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from lowtide.broker.partitions.batch_lane import BatchLane
     from lowtide.broker.slices import RequestSlices
     from lowtide.replication.partition import Partition
-    from lowtide.storage.log.decompression_room import DecompressionRoom
-    from lowtide.storage.log.segment_file import FileSlice
+    from lowtide.storage.log.segments.segment_file import FileSlice
+    from lowtide.storage.log.validation.decompression_room import DecompressionRoom
 
 RowT = TypeVar("RowT")
 AnswerT_co = TypeVar("AnswerT_co", covariant=True)

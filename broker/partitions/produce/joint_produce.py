@@ -33,7 +33,7 @@ from lowtide.protocol.messages.produce import PartitionProduceResponse, ProduceR
 from lowtide.protocol.records import ATTRIBUTES_POSITION, MAGIC_POSITION
 from lowtide.protocol.types import NO_TIMESTAMP, ZERO_TOPIC_ID
 from lowtide.replication.partition import Partition
-from lowtide.storage.log.validator import ValidatedBatch
+from lowtide.storage.log.validation.validator import ValidatedBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

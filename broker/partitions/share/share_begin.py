@@ -9,7 +9,7 @@ from lowtide.broker.partitions.timestamp_search import LongRow, Progress, Timest
 from lowtide.broker.pending import answer_of
 from lowtide.protocol.types import Offset
 from lowtide.storage.errors import StorageError
-from lowtide.storage.log.timestamps import LongSearch, SearchOn
+from lowtide.storage.log.timestamps import LongSearch, SearchOn, search_timestamp
 
 if TYPE_CHECKING:
     from lowtide.broker.config.offset_reset import OffsetReset
@@ -32,7 +32,7 @@ async def begin_offset(
         found = progress.found
         if found is None or found.offset < partition.log.log_start_offset:
             try:
-                step = partition.log.search_timestamp(timestamp_ms, progress.start_offset)
+                step = search_timestamp(partition.log, timestamp_ms, progress.start_offset)
             except StorageError as error:
                 fail(error)
                 return None

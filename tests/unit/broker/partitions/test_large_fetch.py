@@ -8,11 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from lowtide.broker.partitions.delayed import fetch as delayed_fetch
+from lowtide.broker.partitions.delayed import fetch_in_slices, small_fetch
 
 from lowtide.broker import slices
 from lowtide.broker.network import outgoing
-from lowtide.broker.partitions.delayed import fetch as delayed_fetch
-from lowtide.broker.partitions.delayed import fetch_in_slices, small_fetch
 from lowtide.broker.partitions.fetch.fetch_in_slices import respond_in_steps
 from lowtide.broker.partitions.fetch.fetch_reader import FetchReader
 from lowtide.broker.partitions.fetch.fetch_rules import FetchOutcome, FetchRules

@@ -30,7 +30,7 @@ from lowtide.protocol.records import (
     read_batch_header,
 )
 from lowtide.protocol.types import TopicPartition
-from lowtide.storage.log.validator import ValidatedBatch
+from lowtide.storage.log.validation.validator import ValidatedBatch
 from tests.unit.broker.coordinator.group_world import singly
 
 
