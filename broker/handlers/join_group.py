@@ -37,7 +37,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 
 if TYPE_CHECKING:
-    from lowtide.broker.coordinator.classic.joining import Client
+    from lowtide.broker.coordinator.classic.joining import MemberClient
     from lowtide.broker.coordinator.groups.group_shard import Groups
     from lowtide.protocol.native import CompiledWalk, SmallJoin
 
@@ -108,7 +108,7 @@ def _quick(groups: GroupCoordinator, compiled: CompiledWalk) -> QuickPath:
 
 
 def _join(
-    groups: GroupCoordinator, shard: Shard[Groups], request: JoinGroupRequest, client: Client
+    groups: GroupCoordinator, shard: Shard[Groups], request: JoinGroupRequest, client: MemberClient
 ) -> Pending[JoinGroupResponse]:
     def decide(pending: Pending[JoinGroupResponse], effects: Effects) -> None:
         shard.state.join(request, client, pending, effects)

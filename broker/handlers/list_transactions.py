@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Final
 
-from lowtide.broker.coordinator.consumer.subscription_patterns import NamePattern, PatternError
+from lowtide.broker.coordinator.modern.subscription_patterns import NamePattern, PatternError
 from lowtide.broker.coordinator.transactions.transaction import Transaction
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from lowtide.broker.coordinator.transactions.transaction_filter import TransactionFilter

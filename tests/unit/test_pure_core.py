@@ -28,7 +28,7 @@ PURE_FOLDERS = (
     "protocol",
     "replication",
     "broker/coordinator/classic",
-    "broker/coordinator/consumer",
+    "broker/coordinator/modern",
     "broker/security",
 )
 PURE_MODULES = (

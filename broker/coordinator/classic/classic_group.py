@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from lowtide.broker.coordinator.classic.classic_member import Member
+from lowtide.broker.coordinator.classic.classic_member import ClassicMember
 from lowtide.broker.coordinator.classic.group_state import TRANSITIONS, GroupEvent, GroupState, next_state
 from lowtide.broker.coordinator.group import GroupType
 from lowtide.broker.coordinator.member_memory import MEMBER_BYTES, MemberMemory, bytes_of_member
@@ -67,11 +67,11 @@ class ClassicGroup:
         self.protocol_name: str | None = None
         self.generation_id = 0
         self.leader_id: str | None = None
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, ClassicMember] = {}
         self.static_members: dict[str, str] = {}
         """Instance id → member id."""
         self.pending_join: dict[str, None] = {}
-        """Member ids that were given out and have not come back yet (KIP-394)."""
+        """ClassicMember ids that were given out and have not come back yet (KIP-394)."""
         self.pending_sync: dict[str, None] = {}
         self.awaiting_join_count = 0
         self.supported: Counter[str] = Counter()
@@ -185,7 +185,7 @@ class ClassicGroup:
         return ErrorCode.NONE if self.state is GroupState.EMPTY else ErrorCode.NON_EMPTY_GROUP
 
     # ------------------------------------------------------------------ members
-    def add(self, member: Member, protocol_type: str) -> None:
+    def add(self, member: ClassicMember, protocol_type: str) -> None:
         """Take a member in; the first one is the leader, and says the group's type."""
         assert member.member_id not in self.members
         if member.group_instance_id is not None:
@@ -234,7 +234,7 @@ class ClassicGroup:
 
     def update(
         self,
-        member: Member,
+        member: ClassicMember,
         protocols: tuple[tuple[str, bytes], ...],
         rebalance_timeout_ms: int,
         session_timeout_ms: int,
@@ -249,7 +249,7 @@ class ClassicGroup:
         self.awaiting_join_count += (awaiting_join is not None) - (member.awaiting_join is not None)
         member.awaiting_join = awaiting_join
 
-    def replace_static(self, group_instance_id: str, new_member_id: str) -> tuple[Member, Member]:
+    def replace_static(self, group_instance_id: str, new_member_id: str) -> tuple[ClassicMember, ClassicMember]:
         """Give an instance's place to a new member id: `(what was there, what is there now)`.
 
         No request waits in the new one.
@@ -271,7 +271,7 @@ class ClassicGroup:
             self.pending_sync[new_member_id] = None
         return old, new
 
-    def take_awaiting_join(self, member: Member) -> Reply:
+    def take_awaiting_join(self, member: ClassicMember) -> Reply:
         """The request that waits for the rebalance, which does so no longer; None where there is none."""
         reply, member.awaiting_join = member.awaiting_join, None
         if reply is not None:
@@ -295,7 +295,7 @@ class ClassicGroup:
         """Whether more may be held for members of this group."""
         return self.memory.has_room(self.held_bytes, more_bytes)
 
-    def assign(self, member: Member, assignment: bytes) -> None:
+    def assign(self, member: ClassicMember, assignment: bytes) -> None:
         """Keep a member's assignment."""
         self._hold(len(assignment) - len(member.assignment))
         member.held_bytes += len(assignment) - len(member.assignment)
@@ -361,7 +361,7 @@ class ClassicGroup:
             for member in self.members.values()
         ]
 
-    def _count_protocols(self, member: Member, by: int) -> None:
+    def _count_protocols(self, member: ClassicMember, by: int) -> None:
         """Count a member in (1) or out (-1), with what it takes."""
         self._hold(-member.held_bytes)
         member.held_bytes = 0

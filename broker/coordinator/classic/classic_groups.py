@@ -11,7 +11,7 @@ from typing import Any
 
 from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
 from lowtide.broker.coordinator.classic.group_state import GroupState
-from lowtide.broker.coordinator.classic.joining import Client, Joining
+from lowtide.broker.coordinator.classic.joining import Joining, MemberClient
 from lowtide.broker.coordinator.classic.rebalancing import (
     NO_MEMBER_ID,
     Rebalancing,
@@ -127,7 +127,7 @@ class ClassicGroups:
 
     # ------------------------------------------------------------------ members
     def join(
-        self, group: ClassicGroup, request: JoinGroupRequest, client: Client, reply: Reply, effects: Effects
+        self, group: ClassicGroup, request: JoinGroupRequest, client: MemberClient, reply: Reply, effects: Effects
     ) -> None:
         """JoinGroup. Errors: those of `Joining.join`."""
         self._joining.join(group, request, client, reply, effects)

@@ -10,7 +10,7 @@ import msgspec
 from lowtide.broker.coordinator.runtime.effects import Reply
 
 
-class Member(msgspec.Struct):
+class ClassicMember(msgspec.Struct):
     """A member of a classic group. `protocols`: name and metadata, the preferred one first."""
 
     member_id: str

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
-from lowtide.broker.coordinator.classic.classic_member import Member
+from lowtide.broker.coordinator.classic.classic_member import ClassicMember
 from lowtide.broker.coordinator.classic.group_state import GroupState
 from lowtide.broker.coordinator.member_memory import MemberMemory
 from lowtide.protocol.errors import ProtocolError
@@ -55,7 +55,7 @@ def group_of_record(group_id: str, value: GroupMetadataValue, memory: MemberMemo
     group.protocol_name = value.protocol
     group.leader_id = (value.leader or None) if value.members else None
     for row in value.members:
-        member = Member(
+        member = ClassicMember(
             member_id=row.member_id,
             group_instance_id=row.group_instance_id,
             client_id=row.client_id,

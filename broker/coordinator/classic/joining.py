@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
-from lowtide.broker.coordinator.classic.classic_member import Member
+from lowtide.broker.coordinator.classic.classic_member import ClassicMember
 from lowtide.broker.coordinator.classic.classic_record import group_record
 from lowtide.broker.coordinator.classic.group_state import GroupState
 from lowtide.broker.coordinator.classic.rebalancing import (
@@ -44,7 +44,7 @@ MEMBER_ID_REQUIRED_SINCE: Final = 4
 SKIP_ASSIGNMENT_SINCE: Final = 9
 
 
-class Client(msgspec.Struct, frozen=True):
+class MemberClient(msgspec.Struct, frozen=True):
     """Who sends a request."""
 
     client_id: str
@@ -63,7 +63,7 @@ class Joining:
         self._random = random
 
     def join(
-        self, group: ClassicGroup, request: JoinGroupRequest, client: Client, reply: Reply, effects: Effects
+        self, group: ClassicGroup, request: JoinGroupRequest, client: MemberClient, reply: Reply, effects: Effects
     ) -> None:
         """Let a member in, or say why not.
 
@@ -103,7 +103,7 @@ class Joining:
         return member is not None or len(group.members) < maximum
 
     def _join_new(
-        self, group: ClassicGroup, request: JoinGroupRequest, client: Client, reply: Reply, effects: Effects
+        self, group: ClassicGroup, request: JoinGroupRequest, client: MemberClient, reply: Reply, effects: Effects
     ) -> None:
         instance_id = request.group_instance_id
         member_id = f"{client.client_id if instance_id is None else instance_id}-{self._unique()}"
@@ -141,7 +141,7 @@ class Joining:
     @staticmethod
     def _update(
         group: ClassicGroup,
-        member: Member,
+        member: ClassicMember,
         request: JoinGroupRequest,
         protocols: Protocols,
         reply: Reply,
@@ -159,12 +159,12 @@ class Joining:
         self,
         group: ClassicGroup,
         request: JoinGroupRequest,
-        client: Client,
+        client: MemberClient,
         member_id: str,
         reply: Reply,
         effects: Effects,
     ) -> None:
-        member = Member(
+        member = ClassicMember(
             member_id=member_id,
             group_instance_id=request.group_instance_id,
             client_id=client.client_id,
@@ -185,7 +185,7 @@ class Joining:
         self,
         group: ClassicGroup,
         request: JoinGroupRequest,
-        client: Client,
+        client: MemberClient,
         member_id: str,
         reply: Reply,
         effects: Effects,
@@ -212,7 +212,13 @@ class Joining:
             self._rebalancing.prepare(group, effects)
 
     def _keep_replaced(
-        self, group: ClassicGroup, old: Member, new: Member, client: Client, old_leader_id: str | None, effects: Effects
+        self,
+        group: ClassicGroup,
+        old: ClassicMember,
+        new: ClassicMember,
+        client: MemberClient,
+        old_leader_id: str | None,
+        effects: Effects,
     ) -> None:
         """Keep the group with the new id; then the member continues with its old assignment.
 
@@ -243,7 +249,9 @@ class Joining:
 
         effects.then.append(go_on)
 
-    def _put_back(self, group: ClassicGroup, old: Member, new: Member, error: ErrorCode, effects: Effects) -> None:
+    def _put_back(
+        self, group: ClassicGroup, old: ClassicMember, new: ClassicMember, error: ErrorCode, effects: Effects
+    ) -> None:
         reply = group.take_awaiting_join(new)
         effects.answer(reply, join_failed(append_error(error)))
         assert new.group_instance_id is not None
@@ -257,7 +265,7 @@ def _protocols(request: JoinGroupRequest) -> Protocols:
     return tuple([(protocol.name, protocol.metadata) for protocol in request.protocols])
 
 
-def _more_bytes(group: ClassicGroup, request: JoinGroupRequest, client: Client, protocols: Protocols) -> int:
+def _more_bytes(group: ClassicGroup, request: JoinGroupRequest, client: MemberClient, protocols: Protocols) -> int:
     """What the group would hold more for this member than it does."""
     known = group.members.get(request.member_id)
     if known is not None and known.protocols == protocols:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Final, Literal, TypeAlias
 
 from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
-from lowtide.broker.coordinator.classic.classic_member import Member
+from lowtide.broker.coordinator.classic.classic_member import ClassicMember
 from lowtide.broker.coordinator.classic.classic_record import group_record
 from lowtide.broker.coordinator.classic.group_state import GroupEvent, GroupState
 from lowtide.broker.coordinator.group_settings import GroupSettings
@@ -67,7 +67,7 @@ class Rebalancing:
         self._timers = timers
 
     # ------------------------------------------------------------------ signs of life
-    def extend_session(self, group: ClassicGroup, member: Member, now_ms: int) -> None:
+    def extend_session(self, group: ClassicGroup, member: ClassicMember, now_ms: int) -> None:
         """A member has shown that it lives."""
         self._timers.schedule(("heartbeat", group.group_id, member.member_id), now_ms + member.session_timeout_ms)
 
@@ -105,7 +105,7 @@ class Rebalancing:
         elif group.state is GroupState.PREPARING_REBALANCE and group.has_all_members_joined:
             self.complete_join(group, effects)
 
-    def drop_waiting(self, group: ClassicGroup, member: Member, effects: Effects) -> None:
+    def drop_waiting(self, group: ClassicGroup, member: ClassicMember, effects: Effects) -> None:
         """Answer what a member waits for that is about to be out."""
         reply = group.take_awaiting_join(member)
         if reply is not None:
@@ -245,7 +245,7 @@ class Rebalancing:
             self.extend_session(group, member, effects.now_ms)
 
 
-def synced(group: ClassicGroup, member: Member) -> SyncGroupResponse:
+def synced(group: ClassicGroup, member: ClassicMember) -> SyncGroupResponse:
     """The answer to a member that gets its assignment."""
     return SyncGroupResponse(
         error_code=ErrorCode.NONE,

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 from lowtide.broker.coordinator.group import Group
 from lowtide.broker.coordinator.group_admission import GroupAdmission
 from lowtide.broker.coordinator.group_settings import GroupSettings
-from lowtide.broker.coordinator.groups.committers import NO_COMMITTER, Committer
+from lowtide.broker.coordinator.groups.committers import NO_COMMITTER, OffsetCommitter
 from lowtide.broker.coordinator.groups.pending_offsets import PendingOffsets
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.protocol.errors import ErrorCode
@@ -53,7 +53,7 @@ _KEPT_ROWS: Final[dict[type[Any], tuple[Any, ...]]] = {
 NO_RETENTION_TIME: Final = -1
 """A client leaves it to the broker how long its offsets are kept."""
 
-NOBODY: Final[Mapping[str, Committer]] = MappingProxyType({})
+NOBODY: Final[Mapping[str, OffsetCommitter]] = MappingProxyType({})
 
 _LATEST_MS: Final = 2**63 - 1
 """What the record of an offset has room for: for ever."""
@@ -167,7 +167,7 @@ class CommittedOffsets:
         request: OffsetCommitRequest,
         topics: Iterable[OffsetCommitRequestTopic],
         effects: Effects,
-        committers: Mapping[str, Committer] = NOBODY,
+        committers: Mapping[str, OffsetCommitter] = NOBODY,
     ) -> list[OffsetCommitResponseTopic]:
         """Ask for the records of a commit that is let in; `topics` exist, and `committers` are kept for those that it names.
 
@@ -198,7 +198,7 @@ class CommittedOffsets:
         request: TxnOffsetCommitRequest,
         topics: Iterable[TxnOffsetCommitRequestTopic],
         effects: Effects,
-        committers: Mapping[str, Committer] = NOBODY,
+        committers: Mapping[str, OffsetCommitter] = NOBODY,
     ) -> list[TxnOffsetCommitResponseTopic]:
         """As `commit`, of records that belong to the producer's transaction."""
         effects.producer = (request.producer_id, request.producer_epoch)
@@ -225,7 +225,7 @@ class CommittedOffsets:
         expires_ms: int,
         row_type: type[ResponseRowT],
         effects: Effects,
-        committer: Committer,
+        committer: OffsetCommitter,
     ) -> list[ResponseRowT]:
         """Ask for the records of one topic's offsets. Returns the rows that answer about them."""
         keeps_all = (

@@ -22,7 +22,7 @@ from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import TopicImage
 
 
-class Committer(NamedTuple):
+class OffsetCommitter(NamedTuple):
     """Who commits, as the record of an offset has it."""
 
     name: str | None = None
@@ -31,7 +31,7 @@ class Committer(NamedTuple):
     """Whether an authorizer has found that it may delete records of the topic. Without one it is not asked, and any commit may."""
 
 
-NO_COMMITTER: Final = Committer()
+NO_COMMITTER: Final = OffsetCommitter()
 
 
 def keeps_committers(broker: BrokerContext, topic: TopicImage) -> bool:
@@ -40,7 +40,7 @@ def keeps_committers(broker: BrokerContext, topic: TopicImage) -> bool:
     return is_trimmed_by_commits(config.values, config.topic_defaults["retention.commitoffset.ms"], topic.configs)
 
 
-def committers(broker: BrokerContext, context: RequestContext, topics: Iterable[Any]) -> Mapping[str, Committer]:
+def committers(broker: BrokerContext, context: RequestContext, topics: Iterable[Any]) -> Mapping[str, OffsetCommitter]:
     """Who commits, by the names of those of these topics for which that is kept."""
     known, authorizer = broker.metadata.image.topics, broker.authorizer
     found = {}
@@ -51,5 +51,5 @@ def committers(broker: BrokerContext, context: RequestContext, topics: Iterable[
             may_delete = asks and authorizer.authorize(
                 context, Operation.DELETE, topic_resource(topic.name), Audit.NOTHING
             )
-            found[topic.name] = Committer(short(str(context.principal)), may_delete)
+            found[topic.name] = OffsetCommitter(short(str(context.principal)), may_delete)
     return found

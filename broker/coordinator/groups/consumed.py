@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from lowtide.broker.coordinator.consumer.share_group import ShareGroup
 from lowtide.broker.coordinator.groups.group_shard import Groups
+from lowtide.broker.coordinator.modern.share_group import ShareGroup
 from lowtide.protocol.group_records import OffsetCommitValue
 from lowtide.protocol.messages.describe_consumed_offsets import ConsumedOffsetsTopic
 from lowtide.protocol.share_state_records import SharePlace
@@ -57,7 +57,7 @@ class NamedGroups(NamedTuple):
         return group_id in self.ids or group_id.startswith(self.beginnings)
 
 
-class Consumed(NamedTuple):
+class ConsumedEnd(NamedTuple):
     """How far a partition is consumed."""
 
     offset: Offset = UNKNOWN_OFFSET
@@ -72,7 +72,7 @@ class Consumed(NamedTuple):
         """Whether anything counts as consumed, and may go for it."""
         return self.offset >= 0 and self.release is not None
 
-    def __and__(self, other: Consumed) -> Consumed:
+    def __and__(self, other: ConsumedEnd) -> ConsumedEnd:
         """What both have consumed: a group that waits keeps all, else the slower one counts."""
         if other.group_id is None:
             return self
@@ -82,10 +82,10 @@ class Consumed(NamedTuple):
         release = self.release
         if release is None or (other.release is not None and other.release[:2] < release[:2]):
             release = other.release
-        return slower if slower.release is release else Consumed(slower.offset, slower.group_id, release)
+        return slower if slower.release is release else ConsumedEnd(slower.offset, slower.group_id, release)
 
 
-NOT_CONSUMED: Final = Consumed()
+NOT_CONSUMED: Final = ConsumedEnd()
 """No group has committed anything."""
 
 
@@ -103,7 +103,7 @@ class ConsumedOffsets:
 
         With one a share group, whose starts have no committer, may where it is named.
         """
-        self.found: dict[str, dict[int, Consumed]] = {}
+        self.found: dict[str, dict[int, ConsumedEnd]] = {}
         """By topic and partition, each that was asked for."""
         self.shares: dict[SharePlace, str] = {}
         """Share partitions that count with their start offsets, by the names of their topics: see `take_start`."""
@@ -147,7 +147,7 @@ class ConsumedOffsets:
         offset = UNKNOWN_OFFSET if start_offset is None or start_offset < 0 else start_offset
         name = self.shares[place]
         release = Release(offset, place.group_id, None) if self._every_commit_deletes or name in self._named else None
-        self.found[name][place.partition] &= Consumed(offset, place.group_id, release)
+        self.found[name][place.partition] &= ConsumedEnd(offset, place.group_id, release)
 
     def _take_share(self, group: ShareGroup) -> Iterator[None]:
         live, states = group.living_subscriptions() or (), group.states
@@ -163,7 +163,7 @@ class ConsumedOffsets:
                 if number in begun:
                     self.shares[SharePlace(group.group_id, topic_id, number)] = name
                 elif is_live:
-                    found[number] &= Consumed(UNKNOWN_OFFSET, group.group_id)
+                    found[number] &= ConsumedEnd(UNKNOWN_OFFSET, group.group_id)
             yield
 
     def _take_pending(self, groups: Groups, group_id: str) -> Iterator[None]:
@@ -173,7 +173,7 @@ class ConsumedOffsets:
                 is_of_topic = any(self._is_of(name, value) for value in values)
                 committed = groups.committed.offsets.get(group_id, {}).get(name, {}).get(number)
                 if is_of_topic and (committed is None or not self._is_of(name, committed)):
-                    found[number] &= Consumed(UNKNOWN_OFFSET, group_id)
+                    found[number] &= ConsumedEnd(UNKNOWN_OFFSET, group_id)
             if count % ROWS_PER_STEP == 0:
                 yield
 
@@ -202,9 +202,9 @@ class ConsumedOffsets:
             if value is not None and self._is_of(name, value):
                 may_delete = self._every_commit_deletes or value.may_delete or name in self._named
                 release = Release(value.offset, group_id, value.committer) if may_delete else None
-                found[number] &= Consumed(value.offset, group_id, release)
+                found[number] &= ConsumedEnd(value.offset, group_id, release)
             elif is_live:
-                found[number] &= Consumed(UNKNOWN_OFFSET, group_id)
+                found[number] &= ConsumedEnd(UNKNOWN_OFFSET, group_id)
             if count % ROWS_PER_STEP == 0:
                 yield
         yield

@@ -10,18 +10,18 @@ from typing import Any, NamedTuple, TypeVar
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
 from lowtide.broker.authorizer.resources import Operation, topic
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.coordinator.classic.joining import Client
-from lowtide.broker.coordinator.consumer.share_start import Starts
-from lowtide.broker.coordinator.consumer.topic_view import TopicView
+from lowtide.broker.coordinator.classic.joining import MemberClient
 from lowtide.broker.coordinator.group_admission import GroupAdmission
 from lowtide.broker.coordinator.group_settings import group_settings
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.member_memory import MemberMemory
+from lowtide.broker.coordinator.modern.share_start import Starts
+from lowtide.broker.coordinator.modern.topic_view import TopicView
 from lowtide.broker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
 from lowtide.broker.coordinator.runtime.effects import Effects, append_error
 from lowtide.broker.coordinator.runtime.offsets_topic import GROUP_TOPIC, OffsetsTopic, forget_hashes
 from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, Shard
-from lowtide.broker.coordinator.share.share_persister import SharePersister
+from lowtide.broker.coordinator.share_state.share_persister import SharePersister
 from lowtide.broker.network.features import serves_consumer_groups
 from lowtide.broker.pacing import Pacing
 from lowtide.broker.pending import Pending, answer_of, promised
@@ -116,7 +116,7 @@ class GroupCoordinator:
         refused = self._refused + admission.refused_count + self._memory.refused_count
         return HeldGroups(admission.count_groups(), admission.offset_count, admission.metadata_bytes, refused)
 
-    def client_of(self, context: RequestContext) -> Client:
+    def client_of(self, context: RequestContext) -> MemberClient:
         """Who sends a request, as groups know it."""
         authorizer = self.broker.authorizer
 
@@ -126,11 +126,15 @@ class GroupCoordinator:
         known = self.open_client_of(context.client_id, context.connection, context.api_version)
         if known is not None:
             return known
-        return Client(context.client_id or "", _host_of(context.connection), context.api_version, may_see)
+        return MemberClient(context.client_id or "", _host_of(context.connection), context.api_version, may_see)
 
-    def open_client_of(self, client_id: str | None, connection: Connection, api_version: int) -> Client | None:
+    def open_client_of(self, client_id: str | None, connection: Connection, api_version: int) -> MemberClient | None:
         """As `client_of`, where nothing is hidden from anybody; None where rules decide about that."""
-        return Client(client_id or "", _host_of(connection), api_version) if self.broker.authorizer.allows_all else None
+        return (
+            MemberClient(client_id or "", _host_of(connection), api_version)
+            if self.broker.authorizer.allows_all
+            else None
+        )
 
     def find(self, group_id: str) -> Shard[Groups] | ErrorCode:
         """The state that a group belongs to. Errors: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS."""

@@ -1,6 +1,6 @@
 """What a coordinator does for the groups of one type: two protocols, which each type's service fulfils.
 
-`ClassicGroups` and `ConsumerGroups` look after groups; `ClassicGroups` and `ClassicMembers` answer the requests of members that speak the
+`ClassicGroups` and `ConsumerGroups` look after groups; `ClassicGroups` and `ClassicRequests` answer the requests of members that speak the
 classic protocol, in groups of either type. `Groups` finds the service by `Group.group_type`.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
-from lowtide.broker.coordinator.classic.joining import Client
+from lowtide.broker.coordinator.classic.joining import MemberClient
 from lowtide.broker.coordinator.classic.rebalancing import TimerKey
 from lowtide.broker.coordinator.runtime.effects import Effects, Reply
 from lowtide.protocol.errors import ErrorCode
@@ -53,7 +53,9 @@ class GroupUpkeep(Protocol[G_contra]):
 class MemberRequests(Protocol[G_contra]):
     """The requests of the classic protocol to groups of a type."""
 
-    def join(self, group: G_contra, request: JoinGroupRequest, client: Client, reply: Reply, effects: Effects) -> None:
+    def join(
+        self, group: G_contra, request: JoinGroupRequest, client: MemberClient, reply: Reply, effects: Effects
+    ) -> None:
         """JoinGroup."""
         ...
 

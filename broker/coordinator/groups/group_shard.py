@@ -14,22 +14,22 @@ from typing import Any, Final, TypeAlias
 
 from lowtide.broker.coordinator.classic.classic_groups import ClassicGroups
 from lowtide.broker.coordinator.classic.classic_record import group_of_record
-from lowtide.broker.coordinator.classic.joining import Client
+from lowtide.broker.coordinator.classic.joining import MemberClient
 from lowtide.broker.coordinator.classic.rebalancing import NO_MEMBER_ID, TimerKey, join_failed, sync_failed
-from lowtide.broker.coordinator.consumer.classic_members import ClassicMembers
-from lowtide.broker.coordinator.consumer.consumer_groups import ConsumerGroups
-from lowtide.broker.coordinator.consumer.consumer_heartbeats import ConsumerHeartbeats
-from lowtide.broker.coordinator.consumer.groups_by_id import GroupsById
-from lowtide.broker.coordinator.consumer.migration import Shared
-from lowtide.broker.coordinator.consumer.share_groups import NoClassicMembers, ShareGroups
-from lowtide.broker.coordinator.consumer.share_start import StatePorts
-from lowtide.broker.coordinator.consumer.topic_view import NoCluster, TopicView
 from lowtide.broker.coordinator.group import Group, GroupType
 from lowtide.broker.coordinator.group_admission import GroupAdmission
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.groups.committed_offsets import CommittedOffsets
 from lowtide.broker.coordinator.groups.group_services import GroupUpkeep, MemberRequests
 from lowtide.broker.coordinator.member_memory import MemberMemory
+from lowtide.broker.coordinator.modern.classic_requests import ClassicRequests
+from lowtide.broker.coordinator.modern.consumer_groups import ConsumerGroups
+from lowtide.broker.coordinator.modern.consumer_heartbeats import ConsumerHeartbeats
+from lowtide.broker.coordinator.modern.groups_by_id import GroupsById
+from lowtide.broker.coordinator.modern.migration import Shared
+from lowtide.broker.coordinator.modern.share_groups import NoClassicRequests, ShareGroups
+from lowtide.broker.coordinator.modern.share_start import StatePorts
+from lowtide.broker.coordinator.modern.topic_view import NoCluster, TopicView
 from lowtide.broker.coordinator.runtime.effects import Effects, Reply
 from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
 from lowtide.broker.coordinator.runtime.timers import Timers
@@ -92,8 +92,8 @@ class Groups:
         }
         self._requests: dict[GroupType, MemberRequests[Any]] = {
             GroupType.CLASSIC: self._classic,
-            GroupType.CONSUMER: ClassicMembers(self.consumers, self._classic, random),
-            GroupType.SHARE: NoClassicMembers(),
+            GroupType.CONSUMER: ClassicRequests(self.consumers, self._classic, random),
+            GroupType.SHARE: NoClassicRequests(),
         }
 
     # ------------------------------------------------------------------ records
@@ -210,7 +210,7 @@ class Groups:
                 self._upkeep[group.group_type].remove(group, effects)
 
     # ------------------------------------------------------------------ members
-    def join(self, request: JoinGroupRequest, client: Client, reply: Reply, effects: Effects) -> None:
+    def join(self, request: JoinGroupRequest, client: MemberClient, reply: Reply, effects: Effects) -> None:
         """JoinGroup.
 
         Errors: those of the group's service, of `GroupAdmission.check_new_group`, INVALID_GROUP_ID,

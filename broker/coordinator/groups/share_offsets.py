@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.runtime.shard import Shard
-from lowtide.broker.coordinator.share.share_persister import Errors, SharePersister
+from lowtide.broker.coordinator.share_state.share_persister import Errors, SharePersister
 from lowtide.broker.pending import Pending, answer_of
 from lowtide.metadata.image import TopicImage
 from lowtide.protocol.errors import ErrorCode

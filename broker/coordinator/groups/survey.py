@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 
-from lowtide.broker.coordinator.groups.consumed import Consumed, ConsumedOffsets
+from lowtide.broker.coordinator.groups.consumed import ConsumedEnd, ConsumedOffsets
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.runtime.shard import Shard
@@ -58,7 +58,7 @@ async def survey(
     )
 
 
-def _row(number: int, row: Consumed) -> ConsumedPartition:
+def _row(number: int, row: ConsumedEnd) -> ConsumedPartition:
     offset, group_id, committer = (UNKNOWN_OFFSET, None, None) if row.release is None else row.release
     return ConsumedPartition(
         partition_index=number,

@@ -40,8 +40,8 @@ class Job(NamedTuple):
     go_on: Callable[[Effects], None]
 
 
-class Work(NamedTuple):
-    """Work that has no steps: a worker does `call`, and it continues with the result or exception, as after a `Job`."""
+class WorkerCall(NamedTuple):
+    """WorkerCall that has no steps: a worker does `call`, and it continues with the result or exception, as after a `Job`."""
 
     call: Callable[[], Any]
     go_on: Callable[[Any, Effects], None]
@@ -86,7 +86,7 @@ class Effects:
         self.answers: list[tuple[Reply, Any]] = []
         self.then: list[Then] = []
         self.jobs: list[Job] = []
-        self.work: list[Work] = []
+        self.work: list[WorkerCall] = []
 
     def keep_offset(self, group: str, topic: str, partition: int, value: OffsetCommitValue | None) -> None:
         """Ask for the record of an offset, or with None for that which takes it back."""

@@ -98,7 +98,7 @@ class CoordinatedTopic(Generic[S]):
     decode: Decode = decode_record
 
 
-class Waiting(msgspec.Struct):
+class ShardWait(msgspec.Struct):
     """What continues when the log is committed up to `end_offset` (exclusive), or fails at the deadline (monotonic milliseconds)."""
 
     end_offset: Offset
@@ -135,7 +135,7 @@ class Shard(Generic[S]):
         self.unloaded = False
         self.records_loaded = 0
         self.records_left_aside = 0
-        self.waiting: deque[Waiting] = deque()
+        self.waiting: deque[ShardWait] = deque()
         """In the order of their offsets."""
         self.is_asking = False
         """Whether the partition has been asked to say when the first of them is committed."""
@@ -155,7 +155,7 @@ class Shard(Generic[S]):
         """Continue when the log is committed up to there, after those that wait already."""
         if self.waiting:
             end_offset = max(end_offset, self.waiting[-1].end_offset)
-        self.waiting.append(Waiting(end_offset, deadline_ms, then))
+        self.waiting.append(ShardWait(end_offset, deadline_ms, then))
 
 
 def split_batches(records: Sequence[CoordinatorRecord], max_bytes: int) -> list[Sequence[CoordinatorRecord]] | None:

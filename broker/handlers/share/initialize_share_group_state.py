@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from lowtide.broker.coordinator.share.share_coordinator import ShareCoordinator
-from lowtide.broker.coordinator.share.share_states import ShareStates
+from lowtide.broker.coordinator.share_state.share_coordinator import ShareCoordinator
+from lowtide.broker.coordinator.share_state.share_states import ShareStates
 from lowtide.broker.handlers.share.state_rows import answer_rows, refuse_all
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.groups.share_offsets import ShareOffsets
-from lowtide.broker.coordinator.share.share_coordinator import ShareCoordinator
-from lowtide.broker.coordinator.share.share_persister import SharePersister
+from lowtide.broker.coordinator.share_state.share_coordinator import ShareCoordinator
+from lowtide.broker.coordinator.share_state.share_persister import SharePersister
 from lowtide.broker.guards import share_groups as guards
 from lowtide.broker.guards.guard import Guard, guarded
 from lowtide.broker.guards.share_groups import for_brokers

@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from lowtide.broker.authorizer.resources import ALL_GROUP_OPERATIONS
-from lowtide.broker.coordinator.consumer.consumer_member import Assignment, ConsumerMember
-from lowtide.broker.coordinator.consumer.share_groups import ASSIGNOR
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.groups.group_descriptions import GroupDescriptions
 from lowtide.broker.coordinator.groups.group_shard import Groups
+from lowtide.broker.coordinator.modern.modern_member import Assignment, ModernMember
+from lowtide.broker.coordinator.modern.share_groups import ASSIGNOR
 from lowtide.broker.coordinator.runtime.shard import Shard
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
@@ -73,7 +73,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
     return HandlerSpec(key=ApiKey.SHARE_GROUP_DESCRIBE, handle=handle)
 
 
-def _member(member: ConsumerMember, image: MetadataImage) -> DescribedShareMember:
+def _member(member: ModernMember, image: MetadataImage) -> DescribedShareMember:
     return DescribedShareMember(
         member_id=member.member_id,
         rack_id=member.rack_id,

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from lowtide.broker.coordinator.runtime.effects import Effects, Reply
-from lowtide.broker.coordinator.share.share_coordinator import ShareCoordinator
-from lowtide.broker.coordinator.share.share_states import ShareStates
+from lowtide.broker.coordinator.share_state.share_coordinator import ShareCoordinator
+from lowtide.broker.coordinator.share_state.share_states import ShareStates
 from lowtide.broker.pending import Pending
 from lowtide.broker.slices import ask_in_slices
 from lowtide.protocol.errors import ErrorCode

@@ -9,8 +9,8 @@ import pytest
 from lowtide.broker.config.broker_config import load_config
 from lowtide.broker.config.group_config import validate_group_configs
 from lowtide.broker.config.key import ConfigError
-from lowtide.broker.coordinator.consumer.group_times import GroupTimes
 from lowtide.broker.coordinator.group_settings import group_settings
+from lowtide.broker.coordinator.modern.group_times import GroupTimes
 from lowtide.metadata.config_image import ConfigImage
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.errors import ErrorCode

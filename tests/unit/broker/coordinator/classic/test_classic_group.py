@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
-from lowtide.broker.coordinator.classic.classic_member import Member
+from lowtide.broker.coordinator.classic.classic_member import ClassicMember
 from lowtide.broker.coordinator.classic.classic_record import group_of_record, group_record
 from lowtide.broker.coordinator.classic.group_state import GroupEvent, GroupState
 from lowtide.broker.coordinator.member_memory import MEMBER_BYTES, MemberMemory, bytes_of_member
@@ -25,9 +25,9 @@ def member(
     instance_id: str | None = None,
     waits: bool = False,
     rebalance_ms: int = 30_000,
-) -> Member:
+) -> ClassicMember:
     """A member; one that waits has a request that waits for the rebalance."""
-    return Member(
+    return ClassicMember(
         member_id=member_id,
         group_instance_id=instance_id,
         client_id="client",
@@ -43,7 +43,7 @@ def consumes(*topics: str) -> Protocols:
     return (("range", subscription(*topics)),)
 
 
-def group_of(*members: Member, protocol_type: str = "consumer") -> ClassicGroup:
+def group_of(*members: ClassicMember, protocol_type: str = "consumer") -> ClassicGroup:
     """A group that prepares its first generation, of these members."""
     group = ClassicGroup("g", wall_ms=7)
     for each in members:
@@ -52,7 +52,7 @@ def group_of(*members: Member, protocol_type: str = "consumer") -> ClassicGroup:
     return group
 
 
-def stable_group_of(*members: Member, protocol_type: str = "consumer") -> ClassicGroup:
+def stable_group_of(*members: ClassicMember, protocol_type: str = "consumer") -> ClassicGroup:
     """A group whose first generation consists of these members."""
     group = group_of(*members, protocol_type=protocol_type)
     group.begin_generation(9)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.coordinator.consumer.consumer_member import ConsumerMember
-from lowtide.broker.coordinator.consumer.share_group import ShareGroup
 from lowtide.broker.coordinator.groups.group_coordinator import ShareStarter
+from lowtide.broker.coordinator.modern.modern_member import ModernMember
+from lowtide.broker.coordinator.modern.share_group import ShareGroup
 from lowtide.broker.pending import Pending
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.read_share_group_state_summary import SummaryStatePartitionResult
@@ -52,7 +52,7 @@ def delete_states(world: World, *numbers: int) -> ErrorCode:
 
 
 def with_member(world: World) -> None:
-    group_of(world).members["m"] = ConsumerMember(member_id="m")
+    group_of(world).members["m"] = ModernMember(member_id="m")
 
 
 # ---------------------------------------------------------------------- begin

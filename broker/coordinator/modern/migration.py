@@ -1,0 +1,264 @@
+"""A group changes its kind while its members work: a classic one when a member of the new protocol joins, back when the last of these goes.
+
+The members of the other protocol stay and keep what they have. Both ways are one set of records, which takes the group back as it was and
+keeps it as it becomes, under the same number: the classic group's generation is the other's epoch.
+
+Guards: only groups of consumers without assignors of their own change, only as `group.consumer.migration.policy` and the largest sizes of
+groups let them; what can't be read of a member leaves the group as it was.
+
+Source: Kafka's `GroupMetadataManager.convertToConsumerGroup`, `convertToClassicGroup`; KIP-848, KIP-1099.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import NamedTuple
+
+from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
+from lowtide.broker.coordinator.classic.classic_member import ClassicMember
+from lowtide.broker.coordinator.classic.classic_record import group_record
+from lowtide.broker.coordinator.classic.group_state import GroupState
+from lowtide.broker.coordinator.classic.rebalancing import Rebalancing, join_failed, sync_failed
+from lowtide.broker.coordinator.group_settings import GroupSettings
+from lowtide.broker.coordinator.member_memory import MemberMemory
+from lowtide.broker.coordinator.modern.consumer_group import INITIAL_EPOCH, ConsumerGroup
+from lowtide.broker.coordinator.modern.group_decision import GroupDecision, GroupRefusal
+from lowtide.broker.coordinator.modern.groups_by_id import GroupsById
+from lowtide.broker.coordinator.modern.modern_member import (
+    NOTHING,
+    Assignment,
+    ModernMember,
+    assignment_of,
+    target_record,
+)
+from lowtide.broker.coordinator.modern.topic_view import TopicView
+from lowtide.broker.coordinator.runtime.effects import Effects
+from lowtide.protocol.consumer_group_records import (
+    ClassicMemberMetadata,
+    ClassicProtocol,
+    GroupEpoch,
+    RecordType,
+    TargetAssignmentEpoch,
+)
+from lowtide.protocol.consumer_protocol import (
+    CONSUMER_PROTOCOL_TYPE,
+    encode_assignment,
+    parse_assignment,
+    parse_subscription,
+)
+from lowtide.protocol.errors import ErrorCode, ProtocolError
+
+
+class Shared(NamedTuple):
+    """What all groups of a broker have in common."""
+
+    topics: TopicView
+    memory: MemberMemory
+
+
+class Migration:
+    """Changes groups from one type to the other."""
+
+    def __init__(self, groups: GroupsById, settings: GroupSettings, shared: Shared, rebalancing: Rebalancing) -> None:
+        self._groups = groups
+        self._settings = settings
+        self._topics = shared.topics
+        self._memory = shared.memory
+        self._rebalancing = rebalancing
+        self._prepared: dict[str, ClassicGroup] = {}
+        """Classic groups whose records are about to be appended."""
+
+    # ------------------------------------------------------------------ to the new kind
+    def upgrade(self, classic: ClassicGroup) -> GroupDecision | GroupRefusal:
+        """Begin a decision about what a classic group with members becomes.
+
+        Errors: GROUP_ID_NOT_FOUND where it may not, or can't.
+        """
+        reason = ""
+        if not self._settings.may_upgrade:
+            reason = "upgrades are disabled"
+        elif not classic.uses_consumer_protocol:
+            reason = "its members are no consumers"
+        elif len(classic.members) > self._settings.consumer_max_size:
+            reason = "it has too many members"
+        if not reason:
+            try:
+                return self._upgraded(classic)
+            except ProtocolError as error:
+                reason = str(error)
+        return GroupRefusal(
+            ErrorCode.GROUP_ID_NOT_FOUND, f"{classic.group_id} is a classic group, and stays so: {reason}."
+        )
+
+    def _upgraded(self, classic: ClassicGroup) -> GroupDecision:
+        group = ConsumerGroup(classic.group_id)
+        decision = GroupDecision(group, takes_over=classic)
+        epoch = _first_epoch(classic)
+        members = [self._as_consumer(classic, member) for member in classic.members.values()]
+        names = {name for member in members for name in member.topic_names}
+        for member in members:
+            decision.keep_subscription(member)
+        decision.keep(RecordType.GROUP, "", GroupEpoch(epoch=epoch, metadata_hash=self._topics.hash_of(names)))
+        for member in members:
+            decision.keep(RecordType.TARGET, member.member_id, target_record(member.assigned))
+        decision.keep(RecordType.TARGET_EPOCH, "", TargetAssignmentEpoch(assignment_epoch=epoch))
+        for member in members:
+            decision.keep_current(member)
+        for change in decision.changes:
+            group.apply(change)
+        return decision
+
+    def _as_consumer(self, classic: ClassicGroup, member: ClassicMember) -> ModernMember:
+        """A member of a classic group as one of the other kind. Errors: ProtocolError."""
+        assigned = NOTHING
+        if member.assignment:
+            given = parse_assignment(member.assignment)
+            if given.user_data:
+                message = "its assignor is one of its members' own"
+                raise ProtocolError(message)
+            assigned = self._assignment(given.topics)
+        name = classic.protocol_name or member.protocols[0][0]
+        subscription = parse_subscription(
+            member.metadata(name) if any(name == known for known, _ in member.protocols) else b""
+        )
+        return ModernMember(
+            member_id=member.member_id,
+            instance_id=member.group_instance_id,
+            rack_id=subscription.rack_id or None,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            rebalance_timeout_ms=member.rebalance_timeout_ms,
+            topic_names=frozenset(subscription.topics),
+            classic=ClassicMemberMetadata(
+                session_timeout_ms=member.session_timeout_ms,
+                supported_protocols=[
+                    ClassicProtocol(name=known, metadata=metadata) for known, metadata in member.protocols
+                ],
+            ),
+            member_epoch=_first_epoch(classic),
+            previous_epoch=_first_epoch(classic),
+            assigned=assigned,
+        )
+
+    def _assignment(self, rows: tuple[tuple[str, tuple[int, ...]], ...]) -> Assignment:
+        topics = self._topics.image.topics
+        return assignment_of((topics[name].topic_id, numbers) for name, numbers in rows if name in topics)
+
+    def send_away(self, classic: ClassicGroup, effects: Effects) -> None:
+        """Members that wait in a classic group that ends join again."""
+        for member in classic.members.values():
+            reply = classic.take_awaiting_join(member)
+            if reply is not None:
+                effects.answer(reply, join_failed(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
+            if member.awaiting_sync is not None:
+                effects.answer(member.awaiting_sync, sync_failed(ErrorCode.REBALANCE_IN_PROGRESS))
+                member.awaiting_sync = None
+
+    # ------------------------------------------------------------------ to the classic kind
+    def may_downgrade(
+        self, group: ConsumerGroup, gone: Mapping[str, ModernMember], joining: ModernMember | None = None
+    ) -> bool:
+        """Whether a group becomes classic without these members, or with one in their place: all that are left speak that protocol."""
+        left = len(group.members) - len(gone)
+        classic_left = group.subscriptions.classic_count - sum(member.classic is not None for member in gone.values())
+        count = left + (joining is not None)
+        return classic_left == left and count > 0 and self._settings.may_downgrade and count <= self._settings.max_size
+
+    def downgrade(self, group: ConsumerGroup, gone: Mapping[str, ModernMember], effects: Effects) -> None:
+        """Make a group classic that these members leave; the others rebalance."""
+        left = [member for member in group.members.values() if member.member_id not in gone]
+        self._become_classic(group, left, effects, rebalances=True)
+
+    def downgrade_by(
+        self, group: ConsumerGroup, old: ModernMember, new: ModernMember, effects: Effects, *, rebalances: bool
+    ) -> None:
+        """Make a group classic whose last member of the new protocol is back, under its instance id, with the classic one.
+
+        The members rebalance if `rebalances`, or where what they have isn't what they are to have by now.
+        """
+        left = [member for member in group.members.values() if member.member_id != old.member_id]
+        targets = {member.member_id: group.targets.get(member.member_id, NOTHING) for member in left}
+        targets[new.member_id] = group.targets.get(old.member_id, NOTHING)
+        members = [*left, new]
+        is_settled = group.group_epoch == group.target_epoch and all(
+            member.held == targets[member.member_id] for member in members
+        )
+        self._become_classic(group, members, effects, rebalances=rebalances or not is_settled)
+
+    def _become_classic(
+        self, group: ConsumerGroup, members: list[ModernMember], effects: Effects, *, rebalances: bool
+    ) -> None:
+        decision = GroupDecision(group)
+        decision.remove_group()
+        decision.carry_out(effects)
+        classic = ClassicGroup(group.group_id, wall_ms=effects.wall_ms, memory=self._memory)
+        classic.generation_id = group.group_epoch
+        for member in members:
+            classic.add(_as_classic(member), CONSUMER_PROTOCOL_TYPE)
+        classic.protocol_name = classic.select_protocol()
+        classic.compute_subscribed()
+        classic.state = GroupState.STABLE
+        # What a member may have is its assignment, not its target, of which another may have a part. Kafka takes the
+        # target: a group that changes back before it has rebalanced then has a partition assigned to one member while
+        # another consumes it.
+        for member in members:
+            row = classic.members[member.member_id]
+            classic.assign(row, self.encode(member.held, row.metadata(classic.protocol_name)))
+        effects.keep_group(
+            group.group_id, group_record(classic, {row.member_id: row.assignment for row in classic.members.values()})
+        )
+        self._prepared[group.group_id] = classic
+        effects.then.append(partial(self._on_classic, classic, rebalances))
+
+    def encode(self, assignment: Assignment, subscription: bytes) -> bytes:
+        """An assignment for a member of the classic protocol, in the version of its subscription."""
+        try:
+            version = parse_subscription(subscription).version
+        except ProtocolError:
+            version = 0
+        names = self._topics.image.topic_names
+        rows = ((names[topic_id], sorted(numbers)) for topic_id, numbers in assignment.items() if topic_id in names)
+        return encode_assignment(version, rows)
+
+    def take_prepared(self, group_id: str) -> ClassicGroup | None:
+        """The classic group of a record that was just appended, if it was created here."""
+        return self._prepared.pop(group_id, None)
+
+    def _on_classic(self, classic: ClassicGroup, rebalances: bool, _error: ErrorCode, effects: Effects) -> None:  # noqa: FBT001
+        """The records are kept, or may be: if they were appended the group is classic, and its members have to show that they live."""
+        self._prepared.pop(classic.group_id, None)
+        if self._groups.get(classic.group_id) is not classic:
+            classic.release()
+            return
+        for member in classic.members.values():
+            self._rebalancing.extend_session(classic, member, effects.now_ms)
+        if rebalances and classic.state is GroupState.STABLE:
+            self._rebalancing.prepare(classic, effects)
+
+
+def _first_epoch(classic: ClassicGroup) -> int:
+    """The epoch of what a classic group becomes: its generation.
+
+    One without any yet begins as others do, for epoch 0 is no member's.
+    """
+    return max(classic.generation_id, INITIAL_EPOCH)
+
+
+def _as_classic(member: ModernMember) -> ClassicMember:
+    assert member.classic is not None, f"{member.member_id} speaks the new protocol only"
+    return ClassicMember(
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        session_timeout_ms=member.classic.session_timeout_ms,
+        protocols=tuple((protocol.name, protocol.metadata) for protocol in member.classic.supported_protocols),
+    )
+
+
+def first_protocol(member: ModernMember) -> str:
+    """The protocol that a member of the classic protocol sees as the group's: the one that it likes best."""
+    assert member.classic is not None
+    return member.classic.supported_protocols[0].name

@@ -1,0 +1,246 @@
+"""A member of a group whose partitions the broker assigns (KIP-848): a value, which every record about it replaces.
+
+Source: Kafka's `ConsumerGroupMember`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+import msgspec
+
+from lowtide.broker.coordinator.modern.member_state import MemberEvent, MemberState, next_state, state_of_record
+from lowtide.protocol.consumer_group_records import (
+    ClassicMemberMetadata,
+    CurrentTopicPartitions,
+    MemberCurrent,
+    MemberSubscription,
+    MemberTarget,
+    TargetTopicPartitions,
+)
+from lowtide.protocol.messages.consumer_group_heartbeat import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatTopicPartitions
+from lowtide.protocol.types import TopicId
+
+Assignment: TypeAlias = Mapping[TopicId, frozenset[int]]
+"""Partitions by topic. A topic without partitions isn't in it, so equal assignments are equal."""
+
+NOTHING: Final[Assignment] = {}
+
+Epochs: TypeAlias = Mapping[TopicId, Mapping[int, int]] | int
+"""In which epoch of its own a member was given each partition that it has, or is asked to give back (KIP-1251); one number where that is
+the same of all."""
+
+NO_EPOCHS: Final[Epochs] = 0
+
+FEW: Final = 8
+"""So many partitions of a topic, or names of topics, are one object for all members that have just these: groups of one member are many."""
+
+
+class ModernMember(msgspec.Struct, frozen=True):
+    """One member.
+
+    `topic_regex` is None or empty without a pattern; `classic` is what one says that speaks the classic protocol.
+    """
+
+    member_id: str
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout_ms: int = -1
+    topic_names: frozenset[str] = frozenset()
+    topic_regex: str | None = None
+    server_assignor: str | None = None
+    classic: ClassicMemberMetadata | None = None
+    member_epoch: int = JOIN_EPOCH
+    previous_epoch: int = JOIN_EPOCH
+    state: MemberState = MemberState.STABLE
+    assigned: Assignment = NOTHING
+    revoking: Assignment = NOTHING
+    """What it is asked to give back, and may still have."""
+    epochs: Epochs = NO_EPOCHS
+
+    @property
+    def pattern(self) -> str | None:
+        """Its pattern, None where it has none."""
+        return self.topic_regex or None
+
+    @property
+    def held(self) -> Assignment:
+        """What it may consume now: also what it is asked to give back, until it says that it has."""
+        if not self.revoking:
+            return self.assigned
+        held = dict(self.assigned)
+        for topic_id, numbers in self.revoking.items():
+            held[topic_id] = held.get(topic_id, frozenset()) | numbers
+        return held
+
+    def is_reconciled_to(self, target_epoch: int) -> bool:
+        """Whether it has all that this target gives it, and nothing else."""
+        return self.state is MemberState.STABLE and self.member_epoch == target_epoch
+
+    def says_the_same_as(self, other: ModernMember) -> bool:
+        """Whether what it says of itself, which is one record, is the same."""
+        return (
+            self.topic_names == other.topic_names
+            and self.topic_regex == other.topic_regex
+            and self.instance_id == other.instance_id
+            and self.rack_id == other.rack_id
+            and self.client_id == other.client_id
+            and self.client_host == other.client_host
+            and self.rebalance_timeout_ms == other.rebalance_timeout_ms
+            and self.server_assignor == other.server_assignor
+            and self.classic == other.classic
+        )
+
+    def subscription_record(self) -> MemberSubscription:
+        """What it says of itself."""
+        return MemberSubscription(
+            instance_id=self.instance_id,
+            rack_id=self.rack_id,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            subscribed_topic_names=sorted(self.topic_names),
+            subscribed_topic_regex=self.topic_regex,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+            server_assignor=self.server_assignor,
+            classic_member_metadata=self.classic,
+        )
+
+    def current_record(self) -> MemberCurrent:
+        """What it has."""
+        return MemberCurrent(
+            member_epoch=self.member_epoch,
+            previous_member_epoch=self.previous_epoch,
+            state=self.state,
+            assigned_partitions=self._current_rows(self.assigned),
+            partitions_pending_revocation=self._current_rows(self.revoking),
+        )
+
+    def with_subscription(self, value: MemberSubscription) -> ModernMember:
+        """It after a record of what it says."""
+        return msgspec.structs.replace(
+            self,
+            instance_id=value.instance_id,
+            rack_id=value.rack_id,
+            client_id=value.client_id,
+            client_host=value.client_host,
+            topic_names=_names(tuple(value.subscribed_topic_names)),
+            topic_regex=value.subscribed_topic_regex,
+            rebalance_timeout_ms=value.rebalance_timeout_ms,
+            server_assignor=value.server_assignor,
+            classic=value.classic_member_metadata,
+        )
+
+    def holds(self, topic_id: TopicId, number: int) -> bool:
+        """Whether it has a partition, or may still have it."""
+        return number in self.assigned.get(topic_id, ()) or number in self.revoking.get(topic_id, ())
+
+    def with_current(self, value: MemberCurrent | None, target: Assignment = NOTHING) -> ModernMember:
+        """It after a record of what it has; with None it has nothing, and is about to be out.
+
+        `target` is what it is to have: mostly that is what it has, which isn't kept twice.
+        """
+        if value is None:
+            return msgspec.structs.replace(
+                self,
+                member_epoch=LEAVE_EPOCH,
+                previous_epoch=LEAVE_EPOCH,
+                state=next_state(self.state, MemberEvent.CLEARED),
+                assigned=NOTHING,
+                revoking=NOTHING,
+                epochs=NO_EPOCHS,
+            )
+        assigned = assignment_of((row.topic_id, row.partitions) for row in value.assigned_partitions)
+        return msgspec.structs.replace(
+            self,
+            member_epoch=value.member_epoch,
+            previous_epoch=value.previous_member_epoch,
+            state=state_of_record(value.state),
+            assigned=target if assigned == target else assigned,
+            revoking=assignment_of((row.topic_id, row.partitions) for row in value.partitions_pending_revocation),
+            epochs=_epochs_of(
+                (*value.assigned_partitions, *value.partitions_pending_revocation), max(value.member_epoch, 0)
+            ),
+        )
+
+    def epoch_of(self, topic_id: TopicId, number: int) -> int | None:
+        """In which epoch it was given a partition; None for one that it doesn't have."""
+        epochs = self.epochs
+        if isinstance(epochs, int):
+            return epochs if self.holds(topic_id, number) else None
+        return epochs.get(topic_id, {}).get(number)
+
+    def _current_rows(self, assignment: Assignment) -> list[CurrentTopicPartitions]:
+        rows = []
+        for topic_id, numbers in assignment.items():
+            partitions = sorted(numbers)
+            epochs = (self.epoch_of(topic_id, number) for number in partitions)
+            given = [self.member_epoch if epoch is None else epoch for epoch in epochs]
+            rows.append(CurrentTopicPartitions(topic_id=topic_id, partitions=partitions, assignment_epochs=given))
+        return rows
+
+
+def assignment_of(rows: Iterable[tuple[TopicId, Iterable[int]]]) -> Assignment:
+    """Partitions by topic."""
+    found: dict[TopicId, frozenset[int]] = {}
+    for topic_id, partitions in rows:
+        numbers = _numbers(tuple(partitions))
+        if numbers:
+            known = found.get(topic_id)
+            found[topic_id] = numbers if known is None else known | numbers
+    return found or NOTHING
+
+
+def _numbers(partitions: tuple[int, ...]) -> frozenset[int]:
+    return _few_numbers(partitions) if len(partitions) <= FEW else frozenset(partitions)
+
+
+def _names(topics: tuple[str, ...]) -> frozenset[str]:
+    return _few_names(topics) if len(topics) <= FEW else frozenset(topics)
+
+
+_few_numbers = lru_cache(1024)(frozenset[int])
+_few_names = lru_cache(1024)(frozenset[str])
+
+
+def heartbeat_rows(assignment: Assignment) -> list[HeartbeatTopicPartitions]:
+    """An assignment as a member receives it."""
+    return [
+        HeartbeatTopicPartitions(topic_id=topic_id, partitions=sorted(numbers))
+        for topic_id, numbers in assignment.items()
+    ]
+
+
+def target_record(assignment: Assignment) -> MemberTarget:
+    """What a member is to have, as it is kept."""
+    return MemberTarget(
+        topic_partitions=[
+            TargetTopicPartitions(topic_id=topic_id, partitions=sorted(numbers))
+            for topic_id, numbers in assignment.items()
+        ]
+    )
+
+
+def target_of(value: MemberTarget) -> Assignment:
+    """What a member is to have, by its record."""
+    return assignment_of((row.topic_id, row.partitions) for row in value.topic_partitions)
+
+
+def _epochs_of(rows: Iterable[CurrentTopicPartitions], default: int) -> Epochs:
+    """The epochs that a record tells; `default` where it doesn't, as those of older coordinators."""
+    found: dict[TopicId, dict[int, int]] = {}
+    for row in rows:
+        given = row.assignment_epochs
+        if given is None or len(given) != len(row.partitions):
+            given = [default] * len(row.partitions)
+        found.setdefault(row.topic_id, {}).update(zip(row.partitions, given, strict=True))
+    return compact_epochs(found)
+
+
+def compact_epochs(epochs: Mapping[TopicId, Mapping[int, int]]) -> Epochs:
+    """The epochs of all partitions that a member has, as they are kept."""
+    different = {epoch for of_topic in epochs.values() for epoch in of_topic.values()}
+    return epochs if len(different) > 1 else different.pop() if different else NO_EPOCHS

@@ -1,0 +1,147 @@
+"""The share coordinator of one broker, as handlers see it: it keeps the states of share partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from lowtide.broker.administration.topic_administrator import TopicAdministrator
+from lowtide.broker.context import BrokerContext
+from lowtide.broker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
+from lowtide.broker.coordinator.runtime.effects import Effects
+from lowtide.broker.coordinator.runtime.offsets_topic import OffsetsTopic
+from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, Shard
+from lowtide.broker.coordinator.share_state.share_settings import ShareSettings, share_settings
+from lowtide.broker.coordinator.share_state.share_states import ShareStates
+from lowtide.broker.pending import Pending
+from lowtide.broker.slices import run_in_slices
+from lowtide.metadata.image import ImageDelta
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.share_state_records import SharePlace, decode_share_state
+from lowtide.protocol.types import Offset, TopicId, parse_topic_id, topic_id_text
+from lowtide.storage.directory.log_starts import LogStartIncrement
+
+SHARE_TOPIC: Final = "__share_group_state"
+
+R = TypeVar("R")
+
+
+def coordinator_key(place: SharePlace) -> str:
+    """By which the coordinator of a share partition is looked for (FindCoordinator), and its partition of the topic chosen.
+
+    >>> coordinator_key(SharePlace("g", bytes(16), 7))
+    'g:AAAAAAAAAAAAAAAAAAAAAA:7'
+
+    Source: Kafka's `SharePartitionKey.asCoordinatorKey`.
+    """
+    return f"{place.group_id}:{topic_id_text(place.topic_id)}:{place.partition}"
+
+
+def is_share_key(key: str) -> bool:
+    """Whether a text is the key of a share partition. Source: `SharePartitionKey.validate`."""
+    parts = key.rsplit(":", 2)  # The group's id may have colons itself.
+    if len(parts) < len(SharePlace._fields) or not parts[0] or not (parts[2].isascii() and parts[2].isdecimal()):
+        return False
+    try:
+        parse_topic_id(parts[1])
+    except ValueError:
+        return False
+    return True
+
+
+class ShareCoordinator:
+    """Finds the state of a share partition, carries out what is decided about it, and follows topics and leaderships."""
+
+    def __init__(self, broker: BrokerContext, administrator: TopicAdministrator, loop: Any, *, is_alone: bool) -> None:
+        """`is_alone`: there may never be more brokers than there are now."""
+        config = broker.config
+        self.settings = share_settings(config.values)
+        given = not is_alone or "share.coordinator.state.topic.replication.factor" in config.given
+        self.topic = OffsetsTopic(
+            broker,
+            administrator,
+            self.settings,
+            factor_is_given=given,
+            name=SHARE_TOPIC,
+            configs=partial(_configs, self.settings),
+        )
+        self.broker = broker
+        self._loop = loop
+        self._runtime: CoordinatorRuntime[ShareStates] = CoordinatorRuntime(
+            CoordinatedTopic(
+                name=SHARE_TOPIC, make_state=lambda: ShareStates(self.settings, self), decode=decode_share_state
+            ),
+            replicas=broker.replicas,
+            clock=broker.clock,
+            loop=loop,
+            worker=broker.worker,
+            log=broker.log,
+        )
+
+    # ------------------------------------------------------------------ what the states ask for
+    def has_partition(self, topic_id: TopicId, partition: int) -> bool:
+        """Whether there is this partition."""
+        topic = self.broker.metadata.image.topic_by_id(topic_id)
+        return topic is not None and 0 <= partition < len(topic.partitions)
+
+    def prune(self, states: ShareStates, start_offset: Offset) -> None:
+        """Raise the log start of a partition of the topic: what is before isn't needed."""
+        for shard in self._runtime.shards.values():
+            log = shard.partition.log
+            if shard.state is states and shard.leads and log.log_start_pending < start_offset <= log.high_watermark:
+                self.broker.replicas.request_log_starts([LogStartIncrement(log, start_offset)])
+
+    # ------------------------------------------------------------------ requests
+    def find(self, place: SharePlace) -> Shard[ShareStates] | ErrorCode:
+        """The states that a share partition's is among. Errors: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS."""
+        return self._runtime.find(self.topic.partition_of(coordinator_key(place)))
+
+    def decide(self, shard: Shard[ShareStates], decision: Callable[[Pending[R], Effects], None]) -> Pending[R]:
+        """Make a decision and carry it out. The answer is there at once, if nothing has to be waited for."""
+        pending: Pending[R] = Pending()
+        effects = self._runtime.effects()
+        decision(pending, effects)
+        self._runtime.carry_out(shard, effects)
+        return pending
+
+    # ------------------------------------------------------------------ what happens elsewhere
+    def on_tick(self) -> None:
+        """Follow who leads. On the order of once a second."""
+        if self.topic.exists or self._runtime.shards:
+            self._runtime.follow(self.topic.partition_count if self.topic.exists else 0)
+
+    def on_image(self, delta: ImageDelta) -> None:
+        """Topics may have been deleted: nothing is to be known of them any more."""
+        deleted = frozenset(topic.topic_id for topic in delta.topics_deleted if topic.name != SHARE_TOPIC)
+        if deleted and self._runtime.shards:
+            run_in_slices(self._loop, self.broker.clock, self._forget(deleted), _nothing)
+
+    def close(self) -> None:
+        """Send waiting brokers elsewhere: this one stops."""
+        self._runtime.close()
+
+    def _forget(self, deleted: frozenset[TopicId]) -> Iterator[None]:
+        for number in list(self._runtime.shards):
+            shard = self._runtime.find(number)
+            if isinstance(shard, ErrorCode):
+                continue
+            effects = self._runtime.effects()
+            shard.state.forget_topics(deleted, effects)
+            self._runtime.carry_out(shard, effects)
+            yield
+
+
+def _configs(settings: ShareSettings, replication_factor: int) -> tuple[tuple[str, str], ...]:
+    """The configuration of the topic. Source: Kafka's `ShareCoordinatorService.shareGroupStateTopicConfigs`."""
+    return (
+        ("cleanup.policy", "delete"),
+        ("compression.type", "uncompressed"),
+        ("retention.ms", "-1"),
+        ("min.insync.replicas", str(min(settings.topic_minimum_in_sync, replication_factor))),
+        ("segment.bytes", str(settings.topic_segment_bytes)),
+    )
+
+
+def _nothing() -> None:
+    """There is nothing to do after it."""
