@@ -18,6 +18,7 @@ from lowtide.broker.coordinator.modern.consumer_group import ConsumerGroup
 from lowtide.broker.coordinator.modern.consumer_groups import ConsumerGroups
 from lowtide.broker.coordinator.modern.consumer_heartbeats import ConsumerHeartbeats
 from lowtide.broker.coordinator.modern.group_decision import GroupDecision
+from lowtide.broker.coordinator.modern.member_timers import MemberTimers
 from lowtide.broker.coordinator.modern.partition_owners import PartitionOwners
 from lowtide.broker.coordinator.modern.pattern_topics import PatternMatching
 from lowtide.broker.coordinator.modern.topic_view import TopicView
@@ -112,13 +113,13 @@ def silence_is_borne_after_a_load(patch: Patch) -> None:
 
 def heartbeats_extend_nothing(patch: Patch) -> None:
     """A member is removed when its first session is over, though it sends heartbeats."""
-    original = ConsumerGroups.extend_session
+    original = MemberTimers.extend_session
 
     def extend(self: Any, group: Any, member: Any, now_ms: int) -> None:
-        if self.timers.deadline_of(("heartbeat", group.group_id, member.member_id)) is None:
+        if self.deadlines.deadline_of(("heartbeat", group.group_id, member.member_id)) is None:
             original(self, group, member, now_ms)
 
-    patch.setattr(ConsumerGroups, "extend_session", extend)
+    patch.setattr(MemberTimers, "extend_session", extend)
 
 
 def new_partitions_are_not_noticed(patch: Patch) -> None:

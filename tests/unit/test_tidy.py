@@ -63,8 +63,6 @@ LONG_SOURCES = frozenset(
     {
         "admin/client.py",
         "broker/administration/config_administrator.py",
-        "broker/coordinator/modern/consumer_groups.py",
-        "broker/coordinator/modern/share_groups.py",
         "broker/coordinator/transactions/transaction_shard.py",
         "broker/lifecycle/serving.py",
         "broker/network/connection.py",

@@ -15,7 +15,7 @@ from lowtide.broker.coordinator.group_admission import GroupAdmission
 from lowtide.broker.coordinator.group_settings import group_settings
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.member_memory import MemberMemory
-from lowtide.broker.coordinator.modern.share_start import Starts
+from lowtide.broker.coordinator.modern.share_group_states import Starts
 from lowtide.broker.coordinator.modern.topic_view import TopicView
 from lowtide.broker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
 from lowtide.broker.coordinator.runtime.effects import Effects, append_error
@@ -320,7 +320,7 @@ class ShareStarter:
         if error != ErrorCode.NONE:
             return ErrorCode.UNKNOWN_SERVER_ERROR if error is None else error
         errors = await self._persister.delete(group_id, places)
-        shares.states.end_deletion(group_id)
+        shares.states.unlock(group_id)
         if any(each != ErrorCode.NONE for each in errors.values()):
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if shard.unloaded:

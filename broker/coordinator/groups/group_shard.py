@@ -26,9 +26,10 @@ from lowtide.broker.coordinator.modern.classic_requests import ClassicRequests
 from lowtide.broker.coordinator.modern.consumer_groups import ConsumerGroups
 from lowtide.broker.coordinator.modern.consumer_heartbeats import ConsumerHeartbeats
 from lowtide.broker.coordinator.modern.groups_by_id import GroupsById
-from lowtide.broker.coordinator.modern.migration import Shared
-from lowtide.broker.coordinator.modern.share_groups import NoClassicRequests, ShareGroups
-from lowtide.broker.coordinator.modern.share_start import StatePorts
+from lowtide.broker.coordinator.modern.modern_groups import GroupResources
+from lowtide.broker.coordinator.modern.share_group_states import StatePorts
+from lowtide.broker.coordinator.modern.share_groups import NoClassicRequests, ShareGroups, unknown_members
+from lowtide.broker.coordinator.modern.share_heartbeats import ShareHeartbeats
 from lowtide.broker.coordinator.modern.topic_view import NoCluster, TopicView
 from lowtide.broker.coordinator.runtime.effects import Effects, Reply
 from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
@@ -77,14 +78,14 @@ class Groups:
         self.timers: Timers[TimerKey] = Timers()
         self.last_removal_offset: Offset = UNKNOWN_OFFSET
         """The last record that took something back."""
-        self._classic = ClassicGroups(self.by_id, settings, self.timers, self.memory, random)
-        view = topics if topics is not None else TopicView(NoCluster())
-        self.consumers = ConsumerGroups(
-            self.by_id, settings, self.timers, Shared(view, self.memory), self._classic.rebalancing
+        resources = GroupResources(
+            settings, topics if topics is not None else TopicView(NoCluster()), self.memory, self.admission
         )
-        self.heartbeats = ConsumerHeartbeats(self.consumers, random, self.admission)
-        # A service takes groups of its own type, which `Group.group_type` names.
-        self.shares = ShareGroups(self.by_id, settings, self.timers, Shared(view, self.memory), self.admission, states)
+        self._classic = ClassicGroups(self.by_id, settings, self.timers, self.memory, random)
+        self.consumers = ConsumerGroups(self.by_id, self.timers, resources, self._classic.rebalancing)
+        self.heartbeats = ConsumerHeartbeats(self.consumers, random)
+        self.shares = ShareGroups(self.by_id, self.timers, resources, states)
+        self.share_heartbeats = ShareHeartbeats(self.shares)
         self._upkeep: dict[GroupType, GroupUpkeep[Any]] = {
             GroupType.CLASSIC: self._classic,
             GroupType.CONSUMER: self.consumers,
@@ -254,14 +255,7 @@ class Groups:
         """LeaveGroup, of a group whose id isn't empty."""
         group = self.by_id.get(group_id)
         if group is None:
-            return [
-                MemberResponse(
-                    member_id=row.member_id,
-                    group_instance_id=row.group_instance_id,
-                    error_code=ErrorCode.UNKNOWN_MEMBER_ID,
-                )
-                for row in members
-            ]
+            return unknown_members(members)
         return self._requests[group.group_type].leave(group, members, effects)
 
     # ------------------------------------------------------------------ offsets

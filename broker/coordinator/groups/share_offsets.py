@@ -136,7 +136,9 @@ class ShareOffsets:
         """
         begun = await self._begin(
             group_id,
-            lambda states, reply, effects: states.shares.states.begin_again(group_id, _numbers(wanted), reply, effects),
+            lambda states, reply, effects: states.shares.states.initialize_again(
+                group_id, _numbers(wanted), reply, effects
+            ),
         )
         if isinstance(begun, ErrorCode):
             return begun
@@ -213,7 +215,7 @@ class ShareOffsets:
         self, shard: Shard[Groups], group_id: str, decide: Callable[[Groups, Effects], None]
     ) -> ErrorCode:
         """Keep what has happened, and let the group take members again."""
-        shard.state.shares.states.end_deletion(group_id)
+        shard.state.shares.states.unlock(group_id)
         if shard.unloaded:
             return ErrorCode.NOT_COORDINATOR
         states = shard.state

@@ -67,7 +67,7 @@ class ClassicRequests:
             effects.answer(reply, join_failed(member, request.member_id))
             return
         updated = _updated(member, request, client, subscription)
-        if not self._groups.has_room(group, updated):
+        if not self._groups.resources.has_room(group, updated):
             effects.answer(reply, join_failed(ErrorCode.GROUP_MAX_SIZE_REACHED, request.member_id))
             return
         joined = self._update(decision, member, updated, subscription, effects)
@@ -103,7 +103,9 @@ class ClassicRequests:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
     @staticmethod
-    def _subscribe(decision: GroupDecision, request: JoinGroupRequest, member_id: str) -> ModernMember | ErrorCode:
+    def _subscribe(
+        decision: GroupDecision[ConsumerGroup], request: JoinGroupRequest, member_id: str
+    ) -> ModernMember | ErrorCode:
         """The member that joins, as it is known, or a new one."""
         group, instance_id = decision.group, request.group_instance_id
         fresh = ModernMember(member_id=member_id)
@@ -121,7 +123,7 @@ class ClassicRequests:
 
     def _update(
         self,
-        decision: GroupDecision,
+        decision: GroupDecision[ConsumerGroup],
         old: ModernMember,
         new: ModernMember,
         subscription: Subscription,
@@ -176,12 +178,12 @@ class ClassicRequests:
         groups, group_id = self._groups, group.group_id
 
         def go_on(_error: ErrorCode, effects: Effects) -> None:
-            groups.timers.cancel(("rejoin", group_id, member.member_id))
+            groups.timers.deadlines.cancel(("rejoin", group_id, member.member_id))
             known = groups.by_id.find_consumer(group_id)
             if known is not None and member.member_id in known.members:
-                groups.extend_session(known, member, effects.now_ms)
+                groups.timers.extend_session(known, member, effects.now_ms)
                 due_ms = effects.now_ms + max(member.rebalance_timeout_ms, 0)
-                groups.timers.schedule(("resync", group_id, member.member_id), due_ms)
+                groups.timers.deadlines.schedule(("resync", group_id, member.member_id), due_ms)
 
         effects.then.append(go_on)
         effects.answer_when_committed(reply, response, join_failed)
@@ -200,8 +202,8 @@ class ClassicRequests:
                 self._expect_join(group, member, effects.now_ms)
             effects.answer(reply, sync_failed(error))
             return
-        self._groups.timers.cancel(("resync", group.group_id, member.member_id))
-        self._groups.extend_session(group, member, effects.now_ms)
+        self._groups.timers.deadlines.cancel(("resync", group.group_id, member.member_id))
+        self._groups.timers.extend_session(group, member, effects.now_ms)
         assert member.classic is not None
         response = SyncGroupResponse(
             error_code=ErrorCode.NONE,
@@ -219,7 +221,7 @@ class ClassicRequests:
         member = self._find(group, member_id, group_instance_id, generation_id)
         if isinstance(member, ErrorCode):
             return member
-        self._groups.extend_session(group, member, now_ms)
+        self._groups.timers.extend_session(group, member, now_ms)
         may_get = member.state is MemberState.UNRELEASED_PARTITIONS and not group.waits_for_others(member)
         is_behind = member.member_epoch < group.group_epoch or has_other_topics(self._groups.topics, group)
         if is_behind or member.state is MemberState.UNREVOKED_PARTITIONS or may_get:
@@ -264,8 +266,8 @@ class ClassicRequests:
     def _expect_join(self, group: ConsumerGroup, member: ModernMember, now_ms: int) -> None:
         """A member was asked to join again: it has its rebalance time-out for that, from the first time that it was asked."""
         key = ("rejoin", group.group_id, member.member_id)
-        if self._groups.timers.deadline_of(key) is None:  # type: ignore[arg-type]  # the literal is one of the key's
-            self._groups.timers.schedule(key, now_ms + max(member.rebalance_timeout_ms, 0))  # type: ignore[arg-type]
+        if self._groups.timers.deadlines.deadline_of(key) is None:  # type: ignore[arg-type]  # the literal is one of the key's
+            self._groups.timers.deadlines.schedule(key, now_ms + max(member.rebalance_timeout_ms, 0))  # type: ignore[arg-type]
 
 
 def _check_sync(group: ConsumerGroup, member: ModernMember, request: SyncGroupRequest) -> ErrorCode:

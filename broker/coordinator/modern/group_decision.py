@@ -1,91 +1,111 @@
-"""A decision about a group whose partitions the broker assigns, while it is being made: what it is about, and the records it asks for.
+"""A decision about a modern group: the records that it asks for.
 
-Nothing of it has happened before it is carried out as a whole: a decision that ends in a refusal leaves no trace.
+Nothing changes until the decision is carried out as a whole, so a decision that ends in a refusal leaves no trace.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
-from lowtide.broker.coordinator.modern.consumer_group import ConsumerGroup
-from lowtide.broker.coordinator.modern.modern_member import ModernMember, target_record
+from lowtide.broker.coordinator.modern.modern_group import ModernChange, ModernGroup
+from lowtide.broker.coordinator.modern.modern_member import NOTHING, Assignment, ModernMember, target_record
 from lowtide.broker.coordinator.runtime.effects import Effects
-from lowtide.protocol.consumer_group_records import ChangeValue, ConsumerGroupChange, GroupEpoch, RecordType
+from lowtide.protocol.consumer_group_records import RecordType, TargetAssignmentEpoch
 from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.share_group_records import ShareRecordType
+
+G = TypeVar("G", bound=ModernGroup)
 
 
 class GroupRefusal(NamedTuple):
-    """Why something isn't done, with a sentence for the client."""
+    """Why a request is refused, with a sentence for the client."""
 
     error: ErrorCode
     message: str = ""
 
 
-class GroupDecision:
-    """The changes of one group that a request asks for."""
+def check_not_blank(**fields: str | None) -> GroupRefusal | None:
+    """Checks that the fields of a heartbeat are null or not blank. Errors: INVALID_REQUEST."""
+    for field, value in fields.items():
+        if value is not None and not value.strip():
+            return GroupRefusal(ErrorCode.INVALID_REQUEST, f"{field} can't be empty.")
+    return None
+
+
+class GroupDecision(Generic[G]):
+    """The changes of one group that a request or a timer asks for."""
 
     __slots__ = ("changes", "group", "is_new", "may_see", "resolves", "takes_over")
 
-    def __init__(self, group: ConsumerGroup, *, is_new: bool = False, takes_over: ClassicGroup | None = None) -> None:
-        """`is_new`: the group isn't known yet; `takes_over` is the classic group that it replaces."""
+    def __init__(self, group: G, *, is_new: bool = False, takes_over: ClassicGroup | None = None) -> None:
+        """`is_new`: the group has no record yet. `takes_over` is the classic group that it replaces."""
         self.group = group
         self.is_new = is_new
         self.takes_over = takes_over
-        self.changes: list[ConsumerGroupChange] = []
+        self.changes: list[ModernChange] = []
         self.may_see: Callable[[str], bool] | None = None
-        """Which topics the client may know of whose request this is about; None for all."""
+        """Whether the client that sent the request may see a topic; None if it may see all."""
         self.resolves: frozenset[str] = frozenset()
-        """The group's patterns, where they are to be matched to topics when this is carried out."""
+        """The group's patterns, if they are to be matched to topics when the decision is carried out."""
 
-    def keep(self, kind: RecordType, name: str, value: ChangeValue | None) -> None:
-        """Ask for a record, or with None for that which takes it back."""
-        self.changes.append(ConsumerGroupChange(kind, self.group.group_id, name, value))
+    def keep(self, kind: RecordType | ShareRecordType, name: str, value: Any) -> None:
+        """Asks for a record; with None, for its tombstone."""
+        self.changes.append(self.group.change_type(kind, self.group.group_id, name, value))
 
     def keep_subscription(self, member: ModernMember) -> None:
-        """Ask for the record of what a member says."""
-        self.keep(RecordType.MEMBER, member.member_id, member.subscription_record())
+        """Asks for the record of a member's subscription."""
+        self.keep(self.group.record_types.MEMBER, member.member_id, self.group.subscription_record(member))
 
     def keep_current(self, member: ModernMember) -> None:
-        """Ask for the record of what a member has."""
-        self.keep(RecordType.CURRENT, member.member_id, member.current_record())
+        """Asks for the record of a member's current assignment."""
+        self.keep(self.group.record_types.CURRENT, member.member_id, self.group.current_record(member))
 
     def keep_epoch(self, epoch: int, metadata_hash: int) -> None:
-        """Ask for the record of the group's epoch; what a coordinator of old kept of its topics goes with it."""
-        self.keep(RecordType.GROUP, "", GroupEpoch(epoch=epoch, metadata_hash=metadata_hash))
+        """Asks for the record of the group's epoch, and for the tombstone of the topics' record if there is one."""
+        value = self.group.epoch_type(epoch=epoch, metadata_hash=metadata_hash)
+        self.keep(self.group.record_types.GROUP, "", value)
         if self.group.has_topics_record:
             self.keep(RecordType.TOPICS, "", None)
 
+    def keep_target(self, member_id: str, target: Assignment) -> None:
+        """Asks for the record of a member's part of the target."""
+        self.keep(self.group.record_types.TARGET, member_id, target_record(target))
+
+    def keep_target_epoch(self, epoch: int, wall_ms: int) -> None:
+        """Asks for the record that makes a target valid, computed at this time; 0 if unknown."""
+        value = TargetAssignmentEpoch(assignment_epoch=epoch, assignment_timestamp=wall_ms)
+        self.keep(self.group.record_types.TARGET_EPOCH, "", value)
+
     def remove(self, member_id: str) -> None:
-        """Ask for a member's records to be taken back."""
-        self.keep(RecordType.CURRENT, member_id, None)
-        self.keep(RecordType.TARGET, member_id, None)
-        self.keep(RecordType.MEMBER, member_id, None)
+        """Asks for the tombstones of a member."""
+        kinds = self.group.record_types
+        for kind in (kinds.CURRENT, kinds.TARGET, kinds.MEMBER):
+            self.keep(kind, member_id, None)
 
     def replace(self, old: ModernMember, new: ModernMember) -> None:
-        """Ask for a member's place to be given to one with another id."""
+        """Asks for the records that give a member's place to another member id."""
         self.remove(old.member_id)
         self.keep_subscription(new)
-        self.keep(RecordType.TARGET, new.member_id, target_record(self.group.targets.get(old.member_id, {})))
+        self.keep_target(new.member_id, self.group.targets.get(old.member_id, NOTHING))
         self.keep_current(new)
 
     def remove_group(self) -> None:
-        """Ask for the whole group to be taken back, in the order in which Kafka does."""
-        group = self.group
-        for kind in (RecordType.CURRENT, RecordType.TARGET):
+        """Asks for the tombstones of the whole group, in Kafka's order."""
+        group, kinds = self.group, self.group.record_types
+        for kind in (kinds.CURRENT, kinds.TARGET):
             for member_id in dict.fromkeys((*group.members, *group.targets)):
                 self.keep(kind, member_id, None)
-        self.keep(RecordType.TARGET_EPOCH, "", None)
+        self.keep(kinds.TARGET_EPOCH, "", None)
         for member_id in group.members:
-            self.keep(RecordType.MEMBER, member_id, None)
-        for pattern in group.subscriptions.patterns:
-            self.keep(RecordType.PATTERN, pattern, None)
-        self.keep(RecordType.TOPICS, "", None)
-        self.keep(RecordType.GROUP, "", None)
+            self.keep(kinds.MEMBER, member_id, None)
+        for kind, name in group.own_records():
+            self.keep(kind, name, None)
+        self.keep(kinds.GROUP, "", None)
 
     def carry_out(self, effects: Effects) -> None:
-        """Ask for all of it, or only for what it is based on to be committed."""
+        """Adds the records to the effects. Without any, the answer waits until the group's last record is committed."""
         if self.takes_over is not None:
             effects.keep_group(self.group.group_id, None)
         for change in self.changes:

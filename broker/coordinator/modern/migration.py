@@ -13,33 +13,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import NamedTuple
 
 from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
 from lowtide.broker.coordinator.classic.classic_member import ClassicMember
 from lowtide.broker.coordinator.classic.classic_record import group_record
 from lowtide.broker.coordinator.classic.group_state import GroupState
 from lowtide.broker.coordinator.classic.rebalancing import Rebalancing, join_failed, sync_failed
-from lowtide.broker.coordinator.group_settings import GroupSettings
-from lowtide.broker.coordinator.member_memory import MemberMemory
-from lowtide.broker.coordinator.modern.consumer_group import INITIAL_EPOCH, ConsumerGroup
+from lowtide.broker.coordinator.modern.consumer_group import ConsumerGroup
 from lowtide.broker.coordinator.modern.group_decision import GroupDecision, GroupRefusal
 from lowtide.broker.coordinator.modern.groups_by_id import GroupsById
+from lowtide.broker.coordinator.modern.modern_group import INITIAL_EPOCH
+from lowtide.broker.coordinator.modern.modern_groups import GroupResources
 from lowtide.broker.coordinator.modern.modern_member import (
     NOTHING,
     Assignment,
     ModernMember,
     assignment_of,
-    target_record,
 )
-from lowtide.broker.coordinator.modern.topic_view import TopicView
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.protocol.consumer_group_records import (
     ClassicMemberMetadata,
     ClassicProtocol,
-    GroupEpoch,
-    RecordType,
-    TargetAssignmentEpoch,
 )
 from lowtide.protocol.consumer_protocol import (
     CONSUMER_PROTOCOL_TYPE,
@@ -50,27 +44,18 @@ from lowtide.protocol.consumer_protocol import (
 from lowtide.protocol.errors import ErrorCode, ProtocolError
 
 
-class Shared(NamedTuple):
-    """What all groups of a broker have in common."""
-
-    topics: TopicView
-    memory: MemberMemory
-
-
 class Migration:
     """Changes groups from one type to the other."""
 
-    def __init__(self, groups: GroupsById, settings: GroupSettings, shared: Shared, rebalancing: Rebalancing) -> None:
+    def __init__(self, groups: GroupsById, resources: GroupResources, rebalancing: Rebalancing) -> None:
         self._groups = groups
-        self._settings = settings
-        self._topics = shared.topics
-        self._memory = shared.memory
+        self._settings, self._topics, self._memory, _ = resources
         self._rebalancing = rebalancing
         self._prepared: dict[str, ClassicGroup] = {}
         """Classic groups whose records are about to be appended."""
 
     # ------------------------------------------------------------------ to the new kind
-    def upgrade(self, classic: ClassicGroup) -> GroupDecision | GroupRefusal:
+    def upgrade(self, classic: ClassicGroup) -> GroupDecision[ConsumerGroup] | GroupRefusal:
         """Begin a decision about what a classic group with members becomes.
 
         Errors: GROUP_ID_NOT_FOUND where it may not, or can't.
@@ -91,7 +76,7 @@ class Migration:
             ErrorCode.GROUP_ID_NOT_FOUND, f"{classic.group_id} is a classic group, and stays so: {reason}."
         )
 
-    def _upgraded(self, classic: ClassicGroup) -> GroupDecision:
+    def _upgraded(self, classic: ClassicGroup) -> GroupDecision[ConsumerGroup]:
         group = ConsumerGroup(classic.group_id)
         decision = GroupDecision(group, takes_over=classic)
         epoch = _first_epoch(classic)
@@ -99,10 +84,10 @@ class Migration:
         names = {name for member in members for name in member.topic_names}
         for member in members:
             decision.keep_subscription(member)
-        decision.keep(RecordType.GROUP, "", GroupEpoch(epoch=epoch, metadata_hash=self._topics.hash_of(names)))
+        decision.keep_epoch(epoch, self._topics.hash_of(names))
         for member in members:
-            decision.keep(RecordType.TARGET, member.member_id, target_record(member.assigned))
-        decision.keep(RecordType.TARGET_EPOCH, "", TargetAssignmentEpoch(assignment_epoch=epoch))
+            decision.keep_target(member.member_id, member.assigned)
+        decision.keep_target_epoch(epoch, 0)
         for member in members:
             decision.keep_current(member)
         for change in decision.changes:

@@ -5,12 +5,13 @@ Source: Kafka's `ConsumerGroupMember`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
+from lowtide.broker.coordinator.member_memory import bytes_of_member
 from lowtide.broker.coordinator.modern.member_state import MemberEvent, MemberState, next_state, state_of_record
 from lowtide.protocol.consumer_group_records import (
     ClassicMemberMetadata,
@@ -20,8 +21,11 @@ from lowtide.protocol.consumer_group_records import (
     MemberTarget,
     TargetTopicPartitions,
 )
-from lowtide.protocol.messages.consumer_group_heartbeat import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatTopicPartitions
+from lowtide.protocol.messages.consumer_group_heartbeat import JOIN_EPOCH, LEAVE_EPOCH
+from lowtide.protocol.share_group_records import ShareMemberCurrent, ShareMemberSubscription
 from lowtide.protocol.types import TopicId
+
+R = TypeVar("R")
 
 Assignment: TypeAlias = Mapping[TopicId, frozenset[int]]
 """Partitions by topic. A topic without partitions isn't in it, so equal assignments are equal."""
@@ -81,7 +85,7 @@ class ModernMember(msgspec.Struct, frozen=True):
         """Whether it has all that this target gives it, and nothing else."""
         return self.state is MemberState.STABLE and self.member_epoch == target_epoch
 
-    def says_the_same_as(self, other: ModernMember) -> bool:
+    def has_same_subscription(self, other: ModernMember) -> bool:
         """Whether what it says of itself, which is one record, is the same."""
         return (
             self.topic_names == other.topic_names
@@ -95,8 +99,15 @@ class ModernMember(msgspec.Struct, frozen=True):
             and self.classic == other.classic
         )
 
+    @property
+    def size_bytes(self) -> int:
+        """The memory that its subscription takes."""
+        words = (self.client_id, self.instance_id, self.rack_id, self.topic_regex, *self.topic_names)
+        protocols = self.classic.supported_protocols if self.classic is not None else ()
+        return bytes_of_member(words, ((protocol.name, protocol.metadata) for protocol in protocols))
+
     def subscription_record(self) -> MemberSubscription:
-        """What it says of itself."""
+        """Returns the record of its subscription in a consumer group."""
         return MemberSubscription(
             instance_id=self.instance_id,
             rack_id=self.rack_id,
@@ -110,7 +121,7 @@ class ModernMember(msgspec.Struct, frozen=True):
         )
 
     def current_record(self) -> MemberCurrent:
-        """What it has."""
+        """Returns the record of its current assignment in a consumer group."""
         return MemberCurrent(
             member_epoch=self.member_epoch,
             previous_member_epoch=self.previous_epoch,
@@ -119,15 +130,20 @@ class ModernMember(msgspec.Struct, frozen=True):
             partitions_pending_revocation=self._current_rows(self.revoking),
         )
 
-    def with_subscription(self, value: MemberSubscription) -> ModernMember:
-        """It after a record of what it says."""
-        return msgspec.structs.replace(
+    def with_subscription(self, value: MemberSubscription | ShareMemberSubscription) -> ModernMember:
+        """Returns the member after a record of its subscription."""
+        member = msgspec.structs.replace(
             self,
-            instance_id=value.instance_id,
             rack_id=value.rack_id,
             client_id=value.client_id,
             client_host=value.client_host,
             topic_names=_names(tuple(value.subscribed_topic_names)),
+        )
+        if isinstance(value, ShareMemberSubscription):
+            return member
+        return msgspec.structs.replace(
+            member,
+            instance_id=value.instance_id,
             topic_regex=value.subscribed_topic_regex,
             rebalance_timeout_ms=value.rebalance_timeout_ms,
             server_assignor=value.server_assignor,
@@ -138,10 +154,12 @@ class ModernMember(msgspec.Struct, frozen=True):
         """Whether it has a partition, or may still have it."""
         return number in self.assigned.get(topic_id, ()) or number in self.revoking.get(topic_id, ())
 
-    def with_current(self, value: MemberCurrent | None, target: Assignment = NOTHING) -> ModernMember:
-        """It after a record of what it has; with None it has nothing, and is about to be out.
+    def with_current(
+        self, value: MemberCurrent | ShareMemberCurrent | None, target: Assignment = NOTHING
+    ) -> ModernMember:
+        """Returns the member after a record of its current assignment; None is the tombstone.
 
-        `target` is what it is to have: mostly that is what it has, which isn't kept twice.
+        `target` is its part of the target. The current assignment usually equals it and is then the same object.
         """
         if value is None:
             return msgspec.structs.replace(
@@ -154,12 +172,17 @@ class ModernMember(msgspec.Struct, frozen=True):
                 epochs=NO_EPOCHS,
             )
         assigned = assignment_of((row.topic_id, row.partitions) for row in value.assigned_partitions)
-        return msgspec.structs.replace(
+        member = msgspec.structs.replace(
             self,
             member_epoch=value.member_epoch,
             previous_epoch=value.previous_member_epoch,
-            state=state_of_record(value.state),
             assigned=target if assigned == target else assigned,
+        )
+        if isinstance(value, ShareMemberCurrent):
+            return member
+        return msgspec.structs.replace(
+            member,
+            state=state_of_record(value.state),
             revoking=assignment_of((row.topic_id, row.partitions) for row in value.partitions_pending_revocation),
             epochs=_epochs_of(
                 (*value.assigned_partitions, *value.partitions_pending_revocation), max(value.member_epoch, 0)
@@ -206,27 +229,14 @@ _few_numbers = lru_cache(1024)(frozenset[int])
 _few_names = lru_cache(1024)(frozenset[str])
 
 
-def heartbeat_rows(assignment: Assignment) -> list[HeartbeatTopicPartitions]:
-    """An assignment as a member receives it."""
-    return [
-        HeartbeatTopicPartitions(topic_id=topic_id, partitions=sorted(numbers))
-        for topic_id, numbers in assignment.items()
-    ]
+def topic_rows(assignment: Assignment, row: Callable[..., R]) -> list[R]:
+    """Returns the rows of an assignment in a record or a response."""
+    return [row(topic_id=topic_id, partitions=sorted(numbers)) for topic_id, numbers in assignment.items()]
 
 
 def target_record(assignment: Assignment) -> MemberTarget:
-    """What a member is to have, as it is kept."""
-    return MemberTarget(
-        topic_partitions=[
-            TargetTopicPartitions(topic_id=topic_id, partitions=sorted(numbers))
-            for topic_id, numbers in assignment.items()
-        ]
-    )
-
-
-def target_of(value: MemberTarget) -> Assignment:
-    """What a member is to have, by its record."""
-    return assignment_of((row.topic_id, row.partitions) for row in value.topic_partitions)
+    """Returns the record of a member's part of the target."""
+    return MemberTarget(topic_partitions=topic_rows(assignment, TargetTopicPartitions))
 
 
 def _epochs_of(rows: Iterable[CurrentTopicPartitions], default: int) -> Epochs:

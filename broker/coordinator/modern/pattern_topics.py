@@ -48,7 +48,7 @@ class PatternMatching:
         """The patterns that are being matched, by group."""
 
     def update(
-        self, decision: GroupDecision, old: ModernMember, new: ModernMember, wall_ms: int
+        self, decision: GroupDecision[ConsumerGroup], old: ModernMember, new: ModernMember, wall_ms: int
     ) -> PatternChange | GroupRefusal:
         """Take over a member's pattern, and see whether the group's have to be matched again.
 
@@ -91,7 +91,7 @@ class PatternMatching:
             or not 0 <= age_ms <= self._settings.consumer_regex_refresh_interval_ms
         )
 
-    def begin(self, decision: GroupDecision, effects: Effects) -> None:
+    def begin(self, decision: GroupDecision[ConsumerGroup], effects: Effects) -> None:
         """Match a group's patterns to the topics that the client may know of; what comes of it is kept when it is there."""
         group_id, patterns, may_see = decision.group.group_id, decision.resolves, decision.may_see
         self._matching[group_id] = patterns

@@ -1,36 +1,25 @@
-"""A share group (KIP-932): its members, what each is to have, and the share partitions whose state has begun.
+"""A share group (KIP-932): partitions may have several members, so no member waits for another to revoke its partitions.
 
-Partitions may have several members, so no member waits until another has given something back: it has its target at its
-next heartbeat.
+Guards: no partition is assigned before its state is initialized at the share coordinator.
 
-Guards: all changes come from records (`apply`), so what a coordinator knows is what one knows that loads the log; no
-partition is assigned before its state has begun at the share coordinator.
-
-Source: Kafka's `ShareGroup`, `ModernGroup`.
+Source: Kafka's `ShareGroup`.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from enum import Enum
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
 from lowtide.broker.coordinator.group import GroupType
-from lowtide.broker.coordinator.member_memory import MemberMemory, bytes_of_member
-from lowtide.broker.coordinator.modern.modern_member import (
-    NOTHING,
-    Assignment,
-    ModernMember,
-    assignment_of,
-    target_of,
-)
-from lowtide.broker.coordinator.modern.subscriptions import Subscriptions
-from lowtide.protocol.consumer_group_records import MemberTarget, TargetAssignmentEpoch
+from lowtide.broker.coordinator.member_memory import MemberMemory
+from lowtide.broker.coordinator.modern.modern_group import ModernChange, ModernGroup
+from lowtide.broker.coordinator.modern.modern_member import ModernMember, topic_rows
+from lowtide.protocol.consumer_group_records import TargetTopicPartitions
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.share_group_heartbeat import LEAVE_EPOCH
 from lowtide.protocol.share_group_records import (
     UNKNOWN_PARTITION_COUNT,
     ShareGroupChange,
@@ -38,19 +27,16 @@ from lowtide.protocol.share_group_records import (
     ShareMemberCurrent,
     ShareMemberSubscription,
     SharePartitionStates,
+    ShareRecordType,
     StatePartitions,
     StateTopic,
 )
 from lowtide.protocol.share_state_records import SharePlace
-from lowtide.protocol.types import UNKNOWN_OFFSET, TopicId
-
-SHARE_PROTOCOL_TYPE: Final = "share"
-INITIAL_EPOCH: Final = 1
-"""A new group's epoch; the first member raises it to 2. As of consumer groups."""
+from lowtide.protocol.types import TopicId
 
 
 class ShareGroupState(Enum):
-    """What a group is doing. Values are the names that clients see; they follow from its members."""
+    """What a group is doing. Values are the names that clients see. They follow from its members."""
 
     EMPTY = "Empty"
     """No members. action: its offsets may be altered, it may be deleted. transition: a member joins → STABLE."""
@@ -61,7 +47,7 @@ class ShareGroupState(Enum):
 
 
 class InitializingTopic(msgspec.Struct, frozen=True):
-    """Partitions of a topic whose state was asked to begin at a wall-clock time."""
+    """Partitions of a topic whose states were requested at a wall-clock time."""
 
     name: str
     partitions: frozenset[int]
@@ -69,27 +55,49 @@ class InitializingTopic(msgspec.Struct, frozen=True):
 
 
 class KnownStates(msgspec.Struct, frozen=True):
-    """The share partitions that have a state at the share coordinator, or are about to have or to lose it."""
+    """The share partitions whose states exist at the share coordinator, or are being initialized or deleted there."""
 
     initializing: Mapping[TopicId, InitializingTopic] = msgspec.field(default_factory=dict)
     initialized: Mapping[TopicId, tuple[str, frozenset[int]]] = msgspec.field(default_factory=dict)
     deleting: Mapping[TopicId, str] = msgspec.field(default_factory=dict)
     first_counts: Mapping[TopicId, int] = msgspec.field(default_factory=dict)
-    """How many partitions each topic had when the group first knew it, as far as that was noted. Those above were added since."""
+    """How many partitions each topic had when the group first saw it, if known. Higher partitions were added later."""
+
+    def initialized_of(self, topic_id: TopicId) -> frozenset[int]:
+        """Returns the partitions of a topic that have a state."""
+        return self.initialized[topic_id][1] if topic_id in self.initialized else frozenset()
+
+    def initializing_of(self, topic_id: TopicId) -> frozenset[int]:
+        """Returns the partitions of a topic whose states were requested."""
+        return self.initializing[topic_id].partitions if topic_id in self.initializing else frozenset()
 
     def first_count(self, topic_id: TopicId, count: int) -> int:
-        """Returns how many partitions a topic had when the group first knew it: `count`, which it has now, where it doesn't know it yet."""
-        noted = self.first_counts.get(topic_id)
-        if noted is not None:
-            return noted
-        asked = self.initializing.get(topic_id)
-        known = self.initialized.get(topic_id, ("", frozenset[int]()))[1] | (
-            asked.partitions if asked is not None else frozenset()
-        )
+        """Returns how many partitions a topic had when the group first saw it; `count`, the number today, if that is now."""
+        if topic_id in self.first_counts:
+            return self.first_counts[topic_id]
+        known = self.initialized_of(topic_id) | self.initializing_of(topic_id)
         return max(known) + 1 if known else count
 
+    def names(self) -> dict[TopicId, str]:
+        """Returns the topics that have states or are about to, by id."""
+        names = {topic_id: row.name for topic_id, row in self.initializing.items()}
+        return names | {topic_id: name for topic_id, (name, _) in self.initialized.items()}
+
+    def without(self, topics: Container[TopicId], deleting: Mapping[TopicId, str]) -> KnownStates:
+        """Returns the states without those of some topics; `deleting` are the topics whose states are being deleted."""
+        return KnownStates(
+            initializing={topic_id: row for topic_id, row in self.initializing.items() if topic_id not in topics},
+            initialized={topic_id: row for topic_id, row in self.initialized.items() if topic_id not in topics},
+            deleting=deleting,
+            first_counts=self.first_counts,
+        )
+
+    def deleting_without(self, topics: Container[TopicId]) -> dict[TopicId, str]:
+        """Returns the topics whose states are being deleted, without some of them."""
+        return {topic_id: name for topic_id, name in self.deleting.items() if topic_id not in topics}
+
     def record(self) -> SharePartitionStates:
-        """What is kept of it."""
+        """Returns the record of the states. It keeps `first_counts` only of topics that have a state or are about to."""
         return SharePartitionStates(
             initializing_topics=[
                 self._row(topic_id, row.name, row.partitions, row.since_ms)
@@ -117,10 +125,10 @@ class KnownStates(msgspec.Struct, frozen=True):
         return topic_id in self.initialized or topic_id in self.initializing or topic_id in self.deleting
 
     def hash_of(self, topic_ids: Iterable[TopicId]) -> int:
-        """A number that stands for the partitions of these topics that may be assigned; 0 where there are none."""
+        """Returns a hash of the partitions of these topics that may be assigned; 0 if there are none."""
         whole, is_empty = hashlib.blake2b(digest_size=8), True
         for topic_id in sorted(topic_ids):
-            numbers = self.initialized.get(topic_id, ("", frozenset()))[1]
+            numbers = self.initialized_of(topic_id)
             if numbers:
                 whole.update(topic_id + repr(sorted(numbers)).encode())
                 is_empty = False
@@ -128,7 +136,7 @@ class KnownStates(msgspec.Struct, frozen=True):
 
 
 def states_of(value: SharePartitionStates) -> KnownStates:
-    """The states by their record."""
+    """Returns the states that a record has."""
     return KnownStates(
         initializing={
             row.topic_id: InitializingTopic(row.topic_name, frozenset(row.partitions), row.create_timestamp)
@@ -147,52 +155,23 @@ def states_of(value: SharePartitionStates) -> KnownStates:
 NO_STATES: Final = KnownStates()
 
 
-class ShareGroup:
-    """One group. Members are kept in the order in which they came."""
+class ShareGroup(ModernGroup):
+    """One share group."""
 
-    group_type: Final[Literal[GroupType.SHARE]] = GroupType.SHARE
+    group_type = GroupType.SHARE
+    protocol_type = "share"
+    change_type = ShareGroupChange
+    record_types = ShareRecordType
+    epoch_type = ShareGroupEpoch
 
-    __slots__ = (
-        "assigned_wall_ms",
-        "checked_image",
-        "group_epoch",
-        "group_id",
-        "held_bytes",
-        "is_dead",
-        "is_deleting",
-        "last_record_offset",
-        "members",
-        "memory",
-        "metadata_hash",
-        "states",
-        "subscriptions",
-        "target_epoch",
-        "targets",
-    )
+    __slots__ = ("is_deleting", "states")
 
     def __init__(self, group_id: str, memory: MemberMemory | None = None) -> None:
-        """`memory` is shared by a broker's groups."""
-        self.group_id = group_id
-        self.memory = memory if memory is not None else MemberMemory()
-        self.held_bytes = 0
-        self.group_epoch = INITIAL_EPOCH
-        self.metadata_hash = 0
-        self.target_epoch = INITIAL_EPOCH
-        self.targets: dict[str, Assignment] = {}
-        self.members: dict[str, ModernMember] = {}
-        self.subscriptions = Subscriptions()
+        super().__init__(group_id, memory)
         self.states = NO_STATES
-        self.last_record_offset = UNKNOWN_OFFSET
-        self.is_dead = False
-        self.assigned_wall_ms = 0
-        """When the target was computed, 0 if unknown."""
-        # What follows isn't kept in records.
-        self.checked_image = 0
-        """The number of the image that the group's hash was last compared with; 0 for none."""
         self.is_deleting = False
-        """Whether its states are being deleted, after which it is gone itself."""
+        """Whether states of the group are being changed or deleted: it takes no members meanwhile. Not in records."""
 
-    # ------------------------------------------------------------------ what it is
     @property
     def state(self) -> ShareGroupState:
         """What the group is doing."""
@@ -202,34 +181,14 @@ class ShareGroup:
 
     @property
     def is_unused(self) -> bool:
-        """Never: an empty group keeps how far it is until it is deleted, as Kafka's does."""
+        """False: an empty group keeps its start offsets until it is deleted, as in Kafka."""
         return False
 
-    @property
-    def since_empty_ms(self) -> int | None:
-        """Not known."""
-        return None
-
-    @property
-    def may_expire_offsets(self) -> bool:
-        """Whether offsets may expire now: the group has none."""
-        return True
-
-    @property
-    def protocol_type(self) -> str:
-        """What its members are."""
-        return SHARE_PROTOCOL_TYPE
-
-    def is_subscribed_to(self, topic: str) -> bool:
-        """Whether members consume a topic."""
-        return self.subscriptions.includes(topic)
-
-    def living_subscriptions(self) -> frozenset[str] | None:
-        """The topics that living members consume."""
-        return frozenset(self.subscriptions.names())
-
     def places(self, partition_count: Callable[[TopicId], int]) -> list[SharePlace]:
-        """The share partitions that have a state, or may have one: of topics whose states are being deleted all partitions."""
+        """Returns the share partitions that have or may have a state.
+
+        Of a topic whose states are being deleted these are all partitions.
+        """
         states = self.states
         rows = [(topic_id, row.partitions) for topic_id, row in states.initializing.items()]
         rows += [(topic_id, numbers) for topic_id, (_, numbers) in states.initialized.items()]
@@ -240,122 +199,45 @@ class ShareGroup:
             )
         )
 
-    # ------------------------------------------------------------------ who may
-    def check_fetch(self, _member_id: str | None, _member_epoch: int) -> ErrorCode:
-        """A share group has no committed offsets.
-
-        Errors: GROUP_ID_NOT_FOUND. Source: `ShareGroup.validateOffsetFetch`.
-        """
+    def check_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
+        """Returns GROUP_ID_NOT_FOUND: a share group has no committed offsets. Source: `ShareGroup.validateOffsetFetch`."""
         return ErrorCode.GROUP_ID_NOT_FOUND
 
     def check_offset_delete(self) -> ErrorCode:
-        """As `check_fetch`."""
+        """Returns GROUP_ID_NOT_FOUND, as `check_fetch` does."""
         return ErrorCode.GROUP_ID_NOT_FOUND
 
-    def check_delete(self) -> ErrorCode:
-        """Whether the group may be deleted. Errors: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
-        if self.is_dead:
-            return ErrorCode.GROUP_ID_NOT_FOUND
-        return ErrorCode.NON_EMPTY_GROUP if self.members else ErrorCode.NONE
+    @property
+    def empty_target_wall_ms(self) -> int:
+        """The time of the last target (KAFKA-20442)."""
+        return self.assigned_wall_ms
 
     # ------------------------------------------------------------------ records
-    def apply(self, change: ShareGroupChange) -> None:
-        """Take over what a record says.
+    @staticmethod
+    def subscription_record(member: ModernMember) -> ShareMemberSubscription:
+        """Returns the record of a member's subscription."""
+        return ShareMemberSubscription(
+            rack_id=member.rack_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            subscribed_topic_names=sorted(member.topic_names),
+        )
 
-        That of the group's epoch being taken back is its owner's business: the group is gone.
-        """
-        value, name = change.value, change.name
-        if isinstance(value, ShareMemberCurrent):
-            self._put(with_current(self._member(name), value, self.targets.get(name, NOTHING)))
-        elif isinstance(value, ShareMemberSubscription):
-            self._put(with_subscription(self._member(name), value))
-        elif isinstance(value, MemberTarget):
-            self.targets[name] = target_of(value)
-        elif isinstance(value, ShareGroupEpoch):
-            self.group_epoch, self.metadata_hash = value.epoch, value.metadata_hash
-        elif isinstance(value, TargetAssignmentEpoch):
-            self.target_epoch, self.assigned_wall_ms = value.assignment_epoch, value.assignment_timestamp
-            # A log that was compacted and then lost its end may lack the group's last epoch: below the target's nothing
-            # would be assigned.
-            self.group_epoch = max(self.group_epoch, self.target_epoch)
-        elif isinstance(value, SharePartitionStates):
-            self.states, self.checked_image = states_of(value), 0
-        else:
-            self._take_back(change)
+    @staticmethod
+    def current_record(member: ModernMember) -> ShareMemberCurrent:
+        """Returns the record of a member's current assignment."""
+        return ShareMemberCurrent(
+            member_epoch=member.member_epoch,
+            previous_member_epoch=member.previous_epoch,
+            assigned_partitions=topic_rows(member.assigned, TargetTopicPartitions),
+        )
 
-    def _take_back(self, change: ShareGroupChange) -> None:
-        kind = change.kind
-        if kind is kind.MEMBER:
-            old = self.members.pop(change.name, None)
-            if old is not None:
-                self._note_subscription(old, None)
-        elif kind is kind.CURRENT:
-            member = self.members.get(change.name)
-            if member is not None:
-                self._put(with_current(member, ShareMemberCurrent(
-                    member_epoch=LEAVE_EPOCH, previous_member_epoch=LEAVE_EPOCH, assigned_partitions=[]
-                )))  # fmt: skip
-        elif kind is kind.TARGET:
-            self.targets.pop(change.name, None)
-        elif kind is kind.TARGET_EPOCH:
-            self.target_epoch = INITIAL_EPOCH
-        elif kind is kind.STATES:
-            self.states, self.checked_image = NO_STATES, 0
+    def own_records(self) -> Iterable[tuple[ShareRecordType, str]]:
+        """Returns the record of states."""
+        return [(ShareRecordType.STATES, "")]
 
-    def _member(self, member_id: str) -> ModernMember:
-        known = self.members.get(member_id)
-        return known if known is not None else ModernMember(member_id=member_id)
-
-    def _put(self, member: ModernMember) -> None:
-        old = self.members.get(member.member_id)
-        self.members[member.member_id] = member
-        self._note_subscription(old, member)
-
-    def _note_subscription(self, old: ModernMember | None, new: ModernMember | None) -> None:
-        if old is not None and new is not None and old.says_the_same_as(new):
-            return
-        self.subscriptions.replace(old, new)
-        more_bytes = (bytes_of(new) if new is not None else 0) - (bytes_of(old) if old is not None else 0)
-        self.held_bytes += more_bytes
-        self.memory.held_bytes += more_bytes
-
-    # ------------------------------------------------------------------ memory
-    def close(self) -> None:
-        """The group is gone from this coordinator, and counts no longer."""
-        self.is_dead = True
-        self.release()
-
-    def release(self) -> None:
-        """The group is gone: whatever still happens to it has no effect."""
-        self.memory.held_bytes -= self.held_bytes
-        self.memory = MemberMemory()
-
-
-def bytes_of(member: ModernMember) -> int:
-    """What a member takes by what it says."""
-    return bytes_of_member((member.client_id, member.rack_id, *member.topic_names), ())
-
-
-def with_subscription(member: ModernMember, value: ShareMemberSubscription) -> ModernMember:
-    """A member after a record of what it says."""
-    return msgspec.structs.replace(
-        member,
-        rack_id=value.rack_id,
-        client_id=value.client_id,
-        client_host=value.client_host,
-        topic_names=frozenset(value.subscribed_topic_names),
-    )
-
-
-def with_current(member: ModernMember, value: ShareMemberCurrent, target: Assignment = NOTHING) -> ModernMember:
-    """A member after a record of what it has.
-
-    `target` is what it is to have: mostly that is what it has, which isn't kept twice.
-    """
-    assigned = assignment_of((row.topic_id, row.partitions) for row in value.assigned_partitions)
-    return msgspec.structs.replace(
-        member,
-        member_epoch=value.member_epoch,
-        previous_epoch=value.previous_member_epoch,
-        assigned=target if assigned == target else assigned,
-    )
+    def _apply_own(self, change: ModernChange) -> None:
+        if change.kind is ShareRecordType.STATES:
+            value = change.value
+            self.states = states_of(value) if isinstance(value, SharePartitionStates) else NO_STATES
+            self.checked_image = 0

@@ -1,7 +1,7 @@
-"""What each member of a group is to have: asked of an assignor, and kept as what has changed.
+"""The target assignment: which partitions each member of a group is to have.
 
-Guards: a target is computed for all members at once, and takes the group's epoch; between two there is
-`group.consumer.assignment.interval.ms`, so that many members who come together cost one or two.
+A target is computed for all members at once and takes the group's epoch. Between two targets there is the group's
+assignment interval, so that many members who join together cost one or two.
 
 Source: Kafka's `TargetAssignmentBuilder`; KIP-1263 (the interval).
 """
@@ -12,47 +12,47 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Final, TypeAlias
 
-from lowtide.broker.coordinator.group_settings import GroupSettings
-from lowtide.broker.coordinator.modern.assignors import ASSIGNORS, AssignedMember, Target
+from lowtide.broker.coordinator.modern.assignors import ASSIGNORS, AssignedMember
 from lowtide.broker.coordinator.modern.consumer_group import ConsumerGroup
-from lowtide.broker.coordinator.modern.group_times import GroupTimes
+from lowtide.broker.coordinator.modern.group_decision import GroupDecision
+from lowtide.broker.coordinator.modern.groups_by_id import GroupsById
+from lowtide.broker.coordinator.modern.member_timers import MemberTimers
+from lowtide.broker.coordinator.modern.modern_group import ModernGroup
 from lowtide.broker.coordinator.modern.modern_member import NOTHING, Assignment, ModernMember, target_record
 from lowtide.broker.coordinator.modern.topic_view import TopicView
-from lowtide.protocol.consumer_group_records import (
-    ConsumerGroupChange,
-    RecordType,
-    TargetAssignmentEpoch,
-    encode_change,
-)
+from lowtide.broker.coordinator.runtime.effects import Effects, Job, WorkerCall
+from lowtide.protocol.consumer_group_records import ConsumerGroupChange, RecordType, encode_change
 from lowtide.protocol.group_records import CoordinatorRecord
 from lowtide.protocol.types import TopicId
 
 HEAVY: Final = 3_000
-"""Members and partitions, times the number of different subscriptions: some five to ten milliseconds."""
+"""Members plus partitions, times the number of different subscriptions. Computing that takes five to ten milliseconds."""
 
 DIFFERENT_MAX: Final = 50
-"""As how many different subscriptions those of a group count at most that aren't all the same."""
+"""The number of different subscriptions that is assumed if those of a group are not all the same, at most."""
+
+TargetAssignment: TypeAlias = Mapping[str, Mapping[TopicId, Iterable[int]]]
+"""The partitions of each member, by member id and topic."""
+
+EncodedChanges: TypeAlias = list[tuple[ConsumerGroupChange, CoordinatorRecord]]
 
 
-Kept: TypeAlias = list[tuple[ConsumerGroupChange, CoordinatorRecord]]
-"""Changes with their records."""
+class ConsumerTargets:
+    """Computes the targets of one coordinator's consumer groups, the large ones in a worker."""
 
-
-class TargetAssigner:
-    """Makes the targets of one coordinator's groups."""
-
-    def __init__(self, settings: GroupSettings, topics: TopicView, times: GroupTimes) -> None:
-        self._settings = settings
+    def __init__(self, topics: TopicView, timers: MemberTimers, by_id: GroupsById) -> None:
         self._topics = topics
-        self._times = times
+        self._timers = timers
+        self._by_id = by_id
+        self._computing: set[str] = set()
+        """The groups whose targets a worker computes now."""
 
-    def wait_ms(self, group: ConsumerGroup, wall_ms: int) -> int:
-        """How long a group has to wait for its next target; 0 if it hasn't."""
-        since_ms = wall_ms - group.assigned_wall_ms
-        return max(self._times.assignment_interval_ms(group.group_id) - since_ms, 0) if since_ms >= 0 else 0
+    def is_computing(self, group: ConsumerGroup) -> bool:
+        """Whether a worker computes the group's target now."""
+        return group.group_id in self._computing
 
     def is_heavy(self, group: ConsumerGroup) -> bool:
-        """Whether a worker should make a group's target: it could hold the loop for longer than some milliseconds."""
+        """Whether computing a target could block the event loop for more than a few milliseconds."""
         subscriptions = group.subscriptions
         names = subscriptions.names()
         partitions = sum(self._topics.partition_counts(self._topics.ids_of(names)).values())
@@ -60,42 +60,10 @@ class TargetAssigner:
         is_alike = not subscriptions.patterns and all(subscriptions.topic_counts[name] == count for name in names)
         return (count + partitions) * (1 if is_alike else min(count, DIFFERENT_MAX)) > HEAVY
 
-    def assign(
-        self, group: ConsumerGroup, epoch: int, members: Mapping[str, ModernMember], assignor: str, wall_ms: int
-    ) -> tuple[list[ConsumerGroupChange], dict[str, Assignment]]:
-        """The records that make a target of `epoch` for these members, and what those get for whom it is new."""
-        return self.keep(group, epoch, self.prepare(group, members, assignor)(), wall_ms)
-
-    def prepare(self, group: ConsumerGroup, members: Mapping[str, ModernMember], assignor: str) -> Callable[[], Target]:
-        """What makes a target for these members: it needs nothing of the group any more."""
-        return partial(ASSIGNORS[assignor], *self._facts(group, members))
-
-    @staticmethod
-    def keep(
-        group: ConsumerGroup, epoch: int, made: Target, wall_ms: int
-    ) -> tuple[list[ConsumerGroupChange], dict[str, Assignment]]:
-        """The records of a computed target, and the new assignments of members for which it differs."""
-        changed = {
-            member_id: target
-            for member_id, topics in made.items()
-            if (target := _new_target(group, member_id, topics)) is not None
-        }
-        changes = [_target_change(group, member_id, target) for member_id, target in changed.items()]
-        return [*changes, epoch_change(group, epoch, wall_ms)], changed
-
-    @staticmethod
-    def keep_in_steps(group: ConsumerGroup, made: Target, kept: Kept) -> Iterator[None]:
-        """As `keep`, into `kept`, encoded, a member at a time; without the epoch, which makes it hold."""
-        for member_id, topics in made.items():
-            target = _new_target(group, member_id, topics)
-            if target is not None:
-                change = _target_change(group, member_id, target)
-                kept.append((change, encode_change(change)))
-            yield
-
-    def _facts(
-        self, group: ConsumerGroup, members: Mapping[str, ModernMember]
-    ) -> tuple[dict[str, AssignedMember], dict[TopicId, int]]:
+    def prepare(
+        self, group: ConsumerGroup, members: Mapping[str, ModernMember], assignor: str
+    ) -> Callable[[], TargetAssignment]:
+        """Returns a function that computes a target for these members and no longer needs the group."""
         ids: dict[frozenset[str], frozenset[TopicId]] = {}
         every: set[TopicId] = set()
         rows: dict[str, AssignedMember] = {}
@@ -110,24 +78,56 @@ class TargetAssigner:
                 known if known is not None else group.target_of(member) if member.instance_id is not None else NOTHING
             )
             rows[member_id] = AssignedMember(member.instance_id, member.rack_id, topics, target)
-        return rows, self._topics.partition_counts(sorted(every))
+        return partial(ASSIGNORS[assignor], rows, self._topics.partition_counts(sorted(every)))
 
-    def default_assignor(self) -> str:
-        """The assignor for groups whose members don't ask for one."""
-        return self._settings.consumer_assignors[0]
+    def compute(self, group: ConsumerGroup, make: Callable[[], TargetAssignment], effects: Effects) -> None:
+        """Lets a worker compute a target, and then asks for its records."""
+        self._computing.add(group.group_id)
+        effects.work.append(WorkerCall(make, partial(self._on_computed, group, group.group_epoch)))
+
+    def _on_computed(
+        self, group: ConsumerGroup, epoch: int, made: TargetAssignment | BaseException, effects: Effects
+    ) -> None:
+        if isinstance(made, BaseException):
+            self._computing.discard(group.group_id)
+            return
+        records: EncodedChanges = []
+        steps = encode_in_steps(group, made, records)
+        effects.jobs.append(Job(steps, partial(self._on_encoded, group, epoch, frozenset(made), records)))
+
+    def _on_encoded(
+        self, group: ConsumerGroup, epoch: int, members: frozenset[str], records: EncodedChanges, effects: Effects
+    ) -> None:
+        """Asks for the records of a target for these members, without those that have left since."""
+        self._computing.discard(group.group_id)
+        if self._by_id.get(group.group_id) is not group or epoch <= group.target_epoch:
+            return
+        if group.group_epoch == epoch and not members <= group.members.keys():
+            # A static member was replaced, which raises no epoch: its part of this target would be nobody's.
+            self._timers.schedule_assignment(group.group_id, effects.now_ms)
+            return
+        for change, record in records:
+            if change.name in group.members:
+                effects.keep_encoded(change, record)
+        decision = GroupDecision(group)
+        decision.keep_target_epoch(epoch, effects.wall_ms)
+        decision.carry_out(effects)
+        if group.group_epoch > epoch:
+            interval_ms = self._timers.times.assignment_interval_ms(group.group_id)
+            self._timers.schedule_assignment(group.group_id, effects.now_ms + interval_ms)
 
 
-def epoch_change(group: ConsumerGroup, epoch: int, wall_ms: int) -> ConsumerGroupChange:
-    """The record that makes a target hold."""
-    value = TargetAssignmentEpoch(assignment_epoch=epoch, assignment_timestamp=wall_ms)
-    return ConsumerGroupChange(RecordType.TARGET_EPOCH, group.group_id, "", value)
-
-
-def _new_target(group: ConsumerGroup, member_id: str, topics: Mapping[TopicId, Iterable[int]]) -> Assignment | None:
-    """What a member gets, if that is new."""
+def new_target(group: ModernGroup, member_id: str, topics: Mapping[TopicId, Iterable[int]]) -> Assignment | None:
+    """Returns a member's part of a new target; None if it equals that of the last target."""
     target: Assignment = {topic_id: frozenset(numbers) for topic_id, numbers in topics.items() if numbers}
     return target if target != group.targets.get(member_id) else None
 
 
-def _target_change(group: ConsumerGroup, member_id: str, target: Assignment) -> ConsumerGroupChange:
-    return ConsumerGroupChange(RecordType.TARGET, group.group_id, member_id, target_record(target))
+def encode_in_steps(group: ConsumerGroup, made: TargetAssignment, records: EncodedChanges) -> Iterator[None]:
+    """Adds the records of the parts of a target that are new, one member a step."""
+    for member_id, topics in made.items():
+        target = new_target(group, member_id, topics)
+        if target is not None:
+            change = ConsumerGroupChange(RecordType.TARGET, group.group_id, member_id, target_record(target))
+            records.append((change, encode_change(change)))
+        yield

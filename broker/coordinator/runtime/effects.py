@@ -21,6 +21,7 @@ from lowtide.protocol.group_records import (
     encode_group_metadata,
     encode_offset_commit,
 )
+from lowtide.protocol.share_group_records import ShareGroupChange, encode_share_change
 from lowtide.protocol.types import UNKNOWN_OFFSET, Offset, ProducerEpoch, ProducerId, TopicId
 
 if TYPE_CHECKING:
@@ -116,13 +117,14 @@ class Effects:
         self.records.append(encode_group_metadata(group, value))
         self.changes.append(GroupMetadata(group, value))
 
-    def keep_change(self, change: ConsumerGroupChange) -> None:
-        """Ask for a record about a group of KIP-848."""
-        self.records.append(encode_change(change))
-        self.changes.append(change)
+    def keep_change(self, change: ConsumerGroupChange | ShareGroupChange) -> None:
+        """Asks for a record about a consumer group or a share group."""
+        self.keep_encoded(
+            change, encode_share_change(change) if isinstance(change, ShareGroupChange) else encode_change(change)
+        )
 
-    def keep_encoded(self, change: ConsumerGroupChange, record: CoordinatorRecord) -> None:
-        """As `keep_change`, of what was encoded before."""
+    def keep_encoded(self, change: ConsumerGroupChange | ShareGroupChange, record: CoordinatorRecord) -> None:
+        """Asks for a record that is encoded already."""
         self.records.append(record)
         self.changes.append(change)
 

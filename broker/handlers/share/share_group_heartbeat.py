@@ -15,7 +15,7 @@ from __future__ import annotations
 from functools import partial
 
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
-from lowtide.broker.coordinator.modern.share_groups import check_heartbeat, heartbeat_failed
+from lowtide.broker.coordinator.modern.share_heartbeats import check_heartbeat, heartbeat_failed
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
@@ -49,7 +49,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
         client = groups.client_of(context)
 
         def decide(pending: Pending[ShareGroupHeartbeatResponse], effects: Effects) -> None:
-            shard.state.shares.heartbeat(request, client, pending, effects)
+            shard.state.share_heartbeats.heartbeat(request, client, pending, effects)
 
         return groups.decide(shard, decide)
 

@@ -11,6 +11,7 @@ from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.modern.consumer_group import ConsumerGroup
 from lowtide.broker.coordinator.modern.consumer_heartbeats import check_heartbeat, heartbeat_failed
+from lowtide.broker.coordinator.modern.modern_group import ModernGroup
 from lowtide.broker.coordinator.modern.subscriptions import Subscriptions
 from lowtide.broker.coordinator.modern.topic_view import TopicView
 from lowtide.metadata.image import ImageDelta, MetadataImage, PartitionImage, TopicImage
@@ -157,7 +158,7 @@ class ConsumerWorld(World):
                 continue
             loaded = other.groups.by_id[group_id]
             assert isinstance(loaded, ConsumerGroup)
-            for name in ConsumerGroup.__slots__:
+            for name in (*ModernGroup.__slots__, *ConsumerGroup.__slots__):
                 if name not in ("checked_image", "members", "memory", "owners", "subscriptions"):
                     assert getattr(loaded, name) == getattr(group, name), name
             assert loaded.owners.by_topic == group.owners.by_topic

@@ -70,7 +70,9 @@ def about_to_begin(*numbers: int) -> World:
     world = World(HERE)
     shard = world.shard()
     states = shard.state.shares.states
-    assert world.decide(shard, lambda reply, effects: states.begin_again(GROUP, {T: ("t", numbers)}, reply, effects))
+    assert world.decide(
+        shard, lambda reply, effects: states.initialize_again(GROUP, {T: ("t", numbers)}, reply, effects)
+    )
     return world
 
 

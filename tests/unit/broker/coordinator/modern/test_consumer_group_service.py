@@ -8,9 +8,9 @@ import pytest
 
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.member_memory import BROKER_BYTES_MAX
-from lowtide.broker.coordinator.modern.consumer_group import ConsumerGroup, ConsumerGroupState, bytes_of
-from lowtide.broker.coordinator.modern.consumer_groups import RETRY_MS
+from lowtide.broker.coordinator.modern.consumer_group import ConsumerGroupState
 from lowtide.broker.coordinator.modern.member_state import MemberState
+from lowtide.broker.coordinator.modern.modern_groups import RETRY_MS
 from lowtide.broker.coordinator.modern.modern_member import ModernMember
 from lowtide.broker.coordinator.modern.share_group import ShareGroup
 from lowtide.protocol.consumer_group_records import ConsumerGroupChange, GroupEpoch, RecordType
@@ -66,7 +66,7 @@ def test_a_record_of_a_group_of_another_type_is_refused(world: ConsumerWorld) ->
 
 def test_a_group_that_only_keeps_offsets_becomes_one_of_consumers(world: ConsumerWorld) -> None:
     world.append(COMMIT)
-    assert isinstance(world.groups.consumers.note(EPOCH), ConsumerGroup)
+    world.groups.consumers.note(EPOCH)
     assert world.group.group_epoch == 3
 
 
@@ -176,7 +176,7 @@ def test_a_producer_has_one_code_for_an_old_epoch(world: ConsumerWorld, who: str
 
 
 def test_members_may_hold_so_much_and_no_more(world: ConsumerWorld) -> None:
-    needed = bytes_of(ModernMember("a", client_id="client", client_host=HOST, topic_names=frozenset({"t"})))
+    needed = ModernMember("a", client_id="client", client_host=HOST, topic_names=frozenset({"t"})).size_bytes
     asked: dict[str, Any] = {"owned": {}, "rebalance_timeout_ms": 1, "subscribed_topic_names": ["t"]}
     world.groups.memory.held_bytes = BROKER_BYTES_MAX - needed + 1
     assert world.beat("a", 0, **asked).error == TOO_LARGE

@@ -8,12 +8,11 @@ import pytest
 
 from lowtide.broker.coordinator.member_memory import MemberMemory
 from lowtide.broker.coordinator.modern.consumer_group import (
-    INITIAL_EPOCH,
     ConsumerGroup,
     ConsumerGroupState,
-    bytes_of,
 )
 from lowtide.broker.coordinator.modern.member_state import MemberState
+from lowtide.broker.coordinator.modern.modern_group import INITIAL_EPOCH
 from lowtide.broker.coordinator.modern.modern_member import ModernMember
 from lowtide.broker.coordinator.modern.subscriptions import NO_COUNTS, NO_PATTERNS, ResolvedPattern, Subscriptions
 from lowtide.protocol.consumer_group_records import (
@@ -243,12 +242,12 @@ def test_what_members_say_is_counted_until_they_or_the_group_are_gone() -> None:
     group = ConsumerGroup("g", memory)
     one, other = member("a", client_id="client", topic_names=frozenset({"t"})), member("b", classic=classic("range"))
     put(group, one, other)
-    assert group.held_bytes == memory.held_bytes - 1_000_000 == bytes_of(one) + bytes_of(other)
+    assert group.held_bytes == memory.held_bytes - 1_000_000 == one.size_bytes + other.size_bytes
     longer = member("a", client_id="client", topic_names=frozenset({"t", "another"}))
     put(group, longer)
-    assert group.held_bytes == bytes_of(longer) + bytes_of(other)
+    assert group.held_bytes == longer.size_bytes + other.size_bytes
     take_back(group, MEMBER, "a")
-    assert group.held_bytes == memory.held_bytes - 1_000_000 == bytes_of(other)
+    assert group.held_bytes == memory.held_bytes - 1_000_000 == other.size_bytes
     group.close()
     assert memory.held_bytes == 1_000_000
     take_back(group, MEMBER, "b")

@@ -206,7 +206,7 @@ def test_what_a_heartbeat_does_not_say_stays(world: ConsumerWorld) -> None:
     assert (first.rack_id, first.server_assignor, first.instance_id, first.topic_regex) == ("r", "range", "one", "u.*")
     assert (first.rebalance_timeout_ms, first.topic_names) == (1_000, {"t"})
     world.beat("a", first.member_epoch, instance_id="one")
-    assert world.group.members["a"].says_the_same_as(first)
+    assert world.group.members["a"].has_same_subscription(first)
     changed = {"rack_id": "s", "server_assignor": "uniform", "subscribed_topic_regex": "", "rebalance_timeout_ms": 5}
     world.beat(
         "a", world.group.members["a"].member_epoch, instance_id="one", subscribed_topic_names=["t", "u"], **changed

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -17,21 +18,29 @@ from lowtide.broker.config.keys_of_groups import (
     SHARE_SESSION_TIMEOUT,
 )
 from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
+from lowtide.broker.coordinator.group import GroupType
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.modern.consumer_group import ConsumerGroup
+from lowtide.broker.coordinator.modern.consumer_groups import ConsumerGroups
 from lowtide.broker.coordinator.modern.group_decision import GroupDecision
-from lowtide.broker.coordinator.modern.group_times import GroupTimes, ShareGroupTimes
+from lowtide.broker.coordinator.modern.group_times import GroupTimes
 from lowtide.broker.coordinator.modern.groups_by_id import GroupsById
 from lowtide.broker.coordinator.modern.modern_member import ModernMember, target_record
 from lowtide.broker.coordinator.modern.share_group import ShareGroup
 from lowtide.broker.coordinator.modern.subscriptions import ResolvedPattern
-from lowtide.broker.coordinator.modern.target_assignment import DIFFERENT_MAX, HEAVY, TargetAssigner, epoch_change
+from lowtide.broker.coordinator.modern.target_assignment import DIFFERENT_MAX, HEAVY, ConsumerTargets, encode_in_steps
 from lowtide.broker.coordinator.modern.topic_view import NoCluster, TopicView
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.metadata.broker_image import BrokerImage
 from lowtide.metadata.config_image import ConfigImage
 from lowtide.metadata.image import ImageDelta, MetadataImage, PartitionImage, TopicImage
-from lowtide.protocol.consumer_group_records import ConsumerGroupChange, GroupEpoch, RecordType, encode_change
+from lowtide.protocol.consumer_group_records import (
+    ConsumerGroupChange,
+    GroupEpoch,
+    RecordType,
+    TargetAssignmentEpoch,
+    encode_change,
+)
 from lowtide.protocol.group_records import GroupMetadata
 from lowtide.protocol.messages.offset_commit import OffsetCommitRequestPartition, OffsetCommitRequestTopic
 
@@ -171,25 +180,26 @@ SETTINGS = GroupSettings(
 
 @pytest.mark.parametrize("text", [None, "45", "1", "999999", "soon", "-5"])
 @pytest.mark.parametrize(
-    ("times", "names", "bounds"),
+    ("group_type", "names", "bounds"),
     [
         (
-            GroupTimes,
+            GroupType.CONSUMER,
             (SESSION_TIMEOUT, HEARTBEAT_INTERVAL, ASSIGNMENT_INTERVAL),
             ((40, 50, 60), (4, 5, 6), (400, 500, 600)),
         ),
         (
-            ShareGroupTimes,
+            GroupType.SHARE,
             (SHARE_SESSION_TIMEOUT, SHARE_HEARTBEAT_INTERVAL, SHARE_ASSIGNMENT_INTERVAL),
             ((41, 51, 61), (14, 15, 16), (401, 501, 601)),
         ),
     ],
 )
 def test_times_of_a_group_are_its_own_within_the_bounds_of_the_broker(
-    text: str | None, times: type[GroupTimes], names: tuple[str, ...], bounds: tuple[tuple[int, int, int], ...]
+    text: str | None, group_type: GroupType, names: tuple[str, ...], bounds: tuple[tuple[int, int, int], ...]
 ) -> None:
     configs = {} if text is None else dict.fromkeys(names, text)
-    made = times(SETTINGS, SimpleNamespace(image=MetadataImage(group_configs={"g": ConfigImage(configs=configs)})))
+    image = MetadataImage(group_configs={"g": ConfigImage(configs=configs)})
+    made = GroupTimes(SETTINGS, SimpleNamespace(image=image), group_type)
     expected = [
         default if text in (None, "soon", "-5") else min(max(int(text or 0), least), most)
         for least, default, most in bounds
@@ -287,10 +297,8 @@ def test_a_decision_is_carried_out_in_its_order(takes_over: bool) -> None:
 
 
 # ------------------------------------------------------------------ targets
-def assigner(*topics: TopicImage, **settings: Any) -> TargetAssigner:
-    holder = Holder(*topics)
-    chosen = GroupSettings(**({"consumer_assignment_interval_ms": 500} | settings))
-    return TargetAssigner(chosen, holder.view, GroupTimes(chosen, SimpleNamespace(image=MetadataImage())))
+def targets(*topics: TopicImage) -> ConsumerTargets:
+    return ConsumerTargets(Holder(*topics).view, cast("Any", None), GroupsById())
 
 
 def group_of(*members: ModernMember) -> ConsumerGroup:
@@ -301,21 +309,12 @@ def group_of(*members: ModernMember) -> ConsumerGroup:
     return group
 
 
-@pytest.mark.parametrize(
-    ("wall_ms", "expected"), [(1_000, 500), (1_001, 499), (1_499, 1), (1_500, 0), (1_501, 0), (999, 0), (0, 0)]
-)
-def test_targets_have_time_between_them_unless_the_clock_was_set_back(wall_ms: int, expected: int) -> None:
-    group = ConsumerGroup("g")
-    group.assigned_wall_ms = 1_000
-    assert assigner().wait_ms(group, wall_ms) == expected
-
-
 @pytest.mark.parametrize(("members", "partitions"), [(10, HEAVY - 10), (HEAVY - 10, 10), (100, HEAVY - 100)])
 @pytest.mark.parametrize("more", [0, 1])
 def test_a_target_is_heavy_by_members_and_partitions(members: int, partitions: int, more: int) -> None:
     topic = topic_of("t", *[(1,)] * (partitions + more))
     group = group_of(*(ModernMember(str(number), topic_names=frozenset({"t"})) for number in range(members)))
-    assert assigner(topic).is_heavy(group) is bool(more)
+    assert targets(topic).is_heavy(group) is bool(more)
 
 
 @pytest.mark.parametrize("more", [0, 1])
@@ -330,7 +329,7 @@ def test_different_subscriptions_make_a_target_heavier(different: str, members: 
     group = group_of(*rows)
     if different == "patterns":
         group.subscriptions.note_pattern("a.*", ResolvedPattern(frozenset(), 0, 0))
-    assert assigner(topic_of("t", *[(1,)] * partitions)).is_heavy(group) is bool(more)
+    assert targets(topic_of("t", *[(1,)] * partitions)).is_heavy(group) is bool(more)
 
 
 def test_a_target_is_kept_as_what_has_changed() -> None:
@@ -338,13 +337,15 @@ def test_a_target_is_kept_as_what_has_changed() -> None:
     group = group_of(one, other, static)
     group.targets = {"one": {IDS["t"]: frozenset({0})}, "other": {IDS["u"]: frozenset({0})}}
     made = {"one": {IDS["t"]: (0,)}, "other": {IDS["t"]: (1, 2), IDS["u"]: ()}, "static": {}}
-    changes, changed = TargetAssigner.keep(group, 7, made, 1_000)
-    assert changed == {"other": {IDS["t"]: frozenset({1, 2})}, "static": {}}
+    changed = {"other": {IDS["t"]: frozenset({1, 2})}, "static": {}}
+    decision = GroupDecision(group)
+    assert ConsumerGroups._keep_target(decision, 7, made, 1_000) == changed
     rows = [ConsumerGroupChange(TARGET, "g", name, target_record(target)) for name, target in changed.items()]
-    assert changes == [*rows, epoch_change(group, 7, 1_000)]
-    kept: list[Any] = []
-    assert len(list(TargetAssigner.keep_in_steps(group, made, kept))) == 3
-    assert kept == [(change, encode_change(change)) for change in rows]
+    value = TargetAssignmentEpoch(assignment_epoch=7, assignment_timestamp=1_000)
+    assert decision.changes == [*rows, ConsumerGroupChange(RecordType.TARGET_EPOCH, "g", "", value)]
+    records: list[Any] = []
+    assert len(list(encode_in_steps(group, made, records))) == 3
+    assert records == [(change, encode_change(change)) for change in rows]
 
 
 def test_a_target_is_made_of_what_members_consume_and_have() -> None:
@@ -357,9 +358,8 @@ def test_a_target_is_made_of_what_members_consume_and_have() -> None:
     group = group_of(*rows)
     group.static_members["i"] = "old"
     group.targets = {"a": {IDS["t"]: frozenset({1})}, "old": {IDS["u"]: frozenset({0})}}
-    members, counts = assigner(topic_of("t", (1,), (1,)), topic_of("u", (1,)), topic_of("v", (1,)))._facts(
-        group, group.members
-    )
+    view = targets(topic_of("t", (1,), (1,)), topic_of("u", (1,)), topic_of("v", (1,)))
+    members, counts = cast("partial[Any]", view.prepare(group, group.members, "range")).args
     assert counts == {IDS["t"]: 2, IDS["u"]: 1}
     assert {name: member.topics for name, member in members.items()} == {
         "a": {IDS["t"]}, "b": {IDS["t"], IDS["u"]}, "c": {IDS["t"]}
@@ -368,7 +368,3 @@ def test_a_target_is_made_of_what_members_consume_and_have() -> None:
         "a": group.targets["a"], "b": group.targets["old"], "c": {}
     }  # fmt: skip
     assert (members["b"].instance_id, members["b"].rack_id) == ("i", "r")
-
-
-def test_the_first_assignor_of_the_configuration_is_the_usual_one() -> None:
-    assert assigner(consumer_assignors=("range", "uniform")).default_assignor() == "range"

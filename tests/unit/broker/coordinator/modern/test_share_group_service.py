@@ -9,9 +9,10 @@ import pytest
 from lowtide.broker.coordinator.classic.joining import MemberClient
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.member_memory import BROKER_BYTES_MAX
+from lowtide.broker.coordinator.modern.modern_groups import RETRY_MS
 from lowtide.broker.coordinator.modern.modern_member import ModernMember, target_record
-from lowtide.broker.coordinator.modern.share_group import KnownStates, ShareGroupState, bytes_of
-from lowtide.broker.coordinator.modern.share_groups import RETRY_MS, heartbeat_failed
+from lowtide.broker.coordinator.modern.share_group import KnownStates, ShareGroupState
+from lowtide.broker.coordinator.modern.share_heartbeats import heartbeat_failed
 from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from lowtide.protocol.share_group_records import ShareGroupChange, ShareGroupEpoch, ShareMemberCurrent, ShareRecordType
@@ -52,11 +53,11 @@ def epoch_of(world: ShareGroupWorld, member_id: str) -> int:
 # ------------------------------------------------------------------ records
 def test_a_record_of_a_group_of_another_type_is_refused(world: ShareGroupWorld) -> None:
     world.join()
-    with pytest.raises(ProtocolError, match="which is no share group"):
+    with pytest.raises(ProtocolError, match="which is a classic group"):
         world.groups.shares.note(
             ShareGroupChange(ShareRecordType.GROUP, GROUP, "", ShareGroupEpoch(epoch=1, metadata_hash=0))
         )
-    assert world.groups.shares.note(ShareGroupChange(MEMBER, GROUP, "a", None)) is None
+    world.groups.shares.note(ShareGroupChange(MEMBER, GROUP, "a", None))
 
 
 def test_a_group_that_is_deleted_leaves_no_timer_and_holds_nothing() -> None:
@@ -118,7 +119,7 @@ def test_a_group_is_taken_back_with_all_its_records(world: ShareGroupWorld) -> N
 
 # ------------------------------------------------------------------ heartbeats
 def test_members_may_hold_so_much_and_no_more(world: ShareGroupWorld) -> None:
-    needed = bytes_of(ModernMember("a", client_id="client", client_host=HOST, topic_names=frozenset({"t"})))
+    needed = ModernMember("a", client_id="client", client_host=HOST, topic_names=frozenset({"t"})).size_bytes
     world.groups.memory.held_bytes = BROKER_BYTES_MAX - needed + 1
     assert world.beat("a", 0, "t").error == TOO_LARGE
     assert (world.groups.memory.refused_count, world.log) == (1, [])
@@ -138,7 +139,7 @@ def test_a_heartbeat_without_news_writes_nothing_and_relies_on_what_was_written(
     assert world.end_offset == count
     effects = world.effects()
     request = ShareGroupHeartbeatRequest(group_id=GROUP, member_id="a", member_epoch=epoch_of(world, "a"))
-    world.groups.shares.heartbeat(request, MemberClient("client", HOST, 1), Answer(), effects)
+    world.groups.share_heartbeats.heartbeat(request, MemberClient("client", HOST, 1), Answer(), effects)
     assert (effects.changes, effects.barrier) == ([], count - 1)
 
 

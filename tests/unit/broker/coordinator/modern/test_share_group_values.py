@@ -7,17 +7,15 @@ from typing import Any
 import pytest
 
 from lowtide.broker.coordinator.member_memory import MemberMemory
+from lowtide.broker.coordinator.modern.modern_group import INITIAL_EPOCH
 from lowtide.broker.coordinator.modern.modern_member import ModernMember
 from lowtide.broker.coordinator.modern.share_group import (
-    INITIAL_EPOCH,
     NO_STATES,
     InitializingTopic,
     KnownStates,
     ShareGroup,
     ShareGroupState,
-    bytes_of,
     states_of,
-    with_current,
 )
 from lowtide.protocol.consumer_group_records import MemberTarget, TargetAssignmentEpoch, TargetTopicPartitions
 from lowtide.protocol.errors import ErrorCode
@@ -152,8 +150,8 @@ def test_targets_and_states_are_taken_back() -> None:
 
 def test_what_a_member_has_of_its_target_is_kept_once() -> None:
     target = {A: frozenset({0, 1})}
-    assert with_current(ModernMember("a"), has(5, 0, 1), target).assigned is target
-    assert with_current(ModernMember("a"), has(5, 0), target).assigned == {A: frozenset({0})}
+    assert ModernMember("a").with_current(has(5, 0, 1), target).assigned is target
+    assert ModernMember("a").with_current(has(5, 0), target).assigned == {A: frozenset({0})}
 
 
 def test_the_places_of_a_group_are_those_that_have_a_state() -> None:
@@ -170,13 +168,13 @@ def test_what_members_say_is_counted_until_they_or_the_group_are_gone() -> None:
     group = group_of("a", "b", memory=memory)
     assert group.memory is memory
     assert (
-        group.held_bytes == memory.held_bytes - 1_000_000 == sum(bytes_of(member) for member in group.members.values())
+        group.held_bytes == memory.held_bytes - 1_000_000 == sum(member.size_bytes for member in group.members.values())
     )
     note(group, ShareRecordType.MEMBER, "a", said("t", "another", client_id="longer than before"))
-    assert group.held_bytes == sum(bytes_of(member) for member in group.members.values())
+    assert group.held_bytes == sum(member.size_bytes for member in group.members.values())
     assert group.subscriptions.topic_counts == {"t": 2, "another": 1}
     note(group, ShareRecordType.MEMBER, "a", None)
-    assert group.held_bytes == bytes_of(group.members["b"])
+    assert group.held_bytes == group.members["b"].size_bytes
     group.close()
     assert (memory.held_bytes, group.state, group.check_delete()) == (
         1_000_000,

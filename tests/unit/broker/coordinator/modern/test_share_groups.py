@@ -229,7 +229,7 @@ def test_a_group_without_members_is_at_its_target() -> None:
     assert world.group.target_epoch == world.group.group_epoch
     world.check_reload()
     assert begin_again(world, 0) == world.group.group_epoch == world.group.target_epoch
-    world.groups.shares.states.end_deletion("g")
+    world.groups.shares.states.unlock("g")
     world.pass_time(5_000)
     world.enter("c", "t")
     world.settle()
@@ -291,7 +291,7 @@ def test_while_its_states_end_a_group_takes_no_member() -> None:
     assert world.beat("b", 0, "t").error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert [place.partition for place in world.group.places(lambda _: 4)] == [0, 1, 2, 3]
     world.check_reload()
-    world.groups.shares.states.end_deletion("g")
+    world.groups.shares.states.unlock("g")
     world.enter("b")
     world.settle()
     assert world.assigned("b") == {0, 1, 2, 3}, "they have begun again"
@@ -301,7 +301,9 @@ def begin_again(world: ShareGroupWorld, *numbers: int, group: str = "g") -> Any:
     """What AlterShareGroupOffsets has kept first: the epoch, or an error."""
     answer = type("Reply", (), {"response": None})()
     effects = world.effects()
-    world.groups.shares.states.begin_again(group, {world.ids(): ("t", numbers)} if numbers else {}, answer, effects)
+    world.groups.shares.states.initialize_again(
+        group, {world.ids(): ("t", numbers)} if numbers else {}, answer, effects
+    )
     world.carry_out(effects)
     return answer.response
 
@@ -314,7 +316,7 @@ def test_a_group_is_created_with_where_it_starts() -> None:
     assert begin_again(world, 2) == world.beat("a", 0, "t").error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert [place.partition for place in world.group.places(lambda _: 4)] == [2]
     world.check_reload()
-    world.groups.shares.states.end_deletion("g")
+    world.groups.shares.states.unlock("g")
     world.enter("a")
     assert begin_again(world, 2) == ErrorCode.NON_EMPTY_GROUP
 

@@ -47,12 +47,12 @@ def empty_world(states: KnownStates | None = None) -> ShareGroupWorld:
 
 
 def ask(world: ShareGroupWorld, how: str, *arguments: Any) -> Any:
-    """Carry out one of the methods of `ShareStart`; returns what it has answered."""
+    """Carry out one of the methods of `ShareGroupStates`; returns what it has answered."""
     reply, effects = Reply(), world.effects()
     if how == "begin_deletion":
         world.groups.shares.states.begin_deletion(GROUP, reply, effects, *arguments)
-    elif how == "begin_again":
-        world.groups.shares.states.begin_again(GROUP, arguments[0], reply, effects)
+    elif how == "initialize_again":
+        world.groups.shares.states.initialize_again(GROUP, arguments[0], reply, effects)
     else:
         getattr(world.groups.shares.states, how)(*arguments, effects)
     world.carry_out(effects)
@@ -154,7 +154,7 @@ def test_a_topic_that_the_group_has_forgotten_is_a_new_one() -> None:
     world.beat("a", -1)
     ask(world, "begin_deletion", [world.ids()])
     ask(world, "note_deleted", GROUP, [world.ids()])
-    world.groups.shares.states.end_deletion(GROUP)
+    world.groups.shares.states.unlock(GROUP)
     world.cluster.set_topic("t", 3)
     world.enter("b")
     assert starts(world) == {0: LATEST, 1: LATEST, 2: LATEST}
@@ -163,9 +163,9 @@ def test_a_topic_that_the_group_has_forgotten_is_a_new_one() -> None:
 def test_partitions_whose_starts_were_not_set_with_others_are_not_added_ones() -> None:
     """An administrator sets where one partition of a topic starts, before the group is used."""
     world = waiting_world(t=3)
-    assert ask(world, "begin_again", {world.ids(): ("t", [0])}) == 2
+    assert ask(world, "initialize_again", {world.ids(): ("t", [0])}) == 2
     ask(world, "on_initialized", GROUP, {world.ids(): [0]})
-    world.groups.shares.states.end_deletion(GROUP)
+    world.groups.shares.states.unlock(GROUP)
     world.cluster.set_topic("t", 4)
     world.enter("a")
     assert starts(world) == {1: LATEST, 2: LATEST, 3: FIRST}
@@ -247,8 +247,8 @@ def test_all_states_of_a_group_end_or_those_of_some_topics() -> None:
         deleting={OTHER: "o", b"2" * 16: "two"},
     )
     assert ask(world, "begin_deletion", None) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    world.groups.shares.states.end_deletion(GROUP)
-    world.groups.shares.states.end_deletion("gone")
+    world.groups.shares.states.unlock(GROUP)
+    world.groups.shares.states.unlock("gone")
     assert ask(world, "begin_deletion", None) == NONE
     assert world.group.states == KnownStates(
         deleting={OTHER: "o", b"2" * 16: "two", b"1" * 16: "one", world.ids(): "t"}
@@ -287,12 +287,12 @@ def test_a_group_that_begins_again_does_so_in_a_later_epoch() -> None:
     world = empty_world()
     set_states(world, KnownStates(deleting={world.ids(): "t", OTHER: "o"}))
     epoch, hashed = world.group.group_epoch, world.group.metadata_hash
-    assert ask(world, "begin_again", {world.ids(): ("t", [1])}) == epoch + 1
+    assert ask(world, "initialize_again", {world.ids(): ("t", [1])}) == epoch + 1
     assert (world.group.group_epoch, world.group.metadata_hash) == (epoch + 1, hashed)
     assert world.group.states.deleting == {OTHER: "o"}
     assert world.group.states.initializing == {world.ids(): InitializingTopic("t", frozenset({1}), WALL_START_MS)}
-    world.groups.shares.states.end_deletion(GROUP)
-    ask(world, "begin_again", {world.ids(): ("t", [3])})
+    world.groups.shares.states.unlock(GROUP)
+    ask(world, "initialize_again", {world.ids(): ("t", [3])})
     assert world.group.states.initializing[world.ids()].partitions == {1, 3}
 
 
