@@ -20,7 +20,7 @@ from lowtide.broker.config.key import number
 from lowtide.broker.config.leader_balance import balance_rules
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
-from lowtide.broker.coordinator.share_state.enabled import share_groups_enabled
+from lowtide.broker.coordinator.share_state.share_settings import share_groups_enabled
 from lowtide.broker.coordinator.share_state.share_coordinator import ShareCoordinator
 from lowtide.broker.coordinator.share_state.share_persister import SharePersister
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator

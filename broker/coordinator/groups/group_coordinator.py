@@ -17,7 +17,7 @@ from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.member_memory import MemberMemory
 from lowtide.broker.coordinator.modern.share_group_states import Starts
 from lowtide.broker.coordinator.modern.topic_view import TopicView
-from lowtide.broker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
+from lowtide.broker.coordinator.runtime.coordinator import Coordinator
 from lowtide.broker.coordinator.runtime.effects import Effects, append_error
 from lowtide.broker.coordinator.runtime.offsets_topic import GROUP_TOPIC, OffsetsTopic, forget_hashes
 from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, Shard
@@ -48,8 +48,8 @@ class HeldGroups(NamedTuple):
     refused: int
 
 
-class GroupCoordinator:
-    """Finds a group's state, carries out what is decided about it, and follows topics and leaderships."""
+class GroupCoordinator(Coordinator[Groups]):
+    """The groups of one broker, with their offsets."""
 
     def __init__(
         self,
@@ -60,44 +60,32 @@ class GroupCoordinator:
         is_alone: bool,
         persister: SharePersister | None = None,
     ) -> None:
-        """`is_alone`: there may never be more brokers than there are now.
-
-        `persister` is None where share groups aren't served.
-        """
-        self._states = None if persister is None else ShareStarter(self, persister)
-        config = broker.config
-        self.settings = group_settings(config.values)
-        given = not is_alone or "offsets.topic.replication.factor" in config.given
-        self.topic = OffsetsTopic(broker, administrator, self.settings, factor_is_given=given)
-        self.broker = broker
+        """`is_alone`: the cluster never has other brokers. `persister` is None if share groups are not served."""
+        self._share_starter = None if persister is None else ShareStarter(self, persister)
+        self.settings = group_settings(broker.config.values)
         self.survey_turn = asyncio.Lock()
-        """Who goes through all groups has it."""
+        """Held by the survey that walks through all groups."""
         self.joins = Pacing(broker.replicas.slices.turns, broker.log)
         """First heartbeats of members, and of their groups."""
         self._loop = loop
         self._refused = 0
-        """Groups, offsets and members, up to the last tick."""
+        """Refused groups, offsets and members, up to the last tick."""
         self._memory = MemberMemory()
         self._admission = GroupAdmission(self.settings, broker.clock.monotonic_ms())
         self._admission.count_groups = lambda: sum(len(shard.state.by_id) for shard in self._runtime.shards.values())
         self._topics = TopicView(broker.metadata)
-        self._runtime: CoordinatorRuntime[Groups] = CoordinatorRuntime(
-            CoordinatedTopic(
-                name=GROUP_TOPIC,
-                make_state=lambda: Groups(
-                    self.settings, broker.random, self._memory, self._topics, self._admission, self._states
-                ),
-            ),
-            replicas=broker.replicas,
-            clock=broker.clock,
-            loop=loop,
-            worker=broker.worker,
-            log=broker.log,
+        given = not is_alone or "offsets.topic.replication.factor" in broker.config.given
+        topic = OffsetsTopic(broker, administrator, self.settings, factor_is_given=given)
+        super().__init__(broker, loop, topic, CoordinatedTopic(name=GROUP_TOPIC, make_state=self._make_groups))
+
+    def _make_groups(self) -> Groups:
+        return Groups(
+            self.settings, self.broker.random, self._memory, self._topics, self._admission, self._share_starter
         )
 
     async def share_starts(self, places: Iterable[SharePlace]) -> dict[SharePlace, Offset]:
         """How far share groups are: see `ShareStarter.starts`. Nothing where share groups aren't served."""
-        return {} if self._states is None else await self._states.starts(places)
+        return {} if self._share_starter is None else await self._share_starter.starts(places)
 
     @property
     def serves_consumer_groups(self) -> bool:
@@ -135,24 +123,6 @@ class GroupCoordinator:
             if self.broker.authorizer.allows_all
             else None
         )
-
-    def find(self, group_id: str) -> Shard[Groups] | ErrorCode:
-        """The state that a group belongs to. Errors: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS."""
-        return self._runtime.find(self.topic.partition_of(group_id))
-
-    def loaded(self) -> list[Shard[Groups]] | ErrorCode:
-        """All that is coordinated here. Errors: COORDINATOR_LOAD_IN_PROGRESS while any of it isn't known yet."""
-        self._runtime.follow(self.topic.partition_count if self.topic.exists else 0)
-        shards = list(self._runtime.shards.values())
-        return shards if all(shard.loaded for shard in shards) else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-
-    def decide(self, shard: Shard[Groups], decision: Callable[[Pending[R], Effects], None]) -> Pending[R]:
-        """Make a decision and carry it out. The answer is there at once, if nothing has to be waited for."""
-        pending: Pending[R] = Pending()
-        effects = self._runtime.effects()
-        decision(pending, effects)
-        self._runtime.carry_out(shard, effects)
-        return pending
 
     def effects(self) -> Effects:
         """The beginning of a decision, made now."""
@@ -206,8 +176,8 @@ class GroupCoordinator:
         places = (
             share.places(self._partition_count) if share is not None and share.check_delete() == ErrorCode.NONE else []
         )
-        if places and self._states is not None:
-            work = partial(self._states.delete_group, shard, group_id, places)
+        if places and self._share_starter is not None:
+            work = partial(self._share_starter.delete_group, shard, group_id, places)
             return promised(work, self.broker.tasks.spawn, name=f"delete share group {group_id}")
         return self.decide(shard, partial(_delete, shard, group_id))
 
@@ -249,8 +219,7 @@ class GroupCoordinator:
             )
         if self._admission.have_most_gone():
             forget_hashes()
-        if self.topic.exists or self._runtime.shards:
-            self._runtime.follow(self.topic.partition_count if self.topic.exists else 0)
+        super().on_tick()
 
     def on_image(self, delta: ImageDelta) -> None:
         """Topics may have been created, which patterns may match, or deleted: the offsets in them aren't needed."""
@@ -259,23 +228,13 @@ class GroupCoordinator:
         if deleted:
             run_in_slices(self._loop, self.broker.clock, self._forget(deleted), _nothing)
 
-    def close(self) -> None:
-        """Send waiting clients elsewhere: the broker stops."""
-        self._runtime.close()
-
     def _forget(self, deleted: Sequence[tuple[str, TopicId]]) -> Iterator[None]:
-        for number in list(self._runtime.shards):
-            shard = self._runtime.find(number)
-            if isinstance(shard, ErrorCode):
-                continue
+        for shard in self.each_shard():
             for group_id in shard.state.committed.group_ids():
-                effects = self._runtime.effects()
-                shard.state.committed.delete_topics(group_id, deleted, effects)
-                self._runtime.carry_out(shard, effects)
+                self.carry_out(shard, partial(shard.state.committed.delete_topics, group_id, deleted))
                 yield
-            effects = self._runtime.effects()
-            shard.state.shares.states.forget_topics([topic_id for _, topic_id in deleted], effects)
-            self._runtime.carry_out(shard, effects)
+            topics = [topic_id for _, topic_id in deleted]
+            self.carry_out(shard, partial(shard.state.shares.states.forget_topics, topics))
             yield
 
 
@@ -339,10 +298,7 @@ class ShareStarter:
                 )
         shard = self._groups.find(group_id)
         if begun and not isinstance(shard, ErrorCode):
-            state = shard.state
-            self._groups.decide(
-                shard, lambda _reply, effects: state.shares.states.on_initialized(group_id, begun, effects)
-            )
+            self._groups.carry_out(shard, partial(shard.state.shares.states.on_initialized, group_id, begun))
 
 
 def _host_of(connection: Connection) -> str:

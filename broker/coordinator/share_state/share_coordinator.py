@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
-from lowtide.broker.coordinator.runtime.effects import Effects
+from lowtide.broker.coordinator.runtime.coordinator import Coordinator
 from lowtide.broker.coordinator.runtime.offsets_topic import OffsetsTopic
 from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, Shard
 from lowtide.broker.coordinator.share_state.share_settings import ShareSettings, share_settings
 from lowtide.broker.coordinator.share_state.share_states import ShareStates
-from lowtide.broker.pending import Pending
 from lowtide.broker.slices import run_in_slices
 from lowtide.metadata.image import ImageDelta
 from lowtide.protocol.errors import ErrorCode
@@ -23,8 +21,6 @@ from lowtide.protocol.types import Offset, TopicId, parse_topic_id, topic_id_tex
 from lowtide.storage.directory.log_starts import LogStartIncrement
 
 SHARE_TOPIC: Final = "__share_group_state"
-
-R = TypeVar("R")
 
 
 def coordinator_key(place: SharePlace) -> str:
@@ -50,15 +46,15 @@ def is_share_key(key: str) -> bool:
     return True
 
 
-class ShareCoordinator:
-    """Finds the state of a share partition, carries out what is decided about it, and follows topics and leaderships."""
+class ShareCoordinator(Coordinator[ShareStates]):
+    """The states of share partitions that one broker keeps."""
 
     def __init__(self, broker: BrokerContext, administrator: TopicAdministrator, loop: Any, *, is_alone: bool) -> None:
-        """`is_alone`: there may never be more brokers than there are now."""
-        config = broker.config
-        self.settings = share_settings(config.values)
-        given = not is_alone or "share.coordinator.state.topic.replication.factor" in config.given
-        self.topic = OffsetsTopic(
+        """`is_alone`: the cluster never has other brokers."""
+        self.settings = share_settings(broker.config.values)
+        self._loop = loop
+        given = not is_alone or "share.coordinator.state.topic.replication.factor" in broker.config.given
+        topic = OffsetsTopic(
             broker,
             administrator,
             self.settings,
@@ -66,18 +62,10 @@ class ShareCoordinator:
             name=SHARE_TOPIC,
             configs=partial(_configs, self.settings),
         )
-        self.broker = broker
-        self._loop = loop
-        self._runtime: CoordinatorRuntime[ShareStates] = CoordinatorRuntime(
-            CoordinatedTopic(
-                name=SHARE_TOPIC, make_state=lambda: ShareStates(self.settings, self), decode=decode_share_state
-            ),
-            replicas=broker.replicas,
-            clock=broker.clock,
-            loop=loop,
-            worker=broker.worker,
-            log=broker.log,
+        coordinated = CoordinatedTopic(
+            name=SHARE_TOPIC, make_state=lambda: ShareStates(self.settings, self), decode=decode_share_state
         )
+        super().__init__(broker, loop, topic, coordinated)
 
     # ------------------------------------------------------------------ what the states ask for
     def has_partition(self, topic_id: TopicId, partition: int) -> bool:
@@ -92,24 +80,9 @@ class ShareCoordinator:
             if shard.state is states and shard.leads and log.log_start_pending < start_offset <= log.high_watermark:
                 self.broker.replicas.request_log_starts([LogStartIncrement(log, start_offset)])
 
-    # ------------------------------------------------------------------ requests
-    def find(self, place: SharePlace) -> Shard[ShareStates] | ErrorCode:
-        """The states that a share partition's is among. Errors: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS."""
-        return self._runtime.find(self.topic.partition_of(coordinator_key(place)))
-
-    def decide(self, shard: Shard[ShareStates], decision: Callable[[Pending[R], Effects], None]) -> Pending[R]:
-        """Make a decision and carry it out. The answer is there at once, if nothing has to be waited for."""
-        pending: Pending[R] = Pending()
-        effects = self._runtime.effects()
-        decision(pending, effects)
-        self._runtime.carry_out(shard, effects)
-        return pending
-
-    # ------------------------------------------------------------------ what happens elsewhere
-    def on_tick(self) -> None:
-        """Follow who leads. On the order of once a second."""
-        if self.topic.exists or self._runtime.shards:
-            self._runtime.follow(self.topic.partition_count if self.topic.exists else 0)
+    def find_place(self, place: SharePlace) -> Shard[ShareStates] | ErrorCode:
+        """Returns the shard of a share partition. Errors: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS."""
+        return self.find(coordinator_key(place))
 
     def on_image(self, delta: ImageDelta) -> None:
         """Topics may have been deleted: nothing is to be known of them any more."""
@@ -117,18 +90,9 @@ class ShareCoordinator:
         if deleted and self._runtime.shards:
             run_in_slices(self._loop, self.broker.clock, self._forget(deleted), _nothing)
 
-    def close(self) -> None:
-        """Send waiting brokers elsewhere: this one stops."""
-        self._runtime.close()
-
     def _forget(self, deleted: frozenset[TopicId]) -> Iterator[None]:
-        for number in list(self._runtime.shards):
-            shard = self._runtime.find(number)
-            if isinstance(shard, ErrorCode):
-                continue
-            effects = self._runtime.effects()
-            shard.state.forget_topics(deleted, effects)
-            self._runtime.carry_out(shard, effects)
+        for shard in self.each_shard():
+            self.carry_out(shard, partial(shard.state.forget_topics, deleted))
             yield
 
 

@@ -222,7 +222,7 @@ class SharePersister:
         return errors
 
     async def _ask_here(self, place: SharePlace, decide: Any, row: Callable[[SharePlace], Any]) -> Any:
-        shard = self._shares.find(place)
+        shard = self._shares.find_place(place)
         if isinstance(shard, ErrorCode):
             return shard
         states = shard.state

@@ -100,7 +100,7 @@ def answer_rows(
     def ask() -> Generator[None, None, bool]:
         for index, (topic_id, row) in enumerate(rows):
             place = SharePlace(request.group_id, topic_id, row.partition)
-            shard = coordinator.find(place)
+            shard = coordinator.find_place(place)
             if isinstance(shard, ErrorCode):
                 answer.note(index, refuse(row.partition, shard, None))
             else:

@@ -30,8 +30,8 @@ def group_of(world: World) -> ShareGroup:
 
 
 def starter(world: World) -> ShareStarter:
-    assert world.coordinator._states is not None
-    return world.coordinator._states
+    assert world.coordinator._share_starter is not None
+    return world.coordinator._share_starter
 
 
 def delete(world: World, group_id: str = GROUP) -> ErrorCode | None:

@@ -38,7 +38,7 @@ class World(BrokerWorld):
         self.cut += [(each.log, each.log_start_offset) for each in increments]
 
     def shard(self, place: SharePlace = PLACE) -> Shard[ShareStates]:
-        found = self.coordinator.find(place)
+        found = self.coordinator.find_place(place)
         assert isinstance(found, Shard)
         return found
 

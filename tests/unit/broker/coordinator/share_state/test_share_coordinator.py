@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lowtide.broker.config.broker_config import load_config
-from lowtide.broker.coordinator.share_state.enabled import SHARE_GROUPS_KEY, share_groups_enabled
+from lowtide.broker.coordinator.share_state.share_settings import SHARE_GROUPS_KEY, share_groups_enabled
 from lowtide.broker.coordinator.share_state.share_coordinator import SHARE_TOPIC, coordinator_key, is_share_key
 from lowtide.metadata.image import ImageDelta
 from lowtide.protocol.errors import ErrorCode
@@ -70,7 +70,7 @@ def test_nothing_is_coordinated_by_a_broker_that_stops() -> None:
     shard = world.shard()
     world.coordinator.close()
     assert shard.unloaded
-    assert world.coordinator.find(PLACE) == ErrorCode.NOT_COORDINATOR
+    assert world.coordinator.find_place(PLACE) == ErrorCode.NOT_COORDINATOR
 
 
 # ---------------------------------------------------------------------- what the states ask for
