@@ -1,15 +1,17 @@
-"""What group coordinators and leaders of partitions ask share coordinators: states begin, end, are read and written.
+"""Asks share coordinators, on this broker or others, to initialize, delete, read and write states.
 
-Each share partition has its coordinator, here or elsewhere. Questions for one broker go out together.
+Each share partition has its own coordinator. Questions for one broker go out in one request.
 
-Guards: what isn't answered counts as not done; who asked asks again.
+Guards: a question without an answer counts as not done; the caller asks again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
+from lowtide.broker.coordinator.runtime.effects import Effects, Reply
 from lowtide.broker.coordinator.share_state.share_coordinator import ShareCoordinator, coordinator_key
 from lowtide.broker.coordinator.share_state.share_states import ShareStates
 from lowtide.broker.network.peer_client import PeerClients, PeerError
@@ -51,12 +53,31 @@ from lowtide.protocol.share_state_records import SharePlace
 from lowtide.protocol.types import LeaderEpoch, Offset, TopicId
 
 STATES_PURPOSE: Final = "share states"
-"""Of connections to share coordinators."""
+"""The purpose of connections to share coordinators."""
 
 TIMEOUT_MS: Final = 30_000
 """For one request. Source: Kafka's `request.timeout.ms`."""
 
 Errors = dict[SharePlace, ErrorCode]
+
+
+class _Question(NamedTuple):
+    """One of the five requests to a share coordinator."""
+
+    key: ApiKey
+    decide: Callable[[ShareStates, SharePlace, Any, Reply, Effects], None]
+    """Answers a row on this broker."""
+    request: Callable[..., Any]
+    topic: Callable[..., Any]
+    row: Callable[[SharePlace], Any]
+
+    def request_for(self, group_id: str, places: Iterable[SharePlace]) -> Any:
+        """Returns the request about some share partitions."""
+        topics: dict[TopicId, list[Any]] = {}
+        for place in places:
+            topics.setdefault(place.topic_id, []).append(self.row(place))
+        rows = [self.topic(topic_id=topic_id, partitions=partitions) for topic_id, partitions in topics.items()]
+        return self.request(group_id=group_id, topics=rows)
 
 
 class SharePersister:
@@ -67,61 +88,39 @@ class SharePersister:
         self._peers = peers
 
     async def initialize(self, group_id: str, state_epoch: int, wanted: Mapping[SharePlace, Offset]) -> Errors:
-        """Have states begin, each with its start offset (-1: the partition's leader finds it). The outcome of each."""
-
-        def request(places: Iterable[SharePlace]) -> InitializeShareGroupStateRequest:
-            topics: dict[TopicId, list[InitializeStatePartition]] = {}
-            for place in places:
-                topics.setdefault(place.topic_id, []).append(row(place))
-            rows = [
-                InitializeStateTopic(topic_id=topic_id, partitions=partitions)
-                for topic_id, partitions in topics.items()
-            ]
-            return InitializeShareGroupStateRequest(group_id=group_id, topics=rows)
+        """Initializes states with their start offsets; -1 lets the partition's leader find it. Returns the outcomes."""
 
         def row(place: SharePlace) -> InitializeStatePartition:
             return InitializeStatePartition(
                 partition=place.partition, state_epoch=state_epoch, start_offset=wanted[place]
             )
 
-        return await self._ask(wanted, ApiKey.INITIALIZE_SHARE_GROUP_STATE, request, (ShareStates.initialize, row))
+        key, request = ApiKey.INITIALIZE_SHARE_GROUP_STATE, InitializeShareGroupStateRequest
+        question = _Question(key, ShareStates.initialize, request, InitializeStateTopic, row)
+        return _errors_of(await self._ask(group_id, wanted, question))
 
     async def delete(self, group_id: str, places: Iterable[SharePlace]) -> Errors:
-        """Have states end. The outcome of each."""
-
-        def request(some: Iterable[SharePlace]) -> DeleteShareGroupStateRequest:
-            topics: dict[TopicId, list[DeleteStatePartition]] = {}
-            for place in some:
-                topics.setdefault(place.topic_id, []).append(row(place))
-            rows = [
-                DeleteStateTopic(topic_id=topic_id, partitions=partitions) for topic_id, partitions in topics.items()
-            ]
-            return DeleteShareGroupStateRequest(group_id=group_id, topics=rows)
+        """Deletes states. Returns the outcomes."""
 
         def row(place: SharePlace) -> DeleteStatePartition:
             return DeleteStatePartition(partition=place.partition)
 
-        return await self._ask(places, ApiKey.DELETE_SHARE_GROUP_STATE, request, (ShareStates.delete, row))
+        key, request = ApiKey.DELETE_SHARE_GROUP_STATE, DeleteShareGroupStateRequest
+        question = _Question(key, ShareStates.delete, request, DeleteStateTopic, row)
+        return _errors_of(await self._ask(group_id, places, question))
 
     async def summarize(
         self, group_id: str, places: Iterable[SharePlace]
     ) -> dict[SharePlace, SummaryStatePartitionResult]:
-        """How far share partitions are, or why that isn't known."""
-
-        def request(some: Iterable[SharePlace]) -> ReadShareGroupStateSummaryRequest:
-            topics: dict[TopicId, list[SummaryStatePartition]] = {}
-            for place in some:
-                topics.setdefault(place.topic_id, []).append(row(place))
-            rows = [
-                SummaryStateTopic(topic_id=topic_id, partitions=partitions) for topic_id, partitions in topics.items()
-            ]
-            return ReadShareGroupStateSummaryRequest(group_id=group_id, topics=rows)
+        """Returns the start offsets of share partitions, or why they are not known."""
 
         def row(place: SharePlace) -> SummaryStatePartition:
             return SummaryStatePartition(partition=place.partition, leader_epoch=-1)
 
-        key = ApiKey.READ_SHARE_GROUP_STATE_SUMMARY
-        answers = await self._ask_all(places, key, request, (ShareStates.summarize, row))
+        key, request = ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, ReadShareGroupStateSummaryRequest
+        answers = await self._ask(
+            group_id, places, _Question(key, ShareStates.summarize, request, SummaryStateTopic, row)
+        )
         return {
             place: SummaryStatePartitionResult(partition=place.partition, error_code=answer)
             if isinstance(answer, ErrorCode)
@@ -130,20 +129,18 @@ class SharePersister:
         }
 
     async def read(self, place: SharePlace, leader_epoch: LeaderEpoch) -> StoredState | ErrorCode:
-        """What is stored of a share partition, for its leader of this epoch, which fences those before with it.
+        """Reads the state of a share partition for its leader of this epoch, and fences leaders of earlier epochs.
 
-        Errors: those of ReadShareGroupState, NETWORK_EXCEPTION, NOT_COORDINATOR for an answer that makes no sense.
+        Errors: those of ReadShareGroupState, NETWORK_EXCEPTION, NOT_COORDINATOR for an invalid answer.
         """
-
-        def request(_places: Iterable[SharePlace]) -> ReadShareGroupStateRequest:
-            return ReadShareGroupStateRequest(
-                group_id=place.group_id, topics=[ReadStateTopic(topic_id=place.topic_id, partitions=[row(place)])]
-            )
 
         def row(of: SharePlace) -> ReadStatePartition:
             return ReadStatePartition(partition=of.partition, leader_epoch=leader_epoch)
 
-        answers = await self._ask_all([place], ApiKey.READ_SHARE_GROUP_STATE, request, (ShareStates.read, row))
+        key, request = ApiKey.READ_SHARE_GROUP_STATE, ReadShareGroupStateRequest
+        answers = await self._ask(
+            place.group_id, [place], _Question(key, ShareStates.read, request, ReadStateTopic, row)
+        )
         answer: ReadStatePartitionResult | ErrorCode = answers[place]
         if isinstance(answer, ErrorCode):
             return answer
@@ -152,9 +149,9 @@ class SharePersister:
     async def write(
         self, place: SharePlace, leader_epoch: LeaderEpoch, state_epoch: int, write: StateWrite
     ) -> ErrorCode:
-        """Store what has changed in a share partition. Stored again it changes nothing.
+        """Writes what has changed in a share partition. Writing it twice is harmless.
 
-        Errors: those of WriteShareGroupState, NETWORK_EXCEPTION, after which it may be stored or not.
+        Errors: those of WriteShareGroupState, NETWORK_EXCEPTION, after which it may be written or not.
         """
         partition = WriteStatePartition(
             partition=place.partition,
@@ -172,63 +169,36 @@ class SharePersister:
                 for each in write.batches
             ],
         )
+        key, request = ApiKey.WRITE_SHARE_GROUP_STATE, WriteShareGroupStateRequest
+        question = _Question(key, ShareStates.write, request, WriteStateTopic, lambda _place: partition)
+        return _errors_of(await self._ask(place.group_id, [place], question))[place]
 
-        def request(_places: Iterable[SharePlace]) -> WriteShareGroupStateRequest:
-            topics = [WriteStateTopic(topic_id=place.topic_id, partitions=[partition])]
-            return WriteShareGroupStateRequest(group_id=place.group_id, topics=topics)
-
-        answers = await self._ask(
-            [place], ApiKey.WRITE_SHARE_GROUP_STATE, request, (ShareStates.write, lambda _place: partition)
-        )
-        return answers[place]
-
-    async def _ask(
-        self,
-        places: Iterable[SharePlace],
-        key: ApiKey,
-        request: Callable[[Iterable[SharePlace]], Any],
-        local: tuple[Any, Callable[[SharePlace], Any]],
-    ) -> Errors:
-        answers = await self._ask_all(places, key, request, local)
-        return {
-            place: answer if isinstance(answer, ErrorCode) else ErrorCode(answer.error_code)
-            for place, answer in answers.items()
-        }
-
-    async def _ask_all(
-        self,
-        places: Iterable[SharePlace],
-        key: ApiKey,
-        request: Callable[[Iterable[SharePlace]], Any],
-        local: tuple[Any, Callable[[SharePlace], Any]],
-    ) -> dict[SharePlace, Any]:
-        """The row of the answer for each, or an error where there is none."""
+    async def _ask(self, group_id: str, places: Iterable[SharePlace], question: _Question) -> dict[SharePlace, Any]:
+        """Returns the row of the answer for each share partition, or an error if there is none."""
         if not self._shares.topic.exists:
             await self._shares.topic.create()
         by_broker: dict[int, tuple[BrokerImage, list[SharePlace]]] = {}
-        errors: dict[SharePlace, Any] = {}
+        answers: dict[SharePlace, Any] = {}
         for place in places:
             coordinator = self._shares.topic.coordinator_of(coordinator_key(place))
             if isinstance(coordinator, ErrorCode):
-                errors[place] = coordinator
+                answers[place] = coordinator
             else:
                 by_broker.setdefault(coordinator.broker_id, (coordinator, []))[1].append(place)
         for broker_id, (broker, some) in by_broker.items():
             if broker_id == self._shares.broker.metadata.broker_id:
                 for place in some:
-                    errors[place] = await self._ask_here(place, *local)
+                    answers[place] = await self._ask_here(place, question)
             else:
-                errors |= await self._ask_there(broker, some, key, request(some))
-        return errors
+                answers |= await self._ask_there(broker, some, question.key, question.request_for(group_id, some))
+        return answers
 
-    async def _ask_here(self, place: SharePlace, decide: Any, row: Callable[[SharePlace], Any]) -> Any:
+    async def _ask_here(self, place: SharePlace, question: _Question) -> Any:
         shard = self._shares.find_place(place)
         if isinstance(shard, ErrorCode):
             return shard
-        states = shard.state
-        pending: Pending[Any] = self._shares.decide(
-            shard, lambda reply, effects: decide(states, place, row(place), reply, effects)
-        )
+        decide = partial(question.decide, shard.state, place, question.row(place))
+        pending: Pending[Any] = self._shares.decide(shard, decide)
         answer = await answer_of(pending)
         return ErrorCode.COORDINATOR_NOT_AVAILABLE if answer is None else answer
 
@@ -250,8 +220,15 @@ class SharePersister:
         return {place: found.get(place, ErrorCode.NETWORK_EXCEPTION) for place in places}
 
 
+def _errors_of(answers: Mapping[SharePlace, Any]) -> Errors:
+    return {
+        place: answer if isinstance(answer, ErrorCode) else ErrorCode(answer.error_code)
+        for place, answer in answers.items()
+    }
+
+
 def _stored(row: ReadStatePartitionResult) -> StoredState | ErrorCode:
-    """The state that an answer has."""
+    """Returns the state in an answer."""
     try:
         batches = tuple(
             StateBatch(each.first_offset, each.last_offset, RecordState(each.delivery_state), each.delivery_count)

@@ -14,13 +14,14 @@ from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, Shard
 from lowtide.broker.coordinator.transactions.at_once import AtOnce
 from lowtide.broker.coordinator.transactions.marker_sender import MARKERS_PURPOSE, MarkerSender, Telling
 from lowtide.broker.coordinator.transactions.marker_writer import MarkerWriter, TransactionEnd
-from lowtide.broker.coordinator.transactions.producer_ids import ProducerIds
 from lowtide.broker.coordinator.transactions.transaction import Transaction
 from lowtide.broker.coordinator.transactions.transaction_settings import TransactionSettings, transaction_settings
 from lowtide.broker.coordinator.transactions.transaction_shard import Transactions
 from lowtide.broker.coordinator.transactions.transaction_state import TransactionState
 from lowtide.broker.network.peer_client import PeerClients
+from lowtide.metadata.errors import SessionError
 from lowtide.metadata.image import ImageDelta, MetadataImage
+from lowtide.metadata.store import MetadataStoreError
 from lowtide.protocol.transaction_records import decode_transaction
 from lowtide.protocol.types import ProducerId
 
@@ -118,6 +119,46 @@ class TransactionCoordinator(Coordinator[Transactions]):
         """Send waiting clients elsewhere: the broker stops."""
         self._sender.close()
         super().close()
+
+
+class ProducerIds:
+    """The block of producer ids that this broker is handing out."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
+        self._left: range = range(0)
+        self._is_fetching = False
+
+    async def take(self) -> ProducerId:
+        """An unused id. Errors: those of the metadata store."""
+        await self.reserve()
+        producer_id = self.take_now()
+        assert producer_id is not None
+        return producer_id
+
+    async def reserve(self) -> None:
+        """Have one at hand. Errors: those of the metadata store."""
+        while not self._left:
+            self._left = await self._broker.metadata.allocate_producer_ids()
+
+    def take_now(self) -> ProducerId | None:
+        """An unused id, if one is at hand; else some will be soon."""
+        if not self._left:
+            if not self._is_fetching:
+                self._is_fetching = True
+                self._broker.tasks.spawn(self._fetch(), name="fetch producer ids")
+            return None
+        producer_id = self._left[0]
+        self._left = self._left[1:]
+        return producer_id
+
+    async def _fetch(self) -> None:
+        try:
+            await self.reserve()
+        except (MetadataStoreError, SessionError) as error:
+            self._broker.log.warning("no producer ids", error=str(error))
+        finally:
+            self._is_fetching = False
 
 
 def _configs(settings: TransactionSettings, replication_factor: int) -> tuple[tuple[str, str], ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lowtide.broker.config.broker_config import load_config
-from lowtide.broker.coordinator.share_state.share_settings import SHARE_GROUPS_KEY, share_groups_enabled
 from lowtide.broker.coordinator.share_state.share_coordinator import SHARE_TOPIC, coordinator_key, is_share_key
+from lowtide.broker.coordinator.share_state.share_settings import SHARE_GROUPS_KEY, share_groups_enabled
 from lowtide.metadata.image import ImageDelta
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.share_state_records import SharePlace

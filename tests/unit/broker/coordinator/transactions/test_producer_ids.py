@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from types import SimpleNamespace
 from typing import Any
 
-from lowtide.broker.coordinator.transactions.producer_ids import ProducerIds
+from lowtide.broker.coordinator.transactions.transaction_coordinator import ProducerIds
 from lowtide.metadata.store import MetadataStoreError
 
 
