@@ -1,6 +1,6 @@
-"""Groups whose partitions the broker assigns (KIP-848), and the change of a group from one protocol to the other.
+"""Groups whose partitions the broker assigns: consumer groups (KIP-848) and share groups (KIP-932).
 
-Guards: no partition has two owners in one epoch. Decisions only: values in, effects out. Sees `classic` (members of the
-old protocol may be in such a group) and `runtime`. Begin with `consumer_group` and `consumer_heartbeats`. `migration`
-is the change of protocol.
+Guards: a consumer group's partition has at most one owner; only records change a group. Decisions only: values in,
+effects out. Sees `classic` (for changes of type) and `runtime`. Begin with `modern_group` and `modern_groups`, then
+`consumer_groups` or `share_groups`.
 """

@@ -1,14 +1,16 @@
-"""Who gets which partition in a group whose members leave that to the broker (KIP-848): the assignors `uniform` and `range`.
+"""The server-side assignors of consumer groups (KIP-848): `uniform` and `range`.
 
-Pure, and the same for the same arguments whatever process computes it: nothing here depends on the order of a set.
+Pure and deterministic: nothing depends on the order of a set, so any process computes the same result.
 
-Guards: each partition of a topic that a member subscribes to has exactly one owner, and the owner subscribes to its topic. What exists no
-more (a topic without a count, a partition beyond it) has no owner. Where two members claim a partition, the first in order has it.
+Guards: each partition of a topic that a member subscribes to has exactly one owner, and the owner subscribes to the
+topic. Partitions that no longer exist have no owner. If two members claim a partition, the first in order gets it.
 
-Does not: look at racks (nor does Kafka since 4.0), nor know what members have taken up yet; the caller moves them there step by step.
+Does not: consider racks (nor does Kafka since 4.0), nor know which partitions members have already; the caller moves
+members towards the result step by step.
 
-Cost: `uniform` with equal subscriptions and `range` take about a microsecond for each partition and member. With subscriptions that differ,
-`uniform` takes about that times the number of different ones, a second or more for hundreds of these. Then a worker is the place for it.
+Cost: `uniform` with equal subscriptions and `range` take about a microsecond for each partition and member. With
+different subscriptions, `uniform` takes that times the number of different ones: a second or more for hundreds. A
+worker should compute that.
 
 Source: KIP-848; Kafka's `UniformAssignor`, `RangeAssignor`.
 """
@@ -30,28 +32,28 @@ class AssignedMember(NamedTuple):
     instance_id: str | None
     rack_id: str | None
     topics: frozenset[TopicId]
-    """What it subscribes to, patterns resolved. Members that share one object are compared faster."""
+    """Its subscription, with patterns resolved. Members that share one object are compared faster."""
     assigned: Mapping[TopicId, frozenset[int]]
-    """What the last target gave it; what it must not have any more is sorted out here."""
+    """Its part of the last target, which may have partitions that it must not have now."""
 
 
 Target: TypeAlias = dict[str, dict[TopicId, tuple[int, ...]]]
-"""The partitions of each member, ascending. Each member is there; a topic of which it has none is not."""
+"""The partitions of each member, ascending. It has all members, but no topic without partitions."""
 Assignor: TypeAlias = Callable[[Mapping[str, AssignedMember], Mapping[TopicId, int]], Target]
 
 UNIFORM: Final = "uniform"
 RANGE: Final = "range"
 
 MOVES_PER_PARTITION: Final = 16
-"""When balancing different subscriptions ends although more could be done; Kafka ends after as many rounds."""
+"""The limit of moves when balancing different subscriptions. Kafka stops after as many rounds."""
 
 
 def assign_uniform(members: Mapping[str, AssignedMember], partition_counts: Mapping[TopicId, int]) -> Target:
-    """Give each member as many partitions as any other, and take away no more than that needs.
+    """Gives each member about equally many partitions, and moves no more of them than that needs.
 
-    With equal subscriptions the numbers differ by one at most. With different ones no partition is left that could be
-    moved to a member with two or more fewer; a chain of moves that only helps as a whole isn't looked for, as in Kafka.
-    New partitions are dealt so that those of a topic are spread over members.
+    With equal subscriptions the numbers differ by one at most. With different ones, no partition could be moved to a
+    member with two or more fewer; chains of moves that only help together are not searched, as in Kafka. New partitions
+    are dealt so that those of a topic are spread over members.
     """
     group = _Group(members, partition_counts)
     owners = group.take_over()
@@ -70,10 +72,11 @@ def assign_uniform(members: Mapping[str, AssignedMember], partition_counts: Mapp
 
 
 def assign_range(members: Mapping[str, AssignedMember], partition_counts: Mapping[TopicId, int]) -> Target:
-    """Give each member a range of every topic that it subscribes to, static members first, by instance id, then others by member id.
+    """Gives each member a range of every topic that it subscribes to.
 
-    Members with equal subscriptions get the same numbers of all topics with equally many partitions, which joins rely on. What a member
-    had doesn't count: it keeps its ranges while the same ids are there, so a static member does over restarts.
+    Static members come first, by instance id, then others by member id. Members with equal subscriptions get the same
+    numbers of all topics with equally many partitions, which joins rely on. Previous assignments don't matter: a member
+    keeps its ranges as long as the same ids are present, as static members are over restarts.
     """
     group = _Group(members, partition_counts)
     target: Target = {member_id: {} for member_id in members}
@@ -90,14 +93,11 @@ def assign_range(members: Mapping[str, AssignedMember], partition_counts: Mappin
 
 
 ASSIGNORS: Final[Mapping[str, Assignor]] = MappingProxyType({UNIFORM: assign_uniform, RANGE: assign_range})
-"""By the name that a client asks for; the first is for clients that don't care."""
+"""The assignors by name; the first is the default."""
 
 
 class _Group:
-    """The members in their order, by number, and who subscribes to what.
-
-    Equal subscriptions are one row of `subscriptions`.
-    """
+    """The members in order, by number, and their subscriptions. Equal subscriptions are one row."""
 
     def __init__(self, members: Mapping[str, AssignedMember], counts: Mapping[TopicId, int]) -> None:
         self.members = members
@@ -107,19 +107,19 @@ class _Group:
         for number, member_id in enumerate(self.order):
             rows.setdefault(members[member_id].topics, []).append(number)
         self.subscriptions = list(rows.values())
-        """The members of each, ascending."""
+        """The members with each subscription, ascending."""
         subscribers: dict[TopicId, list[int]] = {}
         for row, topics in enumerate(rows):
             for topic in topics:
                 if counts.get(topic, 0) > 0:
                     subscribers.setdefault(topic, []).append(row)
         self.topics = sorted(subscribers)
-        """Those that exist and that a member subscribes to."""
+        """The topics that exist and that a member subscribes to."""
         self.subscribers = subscribers
-        """The rows of `subscriptions` that have a topic."""
+        """The rows of `subscriptions` that include a topic."""
 
     def take_over(self) -> dict[TopicId, list[int]]:
-        """The owner of each partition that keeps the one it had, as far as that subscribes to it; -1 for the others."""
+        """Returns the owner of each partition that keeps it because it still subscribes; -1 for the others."""
         owners = {topic: [-1] * self.counts[topic] for topic in self.topics}
         for number, member_id in enumerate(self.order):
             member = self.members[member_id]
@@ -138,9 +138,9 @@ def _place(member_id: str, member: AssignedMember) -> tuple[bool, str, str]:
 
 
 def _deal(group: _Group, owners: dict[TopicId, list[int]]) -> None:
-    """Balance members that all subscribe to the same: members with too many give up, the rest is dealt to those that lack."""
+    """Balances members with equal subscriptions: those with too many give up, and those that lack get the rest."""
     held: list[list[tuple[int, TopicId, int]]] = [[] for _ in group.order]
-    """Of each member, its partitions with their rank within their topic there: the first of each topic come first."""
+    """The partitions of each member with their rank within the topic. The first of each topic come first."""
     for topic in group.topics:
         ranks: dict[int, int] = {}
         for partition, owner in enumerate(owners[topic]):
@@ -167,21 +167,21 @@ def _deal(group: _Group, owners: dict[TopicId, list[int]]) -> None:
 
 
 class _Balancer:
-    """Balances members whose subscriptions differ."""
+    """Balances members with different subscriptions."""
 
     def __init__(self, group: _Group, owners: dict[TopicId, list[int]]) -> None:
         self._group = group
         self._owners = owners
         self._loads = [0] * len(group.order)
         self._held: list[dict[TopicId, list[int]]] = [{} for _ in group.order]
-        """Of each member, its partitions by topic; what it got last is last."""
+        """The partitions of each member by topic, in the order in which it got them."""
         for topic in group.topics:
             for partition, owner in enumerate(owners[topic]):
                 if owner >= 0:
                     self._loads[owner] += 1
                     self._held[owner].setdefault(topic, []).append(partition)
         self._least = [[(self._loads[number], number) for number in rows] for rows in group.subscriptions]
-        """Of each subscription, a heap by load; entries whose load isn't true any more are dropped when they are met."""
+        """A heap by load for each subscription. Entries with an outdated load are dropped when they reach the top."""
         for heap in self._least:
             heapq.heapify(heap)
         numbers: dict[tuple[int, ...], int] = {}
@@ -189,11 +189,11 @@ class _Balancer:
             topic: numbers.setdefault(tuple(group.subscribers[topic]), len(numbers)) for topic in group.topics
         }
         self._rows = list(numbers)
-        """The subscriptions that have a topic, by its number in `_reach`: most topics have the same."""
+        """The subscriptions that include a topic, by its number in `_reach`. Most topics have the same."""
         self._row_of = {number: row for row, rows in enumerate(group.subscriptions) for number in rows}
 
     def balance(self) -> None:
-        """Give the free partitions to members with the fewest, then move from those who have most."""
+        """Gives the free partitions to members with the fewest, then moves partitions from those with the most."""
         for topic in sorted(self._group.topics, key=self._pressure):
             for partition, owner in enumerate(self._owners[topic]):
                 if owner < 0:
@@ -210,9 +210,9 @@ class _Balancer:
         return -len(self._owners[topic]) / subscribers, subscribers, topic
 
     def _move_round(self, moves_max: int) -> int:
-        """Let each member, the most loaded first, give away what others can have who have at least two fewer.
+        """Lets each member, the most loaded first, give partitions to members with at least two fewer.
 
-        Returns the moves.
+        Returns the number of moves.
         """
         moves = 0
         most = [(-load, number) for number, load in enumerate(self._loads)]
@@ -241,7 +241,7 @@ class _Balancer:
         return best
 
     def _least_loaded(self, reach: int) -> tuple[int, int]:
-        """The least loaded of those who may have a topic, the first in order among equals: its load and number."""
+        """Returns load and number of the least loaded member that may have a topic; among equals the first."""
         return min(self._top(row) for row in self._rows[reach])
 
     def _top(self, row: int) -> tuple[int, int]:

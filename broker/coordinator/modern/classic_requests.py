@@ -1,9 +1,10 @@
-"""Members of the classic protocol in a group whose partitions the broker assigns: they join, sync, show that they live and leave as ever.
+"""Requests of members of the classic protocol to consumer groups: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
 
-To such a member a generation is its own member epoch. A heartbeat says REBALANCE_IN_PROGRESS when there is something for it to give back,
-to get, or to catch up with; it joins, learns its epoch, and syncs, by which it gets its assignment. There is no leader.
+For such a member its member epoch is the generation. Heartbeats return REBALANCE_IN_PROGRESS if it has to revoke, may
+get, or has to catch up with something; it joins, learns its epoch, and gets its assignment with the sync. There is no
+leader.
 
-Source: Kafka's `GroupMetadataManager.classicGroupJoinToConsumerGroup` and the like; KIP-848, KIP-1099.
+Source: Kafka's `GroupMetadataManager.classicGroupJoinToConsumerGroup` and similar; KIP-848, KIP-1099.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from lowtide.runtime.random import Random
 
 
 class ClassicRequests:
-    """Requests of such members of one coordinator's groups."""
+    """Requests of classic members of one coordinator's consumer groups."""
 
     def __init__(self, groups: ConsumerGroups, classic: ClassicGroups, random: Random) -> None:
         self._groups = groups
@@ -79,7 +80,7 @@ class ClassicRequests:
     def _join_empty(
         self, group: ConsumerGroup, request: JoinGroupRequest, client: MemberClient, reply: Reply, effects: Effects
     ) -> None:
-        """Let a classic group take the place of one without members."""
+        """Replaces a group without members by a classic group."""
         if request.member_id != NO_MEMBER_ID:
             effects.answer(reply, join_failed(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id))
             return
@@ -106,7 +107,7 @@ class ClassicRequests:
     def _subscribe(
         decision: GroupDecision[ConsumerGroup], request: JoinGroupRequest, member_id: str
     ) -> ModernMember | ErrorCode:
-        """The member that joins, as it is known, or a new one."""
+        """Returns the member that joins, or a new one."""
         group, instance_id = decision.group, request.group_instance_id
         fresh = ModernMember(member_id=member_id)
         if instance_id is None:
@@ -129,7 +130,7 @@ class ClassicRequests:
         subscription: Subscription,
         effects: Effects,
     ) -> ModernMember | GroupRefusal:
-        """Take over what the member says; if it is the last one that came with the new protocol, the group becomes classic."""
+        """Takes over a member's subscription. If it replaces the last consumer member, the group becomes classic."""
         groups, group = self._groups, decision.group
         topics = groups.topics.image.topics
         owned = assignment_of(
@@ -145,7 +146,7 @@ class ClassicRequests:
             if not isinstance(updated, GroupRefusal):
                 groups.carry_out(decision, effects)
             return updated
-        # The records of this member's own changes go with the group's: a decision that isn't carried out.
+        # The group's records include this member's changes, so this decision is not carried out.
         scratch = GroupDecision(group)
         changed = groups.update_subscription(scratch, old, new, effects)
         if isinstance(changed, GroupRefusal):
@@ -161,7 +162,7 @@ class ClassicRequests:
 
     @staticmethod
     def _replaced(group: ConsumerGroup, new: ModernMember) -> ModernMember | None:
-        """The member whose place another takes by its instance id."""
+        """Returns the member whose instance id `new` takes over."""
         known = group.static_members.get(new.instance_id) if new.instance_id is not None else None
         return group.members[known] if known is not None else None
 
@@ -230,10 +231,7 @@ class ClassicRequests:
         return ErrorCode.NONE
 
     def leave(self, group: ConsumerGroup, members: Sequence[MemberIdentity], effects: Effects) -> list[MemberResponse]:
-        """LeaveGroup; members of either protocol may be named.
-
-        Errors, row by row: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID.
-        """
+        """LeaveGroup, for members of either protocol. Errors, row by row: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
         rows, gone = [], {}
         for identity in members:
             if identity.group_instance_id is not None and identity.member_id == NO_MEMBER_ID:
@@ -264,7 +262,7 @@ class ClassicRequests:
         return member if member.member_epoch == generation_id else ErrorCode.ILLEGAL_GENERATION
 
     def _expect_join(self, group: ConsumerGroup, member: ModernMember, now_ms: int) -> None:
-        """A member was asked to join again: it has its rebalance time-out for that, from the first time that it was asked."""
+        """Starts the member's rebalance timeout, unless it runs: the member has to join again."""
         key = ("rejoin", group.group_id, member.member_id)
         if self._groups.timers.deadlines.deadline_of(key) is None:  # type: ignore[arg-type]  # the literal is one of the key's
             self._groups.timers.deadlines.schedule(key, now_ms + max(member.rebalance_timeout_ms, 0))  # type: ignore[arg-type]
@@ -276,7 +274,7 @@ def _check_sync(group: ConsumerGroup, member: ModernMember, request: SyncGroupRe
         first_protocol(member),
     ):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    # One that is giving back has joined already: it first ends that.
+    # A member that has to revoke partitions has joined already, and revokes them first.
     is_behind = group.group_epoch > member.member_epoch and member.state is not MemberState.UNREVOKED_PARTITIONS
     return ErrorCode.REBALANCE_IN_PROGRESS if is_behind else ErrorCode.NONE
 
@@ -284,7 +282,7 @@ def _check_sync(group: ConsumerGroup, member: ModernMember, request: SyncGroupRe
 def _updated(
     member: ModernMember, request: JoinGroupRequest, client: MemberClient, subscription: Subscription
 ) -> ModernMember:
-    """The member with what its join says of it. A pattern is of the new protocol alone."""
+    """Returns the member with the fields of its join. It has no pattern, which is only in the consumer protocol."""
     topic_names = frozenset(subscription.topics)
     timeout_ms = request.rebalance_timeout_ms
     return msgspec.structs.replace(

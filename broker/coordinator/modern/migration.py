@@ -1,12 +1,13 @@
-"""A group changes its kind while its members work: a classic one when a member of the new protocol joins, back when the last of these goes.
+"""Changes a group's type while its members work (KIP-848, KIP-1099).
 
-The members of the other protocol stay and keep what they have. Both ways are one set of records, which takes the group back as it was and
-keeps it as it becomes, under the same number: the classic group's generation is the other's epoch.
+A classic group becomes a consumer group when a member of the consumer protocol joins, and a consumer group becomes
+classic when the last of these leaves. The other members stay and keep their partitions. One set of records removes the
+group of the old type and adds that of the new type; the classic generation becomes the epoch, and the reverse.
 
-Guards: only groups of consumers without assignors of their own change, only as `group.consumer.migration.policy` and the largest sizes of
-groups let them; what can't be read of a member leaves the group as it was.
+Guards: only groups of consumers without assignors of their own change, only as `group.consumer.migration.policy` and
+the group size limits allow; if a member's data can't be parsed, the group stays as it is.
 
-Source: Kafka's `GroupMetadataManager.convertToConsumerGroup`, `convertToClassicGroup`; KIP-848, KIP-1099.
+Source: Kafka's `GroupMetadataManager.convertToConsumerGroup`, `convertToClassicGroup`.
 """
 
 from __future__ import annotations
@@ -52,13 +53,13 @@ class Migration:
         self._settings, self._topics, self._memory, _ = resources
         self._rebalancing = rebalancing
         self._prepared: dict[str, ClassicGroup] = {}
-        """Classic groups whose records are about to be appended."""
+        """Classic groups whose records are being appended."""
 
     # ------------------------------------------------------------------ to the new kind
     def upgrade(self, classic: ClassicGroup) -> GroupDecision[ConsumerGroup] | GroupRefusal:
-        """Begin a decision about what a classic group with members becomes.
+        """Begins a decision that turns a classic group with members into a consumer group.
 
-        Errors: GROUP_ID_NOT_FOUND where it may not, or can't.
+        Errors: GROUP_ID_NOT_FOUND if that is not allowed or not possible.
         """
         reason = ""
         if not self._settings.may_upgrade:
@@ -95,7 +96,7 @@ class Migration:
         return decision
 
     def _as_consumer(self, classic: ClassicGroup, member: ClassicMember) -> ModernMember:
-        """A member of a classic group as one of the other kind. Errors: ProtocolError."""
+        """Returns a member of a classic group as one of a consumer group. Errors: ProtocolError."""
         assigned = NOTHING
         if member.assignment:
             given = parse_assignment(member.assignment)
@@ -131,7 +132,7 @@ class Migration:
         return assignment_of((topics[name].topic_id, numbers) for name, numbers in rows if name in topics)
 
     def send_away(self, classic: ClassicGroup, effects: Effects) -> None:
-        """Members that wait in a classic group that ends join again."""
+        """Answers REBALANCE_IN_PROGRESS to members that wait in a classic group that ends: they join again."""
         for member in classic.members.values():
             reply = classic.take_awaiting_join(member)
             if reply is not None:
@@ -144,23 +145,23 @@ class Migration:
     def may_downgrade(
         self, group: ConsumerGroup, gone: Mapping[str, ModernMember], joining: ModernMember | None = None
     ) -> bool:
-        """Whether a group becomes classic without these members, or with one in their place: all that are left speak that protocol."""
+        """Whether a group becomes classic without these members, or with `joining` in their place."""
         left = len(group.members) - len(gone)
         classic_left = group.subscriptions.classic_count - sum(member.classic is not None for member in gone.values())
         count = left + (joining is not None)
         return classic_left == left and count > 0 and self._settings.may_downgrade and count <= self._settings.max_size
 
     def downgrade(self, group: ConsumerGroup, gone: Mapping[str, ModernMember], effects: Effects) -> None:
-        """Make a group classic that these members leave; the others rebalance."""
+        """Turns a group that these members leave into a classic one. The others rebalance."""
         left = [member for member in group.members.values() if member.member_id not in gone]
         self._become_classic(group, left, effects, rebalances=True)
 
     def downgrade_by(
         self, group: ConsumerGroup, old: ModernMember, new: ModernMember, effects: Effects, *, rebalances: bool
     ) -> None:
-        """Make a group classic whose last member of the new protocol is back, under its instance id, with the classic one.
+        """Turns a group into a classic one because its last consumer member returns as a classic one.
 
-        The members rebalance if `rebalances`, or where what they have isn't what they are to have by now.
+        The members rebalance if `rebalances`, or if their assignments differ from their targets.
         """
         left = [member for member in group.members.values() if member.member_id != old.member_id]
         targets = {member.member_id: group.targets.get(member.member_id, NOTHING) for member in left}
@@ -184,9 +185,9 @@ class Migration:
         classic.protocol_name = classic.select_protocol()
         classic.compute_subscribed()
         classic.state = GroupState.STABLE
-        # What a member may have is its assignment, not its target, of which another may have a part. Kafka takes the
-        # target: a group that changes back before it has rebalanced then has a partition assigned to one member while
-        # another consumes it.
+        # The assignment is what the member may have, not its target, which another member may still have in part. Kafka
+        # takes the target: a group that changes back before it has rebalanced then assigns a partition to one member
+        # while another consumes it.
         for member in members:
             row = classic.members[member.member_id]
             classic.assign(row, self.encode(member.held, row.metadata(classic.protocol_name)))
@@ -197,7 +198,7 @@ class Migration:
         effects.then.append(partial(self._on_classic, classic, rebalances))
 
     def encode(self, assignment: Assignment, subscription: bytes) -> bytes:
-        """An assignment for a member of the classic protocol, in the version of its subscription."""
+        """Returns an assignment for a classic member, in the version of its subscription."""
         try:
             version = parse_subscription(subscription).version
         except ProtocolError:
@@ -207,11 +208,11 @@ class Migration:
         return encode_assignment(version, rows)
 
     def take_prepared(self, group_id: str) -> ClassicGroup | None:
-        """The classic group of a record that was just appended, if it was created here."""
+        """Returns and clears the classic group of a record that was just appended, if it was created here."""
         return self._prepared.pop(group_id, None)
 
     def _on_classic(self, classic: ClassicGroup, rebalances: bool, _error: ErrorCode, effects: Effects) -> None:  # noqa: FBT001
-        """The records are kept, or may be: if they were appended the group is classic, and its members have to show that they live."""
+        """Starts the members' sessions, and a rebalance if needed, unless the records were not appended."""
         self._prepared.pop(classic.group_id, None)
         if self._groups.get(classic.group_id) is not classic:
             classic.release()
@@ -223,10 +224,7 @@ class Migration:
 
 
 def _first_epoch(classic: ClassicGroup) -> int:
-    """The epoch of what a classic group becomes: its generation.
-
-    One without any yet begins as others do, for epoch 0 is no member's.
-    """
+    """Returns the epoch of the new group: the classic generation, but at least 1, because no member has epoch 0."""
     return max(classic.generation_id, INITIAL_EPOCH)
 
 
@@ -244,6 +242,6 @@ def _as_classic(member: ModernMember) -> ClassicMember:
 
 
 def first_protocol(member: ModernMember) -> str:
-    """The protocol that a member of the classic protocol sees as the group's: the one that it likes best."""
+    """Returns the protocol that a classic member sees as the group's: the one it prefers."""
     assert member.classic is not None
     return member.classic.supported_protocols[0].name

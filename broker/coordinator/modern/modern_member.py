@@ -1,6 +1,6 @@
-"""A member of a group whose partitions the broker assigns (KIP-848): a value, which every record about it replaces.
+"""A member of a modern group: a value that each of its records replaces. Share groups use only some of its fields.
 
-Source: Kafka's `ConsumerGroupMember`.
+Source: Kafka's `ModernGroupMember`, `ConsumerGroupMember`, `ShareGroupMember`.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from lowtide.protocol.types import TopicId
 R = TypeVar("R")
 
 Assignment: TypeAlias = Mapping[TopicId, frozenset[int]]
-"""Partitions by topic. A topic without partitions isn't in it, so equal assignments are equal."""
+"""Partitions by topic. Topics without partitions are absent, so equal assignments compare equal."""
 
 NOTHING: Final[Assignment] = {}
 
 Epochs: TypeAlias = Mapping[TopicId, Mapping[int, int]] | int
-"""In which epoch of its own a member was given each partition that it has, or is asked to give back (KIP-1251); one number where that is
-the same of all."""
+"""The member epoch in which a member got each partition that it has or has to revoke (KIP-1251); one number if all are
+equal."""
 
 NO_EPOCHS: Final[Epochs] = 0
 
 FEW: Final = 8
-"""So many partitions of a topic, or names of topics, are one object for all members that have just these: groups of one member are many."""
+"""Sets of up to this many partitions or topic names are shared by all members that have the same, to save memory."""
 
 
 class ModernMember(msgspec.Struct, frozen=True):
     """One member.
 
-    `topic_regex` is None or empty without a pattern; `classic` is what one says that speaks the classic protocol.
+    `topic_regex` is None or empty without a pattern; `classic` is set for a member of the classic protocol.
     """
 
     member_id: str
@@ -63,17 +63,17 @@ class ModernMember(msgspec.Struct, frozen=True):
     state: MemberState = MemberState.STABLE
     assigned: Assignment = NOTHING
     revoking: Assignment = NOTHING
-    """What it is asked to give back, and may still have."""
+    """The partitions that it has to revoke and may still have."""
     epochs: Epochs = NO_EPOCHS
 
     @property
     def pattern(self) -> str | None:
-        """Its pattern, None where it has none."""
+        """The pattern; None if it has none."""
         return self.topic_regex or None
 
     @property
     def held(self) -> Assignment:
-        """What it may consume now: also what it is asked to give back, until it says that it has."""
+        """The partitions that it may consume now: also those that it has to revoke, until it reports that it has."""
         if not self.revoking:
             return self.assigned
         held = dict(self.assigned)
@@ -82,11 +82,11 @@ class ModernMember(msgspec.Struct, frozen=True):
         return held
 
     def is_reconciled_to(self, target_epoch: int) -> bool:
-        """Whether it has all that this target gives it, and nothing else."""
+        """Whether it has exactly its part of the target of this epoch."""
         return self.state is MemberState.STABLE and self.member_epoch == target_epoch
 
     def has_same_subscription(self, other: ModernMember) -> bool:
-        """Whether what it says of itself, which is one record, is the same."""
+        """Whether the records of both subscriptions are equal."""
         return (
             self.topic_names == other.topic_names
             and self.topic_regex == other.topic_regex
@@ -190,7 +190,7 @@ class ModernMember(msgspec.Struct, frozen=True):
         )
 
     def epoch_of(self, topic_id: TopicId, number: int) -> int | None:
-        """In which epoch it was given a partition; None for one that it doesn't have."""
+        """Returns the epoch in which it got a partition; None if it doesn't have it."""
         epochs = self.epochs
         if isinstance(epochs, int):
             return epochs if self.holds(topic_id, number) else None
@@ -207,7 +207,7 @@ class ModernMember(msgspec.Struct, frozen=True):
 
 
 def assignment_of(rows: Iterable[tuple[TopicId, Iterable[int]]]) -> Assignment:
-    """Partitions by topic."""
+    """Returns the partitions by topic."""
     found: dict[TopicId, frozenset[int]] = {}
     for topic_id, partitions in rows:
         numbers = _numbers(tuple(partitions))
@@ -240,7 +240,7 @@ def target_record(assignment: Assignment) -> MemberTarget:
 
 
 def _epochs_of(rows: Iterable[CurrentTopicPartitions], default: int) -> Epochs:
-    """The epochs that a record tells; `default` where it doesn't, as those of older coordinators."""
+    """Returns the epochs in a record. Records of older coordinators have none: `default`."""
     found: dict[TopicId, dict[int, int]] = {}
     for row in rows:
         given = row.assignment_epochs
@@ -251,6 +251,6 @@ def _epochs_of(rows: Iterable[CurrentTopicPartitions], default: int) -> Epochs:
 
 
 def compact_epochs(epochs: Mapping[TopicId, Mapping[int, int]]) -> Epochs:
-    """The epochs of all partitions that a member has, as they are kept."""
+    """Returns the epochs as `ModernMember.epochs` keeps them."""
     different = {epoch for of_topic in epochs.values() for epoch in of_topic.values()}
     return epochs if len(different) > 1 else different.pop() if different else NO_EPOCHS

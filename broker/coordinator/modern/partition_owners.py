@@ -1,9 +1,8 @@
-"""Which member of a group has each partition, or may still have it.
+"""The member that owns each partition of a consumer group: it has the partition, or may still have it.
 
-A broker may have ten thousands of groups of one member: of one alone nothing is kept.
+A broker may have tens of thousands of groups with one member, so nothing is kept for these.
 
-Guards: a partition has at most one owner. It is given to a member that another has released it to: `reconciliation`
-asks here first.
+Guards: a partition has at most one owner. `reconciliation` assigns it to a member only after others have released it.
 
 Source: Kafka's `ConsumerGroup.currentPartitionEpoch`.
 """
@@ -17,23 +16,23 @@ from lowtide.broker.coordinator.modern.modern_member import ModernMember
 from lowtide.protocol.types import TopicId
 
 Owners: TypeAlias = dict[TopicId, dict[int, str]]
-"""Topic → partition → member id. Without empty rows."""
+"""Topic → partition → member id, without empty rows."""
 
 
 class PartitionOwners:
-    """The owners of one group's partitions. Follows the records of what members have."""
+    """The owners of one group's partitions. They follow the members' records."""
 
     __slots__ = ("_members", "_owners")
 
     def __init__(self, members: Mapping[str, ModernMember]) -> None:
-        """`members` are the group's, by id, as they are now and later."""
+        """`members` is the group's own mapping, by id."""
         self._members = members
         self._owners: Owners | None = None
-        """None: what the only member has."""
+        """None if the group has one member at most."""
 
     @property
     def by_topic(self) -> Owners:
-        """All of them."""
+        """All owners."""
         return _owners_of(self._members.values()) if self._owners is None else self._owners
 
     def is_owned(self, topic_id: TopicId, number: int) -> bool:
@@ -43,7 +42,7 @@ class PartitionOwners:
         return number in self._owners.get(topic_id, ())
 
     def on_changed(self, old: ModernMember | None, new: ModernMember | None) -> None:
-        """A member of the group has something else now, is new (`old` is None), or is gone (`new` is None)."""
+        """Takes over a member that changes, joins (`old` is None) or leaves (`new` is None)."""
         if len(self._members) <= 1:
             self._owners = None
         elif self._owners is None:
@@ -69,7 +68,7 @@ def _take(owners: Owners, member: ModernMember) -> None:
 
 
 def _release(owners: Owners, member: ModernMember) -> None:
-    """What this member had is free, unless another member was given it since: a log may have lost the record between the two."""
+    """Releases a member's partitions, unless another member has got them since: a log may lack the record between."""
     for assignment in (member.assigned, member.revoking):
         for topic_id, numbers in assignment.items():
             of_topic = owners.get(topic_id)

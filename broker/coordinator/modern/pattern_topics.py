@@ -1,7 +1,7 @@
-"""Which topics match the patterns that members of a group subscribe to: found out a slice at a time, and kept in records.
+"""Matches the patterns of a group's members to topics, in slices, and records the result.
 
-Guards: an invalid pattern is refused before a member has it; the patterns of a group are matched one time at once, and not more
-often than every `REFRESH_MIN_MS`, whatever its members send.
+Guards: an invalid pattern is refused before a member has it. The patterns of a group are matched once at a time, and
+not more often than every `REFRESH_MIN_MS`, whatever its members send.
 
 Source: Kafka's `GroupMetadataManager.maybeUpdateRegularExpressions`, `handleRegularExpressionsResult`.
 """
@@ -27,10 +27,10 @@ REFRESH_MIN_MS: Final = 10_000
 
 
 class PatternChange(NamedTuple):
-    """What a member did with its pattern: whether it is another, and whether its topics are about to be found.
+    """Whether a member's pattern changed, and whether its topics are being searched.
 
-    When they are, the group's epoch rises. Any other change of a pattern has to raise it now: the member gives up what
-    it no longer subscribes to, and nothing else would give that to another member.
+    The group's epoch rises when they are found. Any other change of a pattern raises it at once: the member gives up
+    topics, and nothing else would assign them to another member.
     """
 
     changed: bool
@@ -45,12 +45,12 @@ class PatternMatching:
         self._settings = settings
         self._topics = topics
         self._matching: dict[str, frozenset[str]] = {}
-        """The patterns that are being matched, by group."""
+        """The patterns that are being matched, by group id."""
 
     def update(
         self, decision: GroupDecision[ConsumerGroup], old: ModernMember, new: ModernMember, wall_ms: int
     ) -> PatternChange | GroupRefusal:
-        """Take over a member's pattern, and see whether the group's have to be matched again.
+        """Takes over a member's pattern, and decides whether the group's patterns have to be matched again.
 
         Errors: INVALID_REGULAR_EXPRESSION.
         """
@@ -92,7 +92,7 @@ class PatternMatching:
         )
 
     def begin(self, decision: GroupDecision[ConsumerGroup], effects: Effects) -> None:
-        """Match a group's patterns to the topics that the client may know of; what comes of it is kept when it is there."""
+        """Matches a group's patterns to the topics that the client may see, and records the result later."""
         group_id, patterns, may_see = decision.group.group_id, decision.resolves, decision.may_see
         self._matching[group_id] = patterns
         image = self._topics.image
@@ -103,9 +103,7 @@ class PatternMatching:
             for pattern in sorted(patterns):
                 try:
                     compiled = NamePattern(pattern)
-                except (
-                    PatternError
-                ):  # A record of another broker says it. It must not keep the others from being matched.
+                except PatternError:  # From a record of another broker. The other patterns are matched all the same.
                     found[pattern] = frozenset()
                     continue
                 matching = yield from compiled.matching(names)
@@ -124,7 +122,7 @@ class PatternMatching:
         for pattern, topics in found.items():
             if pattern in group.subscriptions.pattern_counts:
                 known = group.subscriptions.patterns.get(pattern)
-                # Also for a pattern that matches nothing: until now members may have given up what they had before it.
+                # Also for a pattern that matches nothing: members may have given up topics for it.
                 bumps = bumps or known is None or topics != known.topics
                 names |= topics
                 value = PatternTopics(topics=sorted(topics), version=revision, timestamp=effects.wall_ms)

@@ -1,7 +1,7 @@
-"""How a member gets from what it has to what its group's target gives it: first it gives back, then its epoch rises, then it gets.
+"""Moves a member from its current assignment to its target: it revokes, its epoch rises, it gets partitions.
 
-Guards: a partition that another member may still have is not assigned; a member's epoch becomes the target's only when it has given back
-all that the target doesn't leave it.
+Guards: a partition that another member may still have is not assigned. A member's epoch becomes the target's only after
+it has revoked all that the target takes away.
 
 Source: Kafka's `CurrentAssignmentBuilder`; KIP-848, "Reconciliation of the group".
 """
@@ -24,30 +24,30 @@ from lowtide.protocol.types import TopicId
 
 
 class Reconciliation(msgspec.Struct, frozen=True):
-    """What a member is to be reconciled to, and what is known while that happens."""
+    """A target, and what has to be known to move a member towards it."""
 
     target_epoch: int
     target: Assignment
     owned: Assignment | None
-    """What the member says it has; None where it doesn't say."""
+    """The partitions that the member reports; None if it reports none."""
     subscribed: Callable[[], frozenset[TopicId]]
-    """The ids of the topics that the member consumes, those that there are."""
+    """Returns the ids of the member's topics that exist."""
     is_owned: Callable[[TopicId, int], bool]
-    """Whether a member of the group has a partition, or may still have it."""
+    """Whether a member of the group owns a partition."""
     subscription_changed: bool
 
 
 def reconcile(member: ModernMember, facts: Reconciliation) -> ModernMember | None:
-    """The member a step further, or as it was.
+    """Returns the member one step further, or unchanged.
 
-    None for one whose state isn't known and that has something: it has to be fenced.
+    Returns None if its state is unknown and it has partitions: it must be fenced.
     """
     epoch, state = member.member_epoch, member.state
     if state is MemberState.STABLE:
         is_waiting = epoch == facts.target_epoch
     elif state is MemberState.UNREVOKED_PARTITIONS:
         is_waiting = _owns_any(facts.owned, member.revoking)
-        # The epoch rises by what was given back, but never above a target that isn't there yet.
+        # Revoking raises the epoch, but never above that of a target that doesn't exist yet.
         epoch = min(epoch + 1, facts.target_epoch)
     elif state is MemberState.UNRELEASED_PARTITIONS:
         is_waiting = False
@@ -61,14 +61,14 @@ def reconcile(member: ModernMember, facts: Reconciliation) -> ModernMember | Non
 
 
 def _owns_any(owned: Assignment | None, partitions: Assignment) -> bool:
-    """Whether the member may still have any of these; one that doesn't say may."""
+    """Whether the member may still have any of these partitions. A member that reports none may."""
     if owned is None:
         return True
     return any(not numbers.isdisjoint(owned.get(topic_id, ())) for topic_id, numbers in partitions.items())
 
 
 def _without_unsubscribed(member: ModernMember, facts: Reconciliation) -> ModernMember:
-    """Ask for what the member no longer subscribes to, while there isn't a newer target yet."""
+    """Asks the member to revoke topics that it no longer subscribes to, before there is a newer target."""
     subscribed = facts.subscribed()
     gone = {topic_id: numbers for topic_id, numbers in member.assigned.items() if topic_id not in subscribed}
     if not gone:
@@ -86,7 +86,7 @@ def _without_unsubscribed(member: ModernMember, facts: Reconciliation) -> Modern
 
 
 def _next(member: ModernMember, facts: Reconciliation, member_epoch: int) -> ModernMember:
-    """Compare what the member has with the target: what it keeps, must give back, may get, and what others still have."""
+    """Compares the current assignment with the target: what to keep, to revoke, to assign, and to wait for."""
     subscribed = facts.subscribed()
     kept: dict[TopicId, frozenset[int]] = {}
     revoking: dict[TopicId, frozenset[int]] = {}
@@ -128,7 +128,7 @@ def _moved(
 
 
 def _epochs(member: ModernMember, assigned: Assignment, revoking: Assignment, epoch: int) -> Epochs:
-    """In which epoch each partition was given: what the member had keeps its own, what is new, or given back and given again, has this."""
+    """Returns in which epoch each partition was assigned: `epoch`, or an earlier one for those that the member had."""
     found: dict[TopicId, dict[int, int]] = {}
     for part, had in ((assigned, member.assigned), (revoking, None)):
         for topic_id, numbers in part.items():

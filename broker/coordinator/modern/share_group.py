@@ -1,4 +1,4 @@
-"""A share group (KIP-932): partitions may have several members, so no member waits for another to revoke its partitions.
+"""A share group (KIP-932): partitions may have several members, so no member waits for another.
 
 Guards: no partition is assigned before its state is initialized at the share coordinator.
 
@@ -72,7 +72,7 @@ class KnownStates(msgspec.Struct, frozen=True):
         return self.initializing[topic_id].partitions if topic_id in self.initializing else frozenset()
 
     def first_count(self, topic_id: TopicId, count: int) -> int:
-        """Returns how many partitions a topic had when the group first saw it; `count`, the number today, if that is now."""
+        """Returns how many partitions a topic had when the group first saw it; `count` if that is now."""
         if topic_id in self.first_counts:
             return self.first_counts[topic_id]
         known = self.initialized_of(topic_id) | self.initializing_of(topic_id)
@@ -84,7 +84,7 @@ class KnownStates(msgspec.Struct, frozen=True):
         return names | {topic_id: name for topic_id, (name, _) in self.initialized.items()}
 
     def without(self, topics: Container[TopicId], deleting: Mapping[TopicId, str]) -> KnownStates:
-        """Returns the states without those of some topics; `deleting` are the topics whose states are being deleted."""
+        """Returns the states without those of some topics; `deleting` are those whose states are being deleted."""
         return KnownStates(
             initializing={topic_id: row for topic_id, row in self.initializing.items() if topic_id not in topics},
             initialized={topic_id: row for topic_id, row in self.initialized.items() if topic_id not in topics},
@@ -97,7 +97,7 @@ class KnownStates(msgspec.Struct, frozen=True):
         return {topic_id: name for topic_id, name in self.deleting.items() if topic_id not in topics}
 
     def record(self) -> SharePartitionStates:
-        """Returns the record of the states. It keeps `first_counts` only of topics that have a state or are about to."""
+        """Returns the record of the states. It has `first_counts` only of topics that have a state or are about to."""
         return SharePartitionStates(
             initializing_topics=[
                 self._row(topic_id, row.name, row.partitions, row.since_ms)
@@ -200,7 +200,7 @@ class ShareGroup(ModernGroup):
         )
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
-        """Returns GROUP_ID_NOT_FOUND: a share group has no committed offsets. Source: `ShareGroup.validateOffsetFetch`."""
+        """Returns GROUP_ID_NOT_FOUND: there are no committed offsets. Source: `ShareGroup.validateOffsetFetch`."""
         return ErrorCode.GROUP_ID_NOT_FOUND
 
     def check_offset_delete(self) -> ErrorCode:

@@ -1,4 +1,4 @@
-"""The states of a share group's partitions: when they are requested from the share coordinator, and when they are deleted.
+"""The states of a share group's partitions: when they are requested, and when they are deleted.
 
 In the partitions that a topic has when a group first sees it, the group starts where `share.auto.offset.reset` says.
 Partitions that are added later start at 0, so that records written before the group sees them are not lost
@@ -96,7 +96,7 @@ class ShareGroupStates:
             self.ports.initialize(group_id, epoch, wanted)
 
     def on_initialized(self, group_id: str, begun: Mapping[TopicId, Iterable[int]], effects: Effects) -> None:
-        """Lets these share partitions be assigned: their states are initialized. The others are requested again later."""
+        """Lets share partitions be assigned whose states are initialized. The others are requested again later."""
         group = self.by_id.find_share(group_id)
         if group is None:
             return

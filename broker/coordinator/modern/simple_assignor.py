@@ -1,10 +1,10 @@
-"""The assignor of share groups: each partition goes to as many members as all partitions together need, and members have equally many.
+"""The assignor of share groups: spreads members evenly over partitions, and partitions evenly over members.
 
-Pure. Where members are no more than partitions, each partition has one member. Where they are more, each has as many as give all members
-one. Members keep what they have as far as that allows.
+Pure. If there are no more members than partitions, each partition has one member. Otherwise each partition has as many
+members as are needed so that all members have one. Members keep their partitions as far as that allows.
 
-Guards: of members that subscribe to the same topics none has two more than another; no partition is without a member; the same members and
-partitions stay where they are.
+Guards: among members with the same subscription none has two more than another; no partition is without a member; with
+the same members and partitions the result is the same.
 
 Source: Kafka's `SimpleAssignor`, `SimpleHomogeneousAssignmentBuilder`; KIP-932.
 """
@@ -26,9 +26,9 @@ def assign(
     partitions: Mapping[TopicId, Sequence[int]],
     current: Mapping[str, Assignment],
 ) -> dict[str, Assignment]:
-    """What each member is to have.
+    """Returns the partitions of each member.
 
-    `members` are the topics of each, `partitions` those of each topic that may be assigned.
+    `members` are the topics of each; `partitions` are those that may be assigned.
     """
     subscriptions = set(members.values())
     if len(subscriptions) == 1:
@@ -57,7 +57,7 @@ def _assignment(places: Iterable[Place]) -> Assignment:
 def _balance(
     names: Sequence[str], places: Sequence[Place], current: Mapping[str, Assignment]
 ) -> dict[str, list[Place]]:
-    """Each place to the same number of members, all of which consume all places."""
+    """Assigns each place to the same number of members, all of which subscribe to all places."""
     sharing = -(-len(names) // len(places))
     base, larger = divmod(sharing * len(places), len(names))
     kept = _keep(names, places, current, sharing, (base, larger))
@@ -71,7 +71,10 @@ def _keep(
     sharing: int,
     shares: tuple[int, int],
 ) -> dict[str, list[Place]]:
-    """What members have and may keep: `shares` are what each has at least, and how many have one more."""
+    """Returns the places that members keep.
+
+    `shares`: what each member has at least, and how many members have one more.
+    """
     room = dict.fromkeys(places, sharing)
     base, larger = shares
     kept: dict[str, list[Place]] = {}
@@ -89,10 +92,7 @@ def _keep(
 
 
 def _fill(kept: dict[str, list[Place]], places: Sequence[Place], sharing: int, most: int) -> bool:
-    """Give what is left to those that have least.
-
-    Returns whether that was possible with no more than `most` for each.
-    """
+    """Gives the remaining places to the members with the fewest. Returns whether none then has more than `most`."""
     holders: dict[Place, set[str]] = {place: set() for place in places}
     for name, mine in kept.items():
         for place in mine:
@@ -120,7 +120,10 @@ def _fill(kept: dict[str, list[Place]], places: Sequence[Place], sharing: int, m
 
 
 def _in_turn(names: Sequence[str], places: Sequence[Place], sharing: int) -> dict[str, list[Place]]:
-    """From the beginning: members in turn. As many members in a row as share a place are different ones."""
+    """Deals all places from the beginning, to the members in turn.
+
+    Consecutive members are different, so no place has one twice.
+    """
     given: dict[str, list[Place]] = {name: [] for name in names}
     for index in range(sharing * len(places)):
         given[names[index % len(names)]].append(places[index // sharing])

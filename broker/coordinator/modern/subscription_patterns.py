@@ -1,13 +1,15 @@
-r"""Patterns by which clients name what they can't list: topics that a member subscribes to, transactions that an administrator looks for.
+r"""Patterns in RE2 syntax (KIP-848, KIP-1152): for topics that a member subscribes to, and for transactional ids.
 
-The syntax is RE2's (KIP-848, KIP-1152), and a pattern means a whole name: `orders` doesn't match `orders-eu`, `orders.*` does. The time to
-match grows with the name, whatever the pattern: there are no backreferences and no look-around.
+A pattern matches a whole name: `orders` doesn't match `orders-eu`, `orders.*` does. There are no backreferences and no
+look-around, so the time to match grows linearly with the name.
 
-Guards: what a client sends holds the loop for a few milliseconds at most. A pattern is bounded in its length and in the memory of its
-compiled form; names are matched in steps that are the shorter the larger the pattern is. Measured on one core, a usual pattern is compiled
-in 0.1 ms and decides on 100,000 topic names in 0.15 s; the worst that is let in takes 1 ms, and up to 3 ms for a name of 249 characters.
+Guards: a client's pattern blocks the event loop for a few milliseconds at most. Its length and the memory of its
+compiled form are limited, and the larger it is, the fewer names are matched in one step. On one core a usual pattern is
+compiled in 0.1 ms and matches 100,000 topic names in 0.15 s; the worst allowed one takes 1 ms, and up to 3 ms for a
+name of 249 characters.
 
-Does not: know who may see which name. The package that does the work is imported when the first pattern is met: most brokers never do.
+Does not: know who may see which name. The package is imported with the first pattern, because most brokers never need
+it.
 """
 
 from __future__ import annotations
@@ -18,44 +20,40 @@ from typing import Any, Final
 from lowtide.protocol.errors import ErrorCode
 
 PATTERN_BYTES_MAX: Final = 4096
-"""The longest pattern. Kafka has no limit; this is room for a hundred names of topics."""
+"""The longest pattern: room for a hundred topic names. Kafka has no limit."""
 
 COMPILED_BYTES_MAX: Final = 128 * 1024
-"""What a compiled pattern may take, with what it caches while it matches. A plain text of `PATTERN_BYTES_MAX` fits."""
+"""The memory of a compiled pattern with its caches. A plain text of `PATTERN_BYTES_MAX` fits."""
 
 STEP_INSTRUCTIONS: Final = 4096
-"""Names in one step, times the instructions of the pattern: each name may have to be compared with each of them, letter by letter."""
+"""The most names in one step, times the instructions of the pattern."""
 
 
 class PatternError(ValueError):
-    """A text is no pattern, or too large a one. Says why, in a few words that may go to the client."""
+    """A text is no pattern, or too large. The message may go to the client."""
 
 
 class NamePattern:
-    """A pattern that was checked.
-
-    Time for one name is bounded, as described above, and grows with the name's length.
-    """
+    """A valid pattern."""
 
     __slots__ = ("_compiled", "step_names", "text")
 
     def __init__(self, text: str) -> None:
-        """Check and compile `text`.
-
-        Errors: PatternError.
-        """
+        """Checks and compiles `text`. Errors: PatternError."""
         self.text = text
-        """As the client sent it."""
         self._compiled = _compile(text)
         self.step_names: int = max(1, STEP_INSTRUCTIONS // max(self._compiled.programsize, 1))
-        """So many topic names take about as long as the loop may be held for one step of some work."""
+        """How many names to match in one step."""
 
     def matches(self, name: str) -> bool:
-        """Whether the whole of `name` is what the pattern says."""
+        """Whether the pattern matches the whole name."""
         return self._compiled.fullmatch(name.encode()) is not None
 
     def matching(self, names: Iterable[str]) -> Generator[None, None, list[str]]:
-        """The names that match, in their order; in steps, for `broker/slices.py`. `names` must not change meanwhile."""
+        """Returns the names that match, in their order; in steps, for `broker/slices.py`.
+
+        `names` must not change meanwhile.
+        """
         found: list[str] = []
         fullmatch = self._compiled.fullmatch
         left = self.step_names
@@ -70,7 +68,7 @@ class NamePattern:
 
 
 def check_pattern(text: str) -> ErrorCode:
-    """Whether `text` is a pattern. Errors: INVALID_REGULAR_EXPRESSION, also for one that is too large."""
+    """Checks whether `text` is a pattern. Errors: INVALID_REGULAR_EXPRESSION, also if it is too large."""
     try:
         _compile(text)
     except PatternError:

@@ -26,7 +26,7 @@ from lowtide.protocol.group_records import CoordinatorRecord
 from lowtide.protocol.types import TopicId
 
 HEAVY: Final = 3_000
-"""Members plus partitions, times the number of different subscriptions. Computing that takes five to ten milliseconds."""
+"""Members plus partitions, times the number of different subscriptions: five to ten milliseconds of work."""
 
 DIFFERENT_MAX: Final = 50
 """The number of different subscriptions that is assumed if those of a group are not all the same, at most."""

@@ -1,8 +1,8 @@
-"""The topics of the cluster, as groups see them whose partitions the broker assigns: names, ids, how many partitions, and where they are.
+"""The topics of the cluster as modern groups see them: names, ids, partition counts and racks.
 
-A group keeps a hash of its topics with its epoch: a topic made, deleted, grown or moved to other racks gives another hash, and so another
-epoch. The hash is ours, because it need not agree with others: a broker of another make that reads the record raises the epoch once.
-Source: KIP-1101; Kafka's `ModernGroup.computeMetadataHash`.
+A group keeps a hash of its topics with its epoch. Creating, deleting, growing or moving a topic to other racks changes
+the hash, and so raises the epoch. The hash need not equal Kafka's: a broker of another make that reads the record
+raises the epoch once. Source: KIP-1101; Kafka's `ModernGroup.computeMetadataHash`.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ _HASH_BYTES = 8
 
 
 class ImageHolder(Protocol):
-    """Who has the newest image."""
+    """Holds the newest image."""
 
     @property
     def image(self) -> MetadataImage: ...
 
 
 class NoCluster:
-    """Has an image without anything."""
+    """Holds an empty image."""
 
     image = MetadataImage()
 
 
 class TopicView:
-    """The topics as groups see them. One for all groups of a broker."""
+    """The topics as groups see them. All groups of a broker share one."""
 
     def __init__(self, holder: ImageHolder) -> None:
         self._holder = holder
@@ -41,28 +41,31 @@ class TopicView:
         self._numbered: MetadataImage | None = None
         self._number = 0
         self.new_topics_revision = holder.image.revision
-        """The revision of the image that last had a new topic."""
+        """The revision of the last image with a new topic."""
 
     @property
     def image(self) -> MetadataImage:
-        """The cluster as it is."""
+        """The newest image."""
         return self._holder.image
 
     @property
     def image_number(self) -> int:
-        """Tells the image that there is from all that were there before: a group that keeps an image itself keeps all its topics."""
+        """The number of the newest image, which differs from those of all earlier ones.
+
+        A group that kept an image would keep all its topics.
+        """
         if self._holder.image is not self._numbered:
             self._numbered = self._holder.image
             self._number += 1
         return self._number
 
     def ids_of(self, names: Iterable[str]) -> frozenset[TopicId]:
-        """The ids of those topics that there are."""
+        """Returns the ids of the topics that exist."""
         topics = self.image.topics
         return frozenset(topic.topic_id for name in names if (topic := topics.get(name)) is not None)
 
     def partition_counts(self, topic_ids: Iterable[TopicId]) -> dict[TopicId, int]:
-        """How many partitions each has, of those that there are."""
+        """Returns the number of partitions of each topic that exists."""
         image = self.image
         return {
             topic_id: len(topic.partitions)
@@ -73,7 +76,7 @@ class TopicView:
     def places(
         self, topics: Iterable[OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic]
     ) -> Iterator[tuple[TopicId, int]]:
-        """The partitions of a commit, of those topics that there are."""
+        """Yields the partitions of a commit, for topics that exist."""
         known = self.image.topics
         for topic in topics:
             topic_id = topic.topic_id
@@ -86,7 +89,7 @@ class TopicView:
                 yield topic_id, row.partition_index
 
     def hash_of(self, names: Iterable[str]) -> int:
-        """A number that stands for these topics as they are; 0 where there is none of them."""
+        """Returns a hash of these topics; 0 if none of them exists."""
         image = self.image
         whole = hashlib.blake2b(digest_size=_HASH_BYTES)
         is_empty = True
@@ -108,7 +111,7 @@ class TopicView:
         return made
 
     def note_changes(self, delta: ImageDelta) -> None:
-        """The image is another one."""
+        """Updates the view after a new image."""
         for topic in delta.topics_deleted:
             self._hashes.pop(topic.name, None)
         if delta.topics_created:
