@@ -74,7 +74,7 @@ class ClassicGroup:
         self.static_members: dict[str, str] = {}
         """Instance id → member id."""
         self.pending_join: dict[str, None] = {}
-        """ClassicMember ids that were given out and have not come back yet (KIP-394)."""
+        """Member ids that were given out, whose members have not joined yet (KIP-394)."""
         self.pending_sync: dict[str, None] = {}
         self.awaiting_join_count = 0
         self.supported: Counter[str] = Counter()

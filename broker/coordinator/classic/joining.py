@@ -223,7 +223,7 @@ class Joining:
         assignments = {member.member_id: member.assignment for member in group.members.values()}
         effects.keep_group(group.group_id, group_record(group, assignments))
 
-        def go_on(error: ErrorCode, effects: Effects) -> None:
+        def on_committed(error: ErrorCode, effects: Effects) -> None:
             if group.members.get(new.member_id) is not new or new.awaiting_join is None:
                 return  # It was replaced or removed meanwhile, and answered then.
             if error != ErrorCode.NONE:
@@ -243,7 +243,7 @@ class Joining:
                 response.leader = old_leader_id or ""
             effects.answer(group.take_awaiting_join(new), response)
 
-        effects.then.append(go_on)
+        effects.then.append(on_committed)
 
     def _put_back(
         self, group: ClassicGroup, old: ClassicMember, new: ClassicMember, error: ErrorCode, effects: Effects

@@ -215,7 +215,7 @@ class Rebalancing:
         whole = {member_id: assignments.get(member_id, b"") for member_id in group.members}
         effects.keep_group(group.group_id, group_record(group, whole))
 
-        def go_on(error: ErrorCode, effects: Effects) -> None:
+        def on_committed(error: ErrorCode, effects: Effects) -> None:
             if group.state is not GroupState.COMPLETING_REBALANCE or group.generation_id != generation_id:
                 return
             if error != ErrorCode.NONE:
@@ -227,7 +227,7 @@ class Rebalancing:
             self._give_out(group, ErrorCode.NONE, effects)
             group.on_event(GroupEvent.ASSIGNED, effects.wall_ms)
 
-        effects.then.append(go_on)
+        effects.then.append(on_committed)
 
     def _give_up_assignments(self, group: ClassicGroup, error: ErrorCode, effects: Effects) -> None:
         """Answers an error to members that wait for an assignment."""

@@ -40,7 +40,7 @@ R = TypeVar("R")
 
 
 class HeldGroups(NamedTuple):
-    """What a broker keeps of all its groups, and how often there was too much (since the start)."""
+    """The sizes of what a broker keeps for its groups, and the number of refusals since its start."""
 
     groups: int
     offsets: int
@@ -84,28 +84,28 @@ class GroupCoordinator(Coordinator[Groups]):
         )
 
     async def share_starts(self, places: Iterable[SharePlace]) -> dict[SharePlace, Offset]:
-        """How far share groups are: see `ShareStarter.starts`. Nothing where share groups aren't served."""
+        """Returns the start offsets of share partitions (see `ShareStarter.starts`); nothing without share groups."""
         return {} if self._share_starter is None else await self._share_starter.starts(places)
 
     @property
     def serves_consumer_groups(self) -> bool:
-        """Whether there may be groups whose partitions the broker assigns: by the configuration, and by the level of `group.version`."""
+        """Whether there may be consumer groups: by the configuration, and by the level of `group.version`."""
         return self.settings.serves_consumer_groups and serves_consumer_groups(self.broker.metadata.image)
 
     # ------------------------------------------------------------------ requests
     @staticmethod
     def check_group_id(group_id: str) -> ErrorCode | None:
-        """Whether a group may have this id; offsets may be committed without one, as in Kafka, but no member may join."""
+        """Checks a group id. Offsets may be committed with an empty one, as in Kafka, but no member may join."""
         return None if group_id else ErrorCode.INVALID_GROUP_ID
 
     def held(self) -> HeldGroups:
-        """How much is kept of all groups."""
+        """Returns the sizes of what is kept for all groups."""
         admission = self._admission
         refused = self._refused + admission.refused_count + self._memory.refused_count
         return HeldGroups(admission.count_groups(), admission.offset_count, admission.metadata_bytes, refused)
 
     def client_of(self, context: RequestContext) -> MemberClient:
-        """Who sends a request, as groups know it."""
+        """Returns the client that sends a request."""
         authorizer = self.broker.authorizer
 
         def may_see(name: str) -> bool:
@@ -117,7 +117,7 @@ class GroupCoordinator(Coordinator[Groups]):
         return MemberClient(context.client_id or "", _host_of(context.connection), context.api_version, may_see)
 
     def open_client_of(self, client_id: str | None, connection: Connection, api_version: int) -> MemberClient | None:
-        """As `client_of`, where nothing is hidden from anybody; None where rules decide about that."""
+        """As `client_of`, without an authorizer; None with one."""
         return (
             MemberClient(client_id or "", _host_of(connection), api_version)
             if self.broker.authorizer.allows_all
@@ -125,11 +125,11 @@ class GroupCoordinator(Coordinator[Groups]):
         )
 
     def effects(self) -> Effects:
-        """The beginning of a decision, made now."""
+        """Returns empty effects of the current time."""
         return self._runtime.effects()
 
     def set_timer(self, shard: Shard[Groups]) -> None:
-        """A decision may have set a deadline; `decide` sees to that itself."""
+        """Takes over a deadline that a decision may have set outside of `decide`."""
         self._runtime.set_timer(shard)
 
     def keep(
@@ -139,36 +139,33 @@ class GroupCoordinator(Coordinator[Groups]):
         wall_ms: int,
         producer: tuple[ProducerId, ProducerEpoch] | None = None,
     ) -> Offset | None:
-        """Append records that are committed with that: see `CoordinatorRuntime.keep`."""
+        """Appends records that are committed at once: see `CoordinatorRuntime.keep`."""
         return self._runtime.keep(shard, records, wall_ms, producer)
 
     def when_readable(self, shard: Shard[Groups], group_id: str, answer: Callable[[ErrorCode], R]) -> Pending[R]:
-        """Answer with what is known of a group now, when all is committed that has a say in it; what comes meanwhile may not be then."""
+        """Answers with the current state of a group once all its records so far are committed."""
         pending: Pending[R] = Pending()
         known = answer(ErrorCode.NONE)
 
-        def go_on(error: ErrorCode, effects: Effects) -> None:
+        def on_committed(error: ErrorCode, effects: Effects) -> None:
             effects.answer(pending, known if error == ErrorCode.NONE else answer(append_error(error)))
 
-        self._runtime.when_committed(shard, shard.state.read_barrier(group_id) + 1, [go_on])
+        self._runtime.when_committed(shard, shard.state.read_barrier(group_id) + 1, [on_committed])
         return pending
 
     def when_all_committed(self, shard: Shard[Groups], then: Callable[[ErrorCode], None]) -> None:
-        """Continue when all of the current state is committed, or its commit has failed.
+        """Calls `then` once the current state is committed, or its commit has failed; perhaps within this call."""
 
-        Called once, perhaps from within this call.
-        """
-
-        def go_on(error: ErrorCode, _effects: Effects) -> None:
+        def on_committed(error: ErrorCode, _effects: Effects) -> None:
             then(error)
 
         if shard.unloaded or not shard.leads:
             then(ErrorCode.NOT_COORDINATOR)
         else:
-            self._runtime.when_committed(shard, shard.partition.log.log_end_offset, [go_on])
+            self._runtime.when_committed(shard, shard.partition.log.log_end_offset, [on_committed])
 
     def delete(self, shard: Shard[Groups], group_id: str) -> Pending[ErrorCode]:
-        """Forget a group; of a share group the states of its partitions first.
+        """Deletes a group; of a share group first the states of its partitions.
 
         Errors: those of `Groups.delete_group`, `append_error`.
         """
@@ -186,43 +183,44 @@ class GroupCoordinator(Coordinator[Groups]):
 
     # ------------------------------------------------------------------ transactions
     def partition_of(self, group_id: str) -> TopicPartition:
-        """The partition that a group's offsets are written to."""
+        """Returns the partition of a group's offsets."""
         return TopicPartition(GROUP_TOPIC, self.topic.partition_of(group_id))
 
     @staticmethod
     def is_kept_in(topic: str) -> bool:
-        """Whether groups are kept in a topic."""
+        """Whether a topic has the groups."""
         return topic == GROUP_TOPIC
 
     def may_mark(self, partition: Partition) -> bool:
-        """Whether a marker may be written to a partition now: not while its log is read, where it could be missed."""
+        """Whether a marker may be written to a partition now.
+
+        While its log is being read, the marker could be missed.
+        """
         return self._runtime.may_mark(partition)
 
     def note_marker(self, partition: Partition, marker: Marker, offset: Offset) -> None:
-        """A marker was just appended to a partition."""
+        """Applies a marker that was just appended to a partition."""
         self._runtime.note_marker(partition, marker, offset)
 
     # ------------------------------------------------------------------ what happens elsewhere
     def on_tick(self) -> None:
-        """Follow who leads, and say what had to be refused. On the order of once a second."""
+        """Follows leaderships, and logs what had to be refused. Called about once a second."""
         self._refused += self._memory.refused_count + self._admission.refused_count
         refused, self._memory.refused_count = self._memory.refused_count, 0
         if refused:
             self.broker.log.warning(
-                "members were refused: groups hold too much", refused=refused, held_bytes=self._memory.held_bytes
+                "members were refused: groups take too much memory", refused=refused, held_bytes=self._memory.held_bytes
             )
         refused, self._admission.refused_count = self._admission.refused_count, 0
         if refused:
             counts = {"groups": self._admission.count_groups(), "offsets": self._admission.offset_count}
-            self.broker.log.warning(
-                "groups or offsets were refused: there are as many as there may be", refused=refused, **counts
-            )
+            self.broker.log.warning("groups or offsets were refused: a limit is reached", refused=refused, **counts)
         if self._admission.have_most_gone():
             forget_hashes()
         super().on_tick()
 
     def on_image(self, delta: ImageDelta) -> None:
-        """Topics may have been created, which patterns may match, or deleted: the offsets in them aren't needed."""
+        """Removes offsets in deleted topics, and lets patterns match new ones."""
         self._topics.note_changes(delta)
         deleted = [(topic.name, topic.topic_id) for topic in delta.topics_deleted if topic.name != GROUP_TOPIC]
         if deleted:
@@ -239,14 +237,14 @@ class GroupCoordinator(Coordinator[Groups]):
 
 
 class ShareStarter:
-    """Has the states of share groups' partitions begin, and notes for the group which have."""
+    """Initializes the states of share groups' partitions, and tells the groups."""
 
     def __init__(self, groups: GroupCoordinator, persister: SharePersister) -> None:
         self._groups = groups
         self._persister = persister
 
     def initialize(self, group_id: str, state_epoch: int, wanted: Starts) -> None:
-        """Ask for it. What fails is asked for again by a heartbeat, after a while."""
+        """Requests states. A failed request is repeated with a later heartbeat."""
         places = {
             SharePlace(group_id, topic_id, number): start
             for topic_id, starts in wanted.items()
@@ -256,7 +254,7 @@ class ShareStarter:
         self._groups.broker.tasks.spawn(work, name=f"begin the states of share group {group_id}")
 
     async def starts(self, places: Iterable[SharePlace]) -> dict[SharePlace, Offset]:
-        """The start offsets of share partitions; those that aren't known are missing, or below 0."""
+        """Returns the start offsets of share partitions; unknown ones are missing or negative."""
         by_group: dict[str, list[SharePlace]] = {}
         for place in places:
             by_group.setdefault(place.group_id, []).append(place)
@@ -267,7 +265,7 @@ class ShareStarter:
         return found
 
     async def delete_group(self, shard: Shard[Groups], group_id: str, places: Sequence[SharePlace]) -> ErrorCode:
-        """Have the states end, and then the group.
+        """Deletes the states, and then the group.
 
         Errors: those of `Groups.delete_group`, COORDINATOR_NOT_AVAILABLE.
         """
@@ -290,11 +288,11 @@ class ShareStarter:
         errors = await self._persister.initialize(group_id, state_epoch, places)
         begun: dict[TopicId, list[int]] = {}
         for place, error in errors.items():
-            if error in (ErrorCode.NONE, ErrorCode.FENCED_STATE_EPOCH):  # A later epoch has begun: there is a state.
+            if error in (ErrorCode.NONE, ErrorCode.FENCED_STATE_EPOCH):  # Fenced: there is a state of a later epoch.
                 begun.setdefault(place.topic_id, []).append(place.partition)
             else:
                 self._groups.broker.log.warning(
-                    "the state of a share partition has not begun", partition=str(place), error=error.name
+                    "the state of a share partition could not be initialized", partition=str(place), error=error.name
                 )
         shard = self._groups.find(group_id)
         if begun and not isinstance(shard, ErrorCode):
@@ -311,4 +309,4 @@ def _delete(shard: Shard[Groups], group_id: str, pending: Pending[ErrorCode], ef
 
 
 def _nothing() -> None:
-    """There is nothing to do after it."""
+    """Does nothing."""

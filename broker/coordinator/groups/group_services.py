@@ -1,8 +1,4 @@
-"""What a coordinator does for the groups of one type: two protocols, which each type's service fulfils.
-
-`ClassicGroups` and `ConsumerGroups` look after groups; `ClassicGroups` and `ClassicRequests` answer the requests of members that speak the
-classic protocol, in groups of either type. `Groups` finds the service by `Group.group_type`.
-"""
+"""The interfaces of the services of group types. `Groups` finds the service by `Group.group_type`."""
 
 from __future__ import annotations
 
@@ -23,30 +19,30 @@ G_contra = TypeVar("G_contra", contravariant=True)
 
 
 class GroupUpkeep(Protocol[G_contra]):
-    """What happens to groups of a type, for all kinds of members."""
+    """What a service does for the groups of its type."""
 
     def on_loaded(self, group: G_contra, effects: Effects) -> None:
-        """All records are applied: from now on members have to show that they live."""
+        """Called when all records are applied: starts the members' sessions."""
         ...
 
     def on_unloaded(self, group: G_contra, effects: Effects) -> None:
-        """Another broker coordinates the group."""
+        """Called when another broker coordinates the group."""
         ...
 
     def on_timer(self, group: G_contra, key: TimerKey, effects: Effects) -> None:
-        """Something is due."""
+        """Called when a deadline of the group has come."""
         ...
 
     def remove(self, group: G_contra, effects: Effects) -> None:
-        """Ask for the group's records to be taken back."""
+        """Asks for the group's tombstones."""
         ...
 
     def admit_commit(self, group: G_contra, request: OffsetCommitRequest, api_version: int, now_ms: int) -> ErrorCode:
-        """Let a commit in, or say why not."""
+        """Checks whether a commit is allowed."""
         ...
 
     def check_transactional_commit(self, group: G_contra, request: TxnOffsetCommitRequest) -> ErrorCode:
-        """Whether a commit in a transaction is let in."""
+        """Checks whether a commit in a transaction is allowed."""
         ...
 
 

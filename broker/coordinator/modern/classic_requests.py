@@ -178,7 +178,7 @@ class ClassicRequests:
         )
         groups, group_id = self._groups, group.group_id
 
-        def go_on(_error: ErrorCode, effects: Effects) -> None:
+        def on_committed(_error: ErrorCode, effects: Effects) -> None:
             groups.timers.deadlines.cancel(("rejoin", group_id, member.member_id))
             known = groups.by_id.find_consumer(group_id)
             if known is not None and member.member_id in known.members:
@@ -186,7 +186,7 @@ class ClassicRequests:
                 due_ms = effects.now_ms + max(member.rebalance_timeout_ms, 0)
                 groups.timers.deadlines.schedule(("resync", group_id, member.member_id), due_ms)
 
-        effects.then.append(go_on)
+        effects.then.append(on_committed)
         effects.answer_when_committed(reply, response, join_failed)
 
     # ------------------------------------------------------------------ syncing, living

@@ -90,7 +90,7 @@ class CoordinatorRuntime(Generic[S]):
         now_ms = self._clock.monotonic_ms()
         for shard in list(self.shards.values()):
             while shard.waiting and shard.waiting[0].deadline_ms <= now_ms and not shard.unloaded:
-                self._go_on(shard, shard.waiting.popleft().then, ErrorCode.REQUEST_TIMED_OUT)
+                self._continue(shard, shard.waiting.popleft().then, ErrorCode.REQUEST_TIMED_OUT)
 
     def close(self) -> None:
         """Unloads all shards: the broker stops."""
@@ -117,11 +117,11 @@ class CoordinatorRuntime(Generic[S]):
             log = shard.partition.log
             end_offset = log.log_end_offset if effects.records else effects.barrier + 1
             if error != ErrorCode.NONE or (not effects.records and effects.barrier < committed_end(log)):
-                self._go_on(shard, effects.then, error, effects)
+                self._continue(shard, effects.then, error, effects)
             elif shard.unloaded:
-                self._go_on(shard, effects.then, ErrorCode.NOT_LEADER_OR_FOLLOWER, effects)
+                self._continue(shard, effects.then, ErrorCode.NOT_LEADER_OR_FOLLOWER, effects)
             elif not shard.waiting and committed_end(log) >= end_offset:
-                self._go_on(shard, effects.then, ErrorCode.NONE, effects)
+                self._continue(shard, effects.then, ErrorCode.NONE, effects)
             else:
                 self._wait(shard, end_offset, effects.then)
         elif error != ErrorCode.NONE:
@@ -133,7 +133,7 @@ class CoordinatorRuntime(Generic[S]):
         for job in effects.jobs:
             self._begin_job(shard, job)
         for work in effects.work:
-            self._worker.submit(work.call, partial(self._go_on_after_work, shard, work.go_on))
+            self._worker.submit(work.call, partial(self._after_work, shard, work.on_done))
         self.set_timer(shard)
 
     def _begin_job(self, shard: Shard[S], job: Job) -> None:
@@ -144,32 +144,32 @@ class CoordinatorRuntime(Generic[S]):
                 "a coordinator's work failed", partition=str(shard.partition.topic_partition), exc_info=error
             )
 
-        run_in_turns(self._replicas.slices.turns, job.steps, partial(self._go_on_after_job, shard, job.go_on), fail)
+        run_in_turns(self._replicas.slices.turns, job.steps, partial(self._after_job, shard, job.on_done), fail)
 
-    def _go_on_after_work(self, shard: Shard[S], go_on: Callable[[Any, Effects], None], result: Any) -> None:
+    def _after_work(self, shard: Shard[S], on_done: Callable[[Any, Effects], None], result: Any) -> None:
         if isinstance(result, BaseException):
             self._log.error(
                 "a coordinator's work failed", partition=str(shard.partition.topic_partition), exc_info=result
             )
-        self._go_on_after_job(shard, partial(go_on, result))
+        self._after_job(shard, partial(on_done, result))
 
-    def _go_on_after_job(self, shard: Shard[S], go_on: Callable[[Effects], None]) -> None:
+    def _after_job(self, shard: Shard[S], on_done: Callable[[Effects], None]) -> None:
         if shard.unloaded:
             return
         effects = self.effects()
-        go_on(effects)
+        on_done(effects)
         self.carry_out(shard, effects)
 
     def when_committed(self, shard: Shard[S], end_offset: Offset, then: list[Then]) -> None:
         """Continues when the log is committed up to `end_offset` (exclusive), perhaps at once."""
         if not shard.waiting and committed_end(shard.partition.log) >= end_offset:
-            self._go_on(shard, then, ErrorCode.NONE)
+            self._continue(shard, then, ErrorCode.NONE)
         else:
             self._wait(shard, end_offset, then)
 
     def _wait(self, shard: Shard[S], end_offset: Offset, then: list[Then]) -> None:
         shard.wait(end_offset, self._clock.monotonic_ms() + shard.state.settings.commit_timeout_ms, then)
-        self._ask(shard)
+        self._await_commit(shard)
 
     def note_marker(self, partition: Partition, marker: Marker, offset: Offset) -> None:
         """Applies a marker that was appended to a partition (see `may_mark`)."""
@@ -243,29 +243,29 @@ class CoordinatorRuntime(Generic[S]):
                 return appended
         return ErrorCode.NONE
 
-    def _go_on(self, shard: Shard[S], then: list[Then], error: ErrorCode, before: Effects | None = None) -> None:
+    def _continue(self, shard: Shard[S], then: list[Then], error: ErrorCode, before: Effects | None = None) -> None:
         """Carries out what follows; with the time of `before` if that was made in this turn."""
         effects: Effects | None = None
-        for go_on in then:
-            if type(go_on) is Promise:
-                _answer(go_on.reply, go_on.outcome(error))
+        for each in then:
+            if type(each) is Promise:
+                _answer(each.reply, each.outcome(error))
                 continue
             if effects is None:
                 effects = self.effects() if before is None else Effects(before.now_ms, before.wall_ms)
-            go_on(error, effects)
+            each(error, effects)
         if effects is not None:
             self.carry_out(shard, effects)
 
-    def _ask(self, shard: Shard[S]) -> None:
+    def _await_commit(self, shard: Shard[S]) -> None:
         """Waits at the partition for the first waiting offset, unless a wait is under way."""
-        if not shard.is_asking and shard.waiting:
-            shard.is_asking = True
+        if not shard.awaits_commit and shard.waiting:
+            shard.awaits_commit = True
             self._replicas.when_committed(
                 shard.partition, shard.waiting[0].end_offset, partial(self._on_committed, shard)
             )
 
     def _on_committed(self, shard: Shard[S], error: ErrorCode) -> None:
-        shard.is_asking = False
+        shard.awaits_commit = False
         if shard.unloaded:
             return
         if error != ErrorCode.NONE:
@@ -273,9 +273,9 @@ class CoordinatorRuntime(Generic[S]):
             return
         end_offset = committed_end(shard.partition.log)
         while shard.waiting and shard.waiting[0].end_offset <= end_offset and not shard.unloaded:
-            self._go_on(shard, shard.waiting.popleft().then, ErrorCode.NONE)
+            self._continue(shard, shard.waiting.popleft().then, ErrorCode.NONE)
         if not shard.unloaded:
-            self._ask(shard)
+            self._await_commit(shard)
 
     # ------------------------------------------------------------------ time
     def set_timer(self, shard: Shard[S]) -> None:
@@ -336,7 +336,7 @@ class CoordinatorRuntime(Generic[S]):
         shard.state.on_unloaded(effects)
         self.carry_out(shard, effects)
         while shard.waiting:
-            self._go_on(shard, shard.waiting.popleft().then, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self._continue(shard, shard.waiting.popleft().then, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
 def _answer(reply: Pending[Any], response: Any) -> None:

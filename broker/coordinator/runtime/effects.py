@@ -35,17 +35,17 @@ Then: TypeAlias = "Callable[[ErrorCode, Effects], None]"
 
 
 class Job(NamedTuple):
-    """Long work: `steps` are taken in slices, then `go_on` is called unless the shard was unloaded."""
+    """Long work: `steps` are taken in slices, then `on_done` is called unless the shard was unloaded."""
 
     steps: Iterator[object]
-    go_on: Callable[[Effects], None]
+    on_done: Callable[[Effects], None]
 
 
 class WorkerCall(NamedTuple):
-    """Work without steps: a worker runs `call`, and then `go_on` gets the result or the exception, as after a `Job`."""
+    """Work without steps: a worker runs `call`, and then `on_done` gets the result or the exception."""
 
     call: Callable[[], Any]
-    go_on: Callable[[Any, Effects], None]
+    on_done: Callable[[Any, Effects], None]
 
 
 class Promise(msgspec.Struct):

@@ -110,7 +110,7 @@ class Shard(Generic[S]):
     """One shard. It belongs to one leadership (`Partition.led_since`); another leadership has a new state."""
 
     __slots__ = (
-        "is_asking",
+        "awaits_commit",
         "led_since",
         "loaded",
         "number",
@@ -133,7 +133,7 @@ class Shard(Generic[S]):
         self.records_left_aside = 0
         self.waiting: deque[ShardWait] = deque()
         """In order of their offsets."""
-        self.is_asking = False
+        self.awaits_commit = False
         """Whether a wait for the first of them is under way at the partition."""
 
     @property

@@ -24,10 +24,10 @@ SHARE_TOPIC: Final = "__share_group_state"
 
 
 def coordinator_key(place: SharePlace) -> str:
-    """By which the coordinator of a share partition is looked for (FindCoordinator), and its partition of the topic chosen.
+    """Returns the key by which a share partition's coordinator is found (FindCoordinator).
 
-    >>> coordinator_key(SharePlace("g", bytes(16), 7))
-    'g:AAAAAAAAAAAAAAAAAAAAAA:7'
+        >>> coordinator_key(SharePlace("g", bytes(16), 7))
+        'g:AAAAAAAAAAAAAAAAAAAAAA:7'
 
     Source: Kafka's `SharePartitionKey.asCoordinatorKey`.
     """
@@ -69,12 +69,12 @@ class ShareCoordinator(Coordinator[ShareStates]):
 
     # ------------------------------------------------------------------ what the states ask for
     def has_partition(self, topic_id: TopicId, partition: int) -> bool:
-        """Whether there is this partition."""
+        """Whether the partition exists."""
         topic = self.broker.metadata.image.topic_by_id(topic_id)
         return topic is not None and 0 <= partition < len(topic.partitions)
 
     def prune(self, states: ShareStates, start_offset: Offset) -> None:
-        """Raise the log start of a partition of the topic: what is before isn't needed."""
+        """Raises the log start of a partition of the topic: earlier records are not needed."""
         for shard in self._runtime.shards.values():
             log = shard.partition.log
             if shard.state is states and shard.leads and log.log_start_pending < start_offset <= log.high_watermark:
@@ -85,7 +85,7 @@ class ShareCoordinator(Coordinator[ShareStates]):
         return self.find(coordinator_key(place))
 
     def on_image(self, delta: ImageDelta) -> None:
-        """Topics may have been deleted: nothing is to be known of them any more."""
+        """Removes the states of deleted topics."""
         deleted = frozenset(topic.topic_id for topic in delta.topics_deleted if topic.name != SHARE_TOPIC)
         if deleted and self._runtime.shards:
             run_in_slices(self._loop, self.broker.clock, self._forget(deleted), _nothing)
@@ -97,7 +97,7 @@ class ShareCoordinator(Coordinator[ShareStates]):
 
 
 def _configs(settings: ShareSettings, replication_factor: int) -> tuple[tuple[str, str], ...]:
-    """The configuration of the topic. Source: Kafka's `ShareCoordinatorService.shareGroupStateTopicConfigs`."""
+    """Returns the configuration of the topic. Source: Kafka's `ShareCoordinatorService.shareGroupStateTopicConfigs`."""
     return (
         ("cleanup.policy", "delete"),
         ("compression.type", "uncompressed"),
@@ -108,4 +108,4 @@ def _configs(settings: ShareSettings, replication_factor: int) -> tuple[tuple[st
 
 
 def _nothing() -> None:
-    """There is nothing to do after it."""
+    """Does nothing."""

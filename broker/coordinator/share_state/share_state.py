@@ -1,4 +1,4 @@
-"""The state of one share partition as it is persisted: a value, which every record about it replaces.
+"""The persisted state of one share partition: a value that each of its records replaces.
 
 Pure. Guards: the epochs of the state and of the leadership never fall while the state lives.
 
@@ -17,11 +17,11 @@ from lowtide.protocol.share_state_records import UNKNOWN_COUNT, UNKNOWN_START, S
 from lowtide.protocol.types import Offset
 
 NO_EPOCH: Final = -1
-"""Of a leader that none has been named of yet, or of a request that is not to be fenced."""
+"""The epoch of no leader yet, or of a request without fencing."""
 
 
 class ShareState(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a group is in one partition. `start_offset` is -1 until the partition's leader has chosen it."""
+    """One state. `start_offset` is -1 until the partition's leader has chosen it."""
 
     state_epoch: int
     leader_epoch: int = NO_EPOCH
@@ -30,23 +30,23 @@ class ShareState(msgspec.Struct, frozen=True, kw_only=True):
     batches: tuple[ShareStateBatch, ...] = ()
     snapshot_epoch: int = 0
     create_ms: int = 0
-    """When it last changed in a snapshot, wall clock."""
+    """When the last snapshot with a change was written, wall clock."""
     write_ms: int = 0
-    """When its last snapshot was written; later than `create_ms` where nothing has changed since, and it was written again."""
+    """When the last snapshot was written; later than `create_ms` if it was written again without a change."""
     update_count: int = 0
-    """Updates since the last snapshot."""
+    """The number of updates since the last snapshot."""
     snapshot_offset: Offset = 0
-    """Of the last snapshot: the log before it isn't needed for this state."""
+    """The offset of the last snapshot. This state does not need the log before it."""
     last_offset: Offset = 0
-    """Of the last record about it."""
+    """The offset of its last record."""
 
     @property
     def is_cold(self) -> bool:
-        """Whether its last snapshot was written only for the sake of the log."""
+        """Whether its last snapshot was written only to let the log be cut."""
         return self.write_ms != self.create_ms
 
     def snapshot(self, *, create_ms: int, write_ms: int) -> ShareSnapshot:
-        """The record that says all of it, the next one in the order of snapshots."""
+        """Returns the next snapshot record."""
         return ShareSnapshot(
             snapshot_epoch=self.snapshot_epoch + 1,
             state_epoch=self.state_epoch,
@@ -59,7 +59,7 @@ class ShareState(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def after(self, update: ShareUpdate, offset: Offset) -> ShareState:
-        """It after a record of a change, which is at `offset` of the log."""
+        """Returns the state after an update record at `offset` of the log."""
         start_offset = self.start_offset if update.start_offset == UNKNOWN_START else update.start_offset
         if update.state_batches or start_offset != self.start_offset:
             batches = tuple(combine((*self.batches, *update.state_batches), start_offset))
@@ -77,7 +77,7 @@ class ShareState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def state_of_snapshot(value: ShareSnapshot, offset: Offset, before: ShareState | None) -> ShareState:
-    """The state after a record of all of it, which is at `offset` of the log."""
+    """Returns the state after a snapshot record at `offset` of the log."""
     return ShareState(
         state_epoch=value.state_epoch if before is None else max(before.state_epoch, value.state_epoch),
         leader_epoch=value.leader_epoch,
@@ -93,6 +93,6 @@ def state_of_snapshot(value: ShareSnapshot, offset: Offset, before: ShareState |
 
 
 def state_of_update(value: ShareUpdate, offset: Offset) -> ShareState:
-    """The state after a change of what isn't known: the log before was cut between a snapshot and this."""
+    """Returns the state after an update of an unknown state: the log was cut between its snapshot and this."""
     empty = ShareState(state_epoch=NO_EPOCH, snapshot_epoch=value.snapshot_epoch, snapshot_offset=offset)
     return empty.after(value, offset)

@@ -1,9 +1,10 @@
-"""The states of share partitions in one partition of `__share_group_state`: one coordinator's whole state, and what is asked of it.
+"""The states of share partitions in one partition of `__share_group_state`, and the requests about them.
 
-Pure: a request, the time and the state give records and answers. All changes come from records. An answer says only what can't be lost.
+Pure: a request, the time and the state give records and answers. All changes come from records.
 
-Guards: a leader that another has followed writes nothing any more (FENCED_LEADER_EPOCH), and nothing is written of a state that has begun
-again since (FENCED_STATE_EPOCH); a write moves the start offset forward only; the log isn't cut before a record that a state follows from.
+Guards: a leader that has a successor writes nothing (FENCED_LEADER_EPOCH), nor does one that knows an earlier epoch of
+the state (FENCED_STATE_EPOCH); a write only moves the start offset forward; the log isn't cut before a record that a
+state needs.
 
 Source: Kafka's `ShareCoordinatorShard`, `ShareCoordinatorOffsetsManager`; KIP-932.
 """
@@ -41,7 +42,7 @@ from lowtide.protocol.share_state_records import (
 from lowtide.protocol.types import UNKNOWN_OFFSET, Offset, TopicId
 
 STATES_MAX: Final = 100_000
-"""Share partitions that one partition of the topic has at most: some tens of megabytes. Kafka has no such limit."""
+"""The most states in one partition of the topic: some tens of megabytes. Kafka has no such limit."""
 
 TimerKey: TypeAlias = str
 _PRUNE: Final[TimerKey] = "prune"
@@ -55,16 +56,19 @@ class ShareStatePorts(Protocol):
     """What the states need of the broker."""
 
     def has_partition(self, topic_id: TopicId, partition: int) -> bool:
-        """Whether there is this partition."""
+        """Whether the partition exists."""
         ...
 
     def prune(self, states: ShareStates, start_offset: Offset) -> None:
-        """Cut the log of these states: what is before `start_offset` isn't needed, and what it is needed for is committed."""
+        """Cuts the log of these states before `start_offset`.
+
+        What makes the earlier records unnecessary is committed.
+        """
         ...
 
 
 class ShareStates:
-    """The states of one coordinator's partition."""
+    """The states of one partition of the topic."""
 
     def __init__(self, settings: ShareSettings, ports: ShareStatePorts) -> None:
         self.settings = settings
@@ -72,24 +76,24 @@ class ShareStates:
         self.timers: Timers[TimerKey] = Timers()
         self._ports = ports
         self._last_offset: Offset = UNKNOWN_OFFSET
-        """Of the last record."""
+        """The offset of the last record."""
         self._last_removal: Offset = UNKNOWN_OFFSET
 
     # ------------------------------------------------------------------ records
     @property
     def count(self) -> int:
-        """Share partitions that are known."""
+        """The number of states."""
         return len(self.states)
 
     def apply(self, change: ShareStateChange | InTransaction | TransactionEnded, offset: Offset) -> None:
-        """Take over what a record says. Errors: ProtocolError for one in a transaction, which is never written here."""
+        """Applies a record. Errors: ProtocolError for one in a transaction, which is never written here."""
         if isinstance(change, InTransaction | TransactionEnded):
             message = "a record about a share partition's state that is in a transaction"
             raise ProtocolError(message)
         self.note(change, offset)
 
     def note(self, change: ShareStateChange, offset: Offset) -> None:
-        """Take over what a record says that was just appended."""
+        """Applies a record that was just appended."""
         self._last_offset = max(self._last_offset, offset)
         place, value = change.place, change.value
         before = self.states.get(place)
@@ -102,21 +106,20 @@ class ShareStates:
             self.states[place] = before.after(value, offset) if before is not None else state_of_update(value, offset)
 
     def on_loaded(self, effects: Effects) -> None:
-        """All records are applied."""
+        """Starts the timers."""
         self.timers.schedule(_PRUNE, effects.now_ms + self.settings.prune_interval_ms)
         self.timers.schedule(_COLD, effects.now_ms + self.settings.cold_snapshot_interval_ms)
 
     def on_unloaded(self, _effects: Effects) -> None:
-        """Another broker coordinates these now."""
+        """Drops all states."""
         self.states.clear()
 
     # ------------------------------------------------------------------ requests
     def initialize(self, place: SharePlace, row: InitializeStatePartition, reply: Reply, effects: Effects) -> None:
-        """Begin the state of a share partition, or begin it again in a later epoch.
+        """Initializes a state, again if the epoch is later; the same epoch changes nothing.
 
-        In the same epoch it has been done before. Errors: INVALID_REQUEST, FENCED_STATE_EPOCH,
-        UNKNOWN_TOPIC_OR_PARTITION, POLICY_VIOLATION above `STATES_MAX`, those of
-        `append_error`.
+        Errors: INVALID_REQUEST, FENCED_STATE_EPOCH, UNKNOWN_TOPIC_OR_PARTITION, POLICY_VIOLATION above `STATES_MAX`,
+        those of `append_error`.
         """
 
         def failed(error: ErrorCode, message: str | None = None) -> InitializeStatePartitionResult:
@@ -147,11 +150,10 @@ class ShareStates:
         self._answer(place, reply, InitializeStatePartitionResult(partition=place.partition), failed, effects)
 
     def read(self, place: SharePlace, row: ReadStatePartition, reply: Reply, effects: Effects) -> None:
-        """What is known of a share partition, for its leader, which fences those of earlier epochs with it.
+        """Returns a state to the partition's leader, and fences leaders of earlier epochs.
 
-        Errors: INVALID_REQUEST, also where the state hasn't begun, FENCED_LEADER_EPOCH, UNKNOWN_TOPIC_OR_PARTITION,
-        those of
-        `append_error`.
+        Errors: INVALID_REQUEST, also if the state isn't initialized, FENCED_LEADER_EPOCH, UNKNOWN_TOPIC_OR_PARTITION,
+        those of `append_error`.
         """
 
         def failed(error: ErrorCode, message: str | None = None) -> ReadStatePartitionResult:
@@ -166,10 +168,15 @@ class ShareStates:
             effects.answer(reply, failed(error))
             return
         if row.leader_epoch > known.leader_epoch:
-            self._change(place, known, WriteStatePartition(
-                partition=place.partition, state_epoch=known.state_epoch, leader_epoch=row.leader_epoch, start_offset=known.start_offset,
-                delivery_complete_count=known.delivery_complete_count, state_batches=[],
-            ), row.leader_epoch, effects)  # fmt: skip
+            unchanged = WriteStatePartition(
+                partition=place.partition,
+                state_epoch=known.state_epoch,
+                leader_epoch=row.leader_epoch,
+                start_offset=known.start_offset,
+                delivery_complete_count=known.delivery_complete_count,
+                state_batches=[],
+            )
+            self._change(place, known, unchanged, row.leader_epoch, effects)
         found = ReadStatePartitionResult(
             partition=place.partition,
             state_epoch=known.state_epoch,
@@ -179,9 +186,9 @@ class ShareStates:
         self._answer(place, reply, found, failed, effects)
 
     def write(self, place: SharePlace, row: WriteStatePartition, reply: Reply, effects: Effects) -> None:
-        """Persist what has changed in a share partition.
+        """Persists a change of a share partition.
 
-        Errors: INVALID_REQUEST, also where the state hasn't begun, FENCED_LEADER_EPOCH, FENCED_STATE_EPOCH,
+        Errors: INVALID_REQUEST, also if the state isn't initialized, FENCED_LEADER_EPOCH, FENCED_STATE_EPOCH,
         UNKNOWN_TOPIC_OR_PARTITION, those of `append_error`.
         """
 
@@ -204,7 +211,7 @@ class ShareStates:
         self._answer(place, reply, WriteStatePartitionResult(partition=place.partition), failed, effects)
 
     def summarize(self, place: SharePlace, row: SummaryStatePartition, reply: Reply, effects: Effects) -> None:
-        """How far a share partition is; of one whose state hasn't begun, that the start is unknown.
+        """Returns the start offset of a share partition; unknown if the state isn't initialized.
 
         Errors: INVALID_REQUEST, FENCED_LEADER_EPOCH, UNKNOWN_TOPIC_OR_PARTITION, those of `append_error`.
         """
@@ -224,10 +231,7 @@ class ShareStates:
         self._answer(place, reply, found, failed, effects)
 
     def delete(self, place: SharePlace, row: DeleteStatePartition, reply: Reply, effects: Effects) -> None:
-        """Forget a share partition; of one that isn't known that is done.
-
-        Errors: INVALID_REQUEST, those of `append_error`.
-        """
+        """Deletes a state, if there is one. Errors: INVALID_REQUEST, those of `append_error`."""
 
         def failed(error: ErrorCode, message: str | None = None) -> DeleteStatePartitionResult:
             return DeleteStatePartitionResult(partition=place.partition, error_code=error, error_message=message)
@@ -240,7 +244,7 @@ class ShareStates:
         self._answer(place, reply, DeleteStatePartitionResult(partition=place.partition), failed, effects)
 
     def forget_topics(self, deleted: Collection[TopicId], effects: Effects) -> None:
-        """Topics are gone: their share partitions, too."""
+        """Deletes the states of topics that were deleted."""
         for place in [place for place in self.states if place.topic_id in deleted]:
             self._keep(place, None, effects)
 
@@ -264,10 +268,7 @@ class ShareStates:
     def _change(
         self, place: SharePlace, known: ShareState, row: WriteStatePartition, leader_epoch: int, effects: Effects
     ) -> None:
-        """Ask for the record of a change: an update, or a snapshot after so many of them.
-
-        A write that comes late takes nothing back.
-        """
+        """Asks for an update record, or for a snapshot after so many of them. A late write takes nothing back."""
         start_offset, complete_count = max(
             (row.start_offset, row.delivery_complete_count), (known.start_offset, known.delivery_complete_count)
         )
@@ -294,7 +295,7 @@ class ShareStates:
 
     # ------------------------------------------------------------------ time
     def on_timer(self, key: TimerKey, effects: Effects) -> None:
-        """Something is due."""
+        """Prunes the log, or writes snapshots of cold states again."""
         if key == _COLD:
             self.timers.schedule(_COLD, effects.now_ms + self.settings.cold_snapshot_interval_ms)
             self._write_cold_again(effects)
@@ -303,10 +304,7 @@ class ShareStates:
             self._prune(effects)
 
     def _write_cold_again(self, effects: Effects) -> None:
-        """Have snapshots of what hasn't changed for long, so that the log can be cut.
-
-        Where nothing changes there is nothing to cut.
-        """
+        """Writes snapshots of cold states again, so that the log can be cut; not if all states are cold."""
         if all(state.is_cold for state in self.states.values()):
             return
         oldest_ms = effects.wall_ms - self.settings.cold_snapshot_interval_ms
@@ -315,12 +313,12 @@ class ShareStates:
                 self._keep(place, state.snapshot(create_ms=state.create_ms, write_ms=effects.wall_ms), effects)
 
     def _prune(self, effects: Effects) -> None:
-        """Have the log cut before the oldest snapshot that is needed, when all that made the others unnecessary is committed."""
+        """Cuts the log before the oldest needed snapshot, once all records so far are committed."""
         needed = min((state.snapshot_offset for state in self.states.values()), default=self._last_offset + 1)
 
-        def go_on(error: ErrorCode, _effects: Effects) -> None:
+        def on_committed(error: ErrorCode, _effects: Effects) -> None:
             if error == ErrorCode.NONE:
                 self._ports.prune(self, needed)
 
         effects.barrier = max(effects.barrier, self._last_offset)
-        effects.then.append(go_on)
+        effects.then.append(on_committed)

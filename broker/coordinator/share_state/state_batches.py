@@ -1,8 +1,9 @@
-"""Ranges of records in one state each, of which several say something of the same record: the one that is further on counts.
+"""Combines ranges of records with one state each. If several have the same record, the state that is further on wins.
 
-Pure. Guards: what comes out is in order, overlaps nowhere, begins at the start offset or later, and has no two ranges that could be one.
+Pure. Guards: the result is in order, without overlaps, begins at the start offset or later, and has no two ranges that
+could be one.
 
-Source: Kafka's `PersisterStateBatchCombiner`, whose order of states this is: first the delivery count, then the state.
+Source: Kafka's `PersisterStateBatchCombiner`, with its order of states: first the delivery count, then the state.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from lowtide.protocol.messages.read_share_group_state import ShareStateBatch
 from lowtide.protocol.types import Offset
 
 Rank: TypeAlias = tuple[int, int]
-"""Delivery count and state: of two the greater one counts."""
+"""Delivery count and state. The greater one wins."""
 
 
 def combine(batches: Iterable[ShareStateBatch], start_offset: Offset) -> list[ShareStateBatch]:
-    """The states of all records at `start_offset` (inclusive) or above that any of the batches has; -1 is no start."""
+    """Returns the states of all records at or above `start_offset` (inclusive) in any batch; -1 is no start."""
     pieces = sorted(
         (max(batch.first_offset, start_offset), batch.last_offset, (batch.delivery_count, batch.delivery_state))
         for batch in batches
@@ -27,7 +28,7 @@ def combine(batches: Iterable[ShareStateBatch], start_offset: Offset) -> list[Sh
     )
     combined: list[ShareStateBatch] = []
     open_pieces: list[tuple[int, int, Offset]] = []
-    """Those that reach the current offset, the one that counts first: negated rank, last offset."""
+    """The pieces at the current offset, the winner first: negated rank, last offset."""
     at = 0
     index = 0
     while index < len(pieces) or open_pieces:
@@ -63,5 +64,5 @@ def _extend(combined: list[ShareStateBatch], first_offset: Offset, last_offset: 
 
 
 def check_batches(batches: Sequence[ShareStateBatch]) -> bool:
-    """Whether each batch is a range of offsets."""
+    """Whether each batch is a valid range of offsets."""
     return all(0 <= batch.first_offset <= batch.last_offset for batch in batches)

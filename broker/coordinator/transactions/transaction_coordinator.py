@@ -12,7 +12,7 @@ from lowtide.broker.coordinator.runtime.coordinator import Coordinator
 from lowtide.broker.coordinator.runtime.offsets_topic import OffsetsTopic
 from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, Shard
 from lowtide.broker.coordinator.transactions.at_once import AtOnce
-from lowtide.broker.coordinator.transactions.marker_sender import MARKERS_PURPOSE, MarkerSender, Telling
+from lowtide.broker.coordinator.transactions.marker_sender import MARKERS_PURPOSE, MarkerSender, MarkerSending
 from lowtide.broker.coordinator.transactions.marker_writer import MarkerWriter, TransactionEnd
 from lowtide.broker.coordinator.transactions.transaction import Transaction
 from lowtide.broker.coordinator.transactions.transaction_settings import TransactionSettings, transaction_settings
@@ -26,7 +26,7 @@ from lowtide.protocol.transaction_records import decode_transaction
 from lowtide.protocol.types import ProducerId
 
 VERIFICATION_PURPOSE: Final = "verification"
-"""Of connections to coordinators that are asked about transactions."""
+"""The purpose of connections to coordinators that verify transactions."""
 
 TRANSACTION_TOPIC: Final = "__transaction_state"
 
@@ -67,11 +67,11 @@ class TransactionCoordinator(Coordinator[Transactions]):
 
     # ------------------------------------------------------------------ what the state asks for
     def take_producer_id(self) -> ProducerId | None:
-        """An unused id, if one is at hand."""
+        """Returns an unused producer id; None if none is available."""
         return self.ids.take_now()
 
-    def tell(self, transaction: Transaction) -> None:
-        """Tell the partitions of a transaction how it ended, and then complete it."""
+    def send_markers(self, transaction: Transaction) -> None:
+        """Sends markers to the partitions of a transaction, and then completes it."""
         shard = self._runtime.shards.get(self.topic.partition_of(transaction.transactional_id))
         if shard is None:
             return
@@ -82,19 +82,19 @@ class TransactionCoordinator(Coordinator[Transactions]):
             shard.led_since,
             transaction.bumps_epochs,
         )
-        self._sender.tell(
-            Telling(
+        self._sender.send(
+            MarkerSending(
                 end,
                 set(transaction.partitions),
                 partial(self._is_ours, shard),
-                partial(self._on_told, shard, transaction),
+                partial(self._on_sent, shard, transaction),
             )
         )
 
     def _is_ours(self, shard: Shard[Transactions]) -> bool:
         return not shard.unloaded and shard.leads
 
-    def _on_told(self, shard: Shard[Transactions], transaction: Transaction) -> None:
+    def _on_sent(self, shard: Shard[Transactions], transaction: Transaction) -> None:
         if not self._is_ours(shard):
             return
         state = shard.state.plan_completion(
@@ -105,24 +105,24 @@ class TransactionCoordinator(Coordinator[Transactions]):
 
     # ------------------------------------------------------------------ requests
     def may_begin(self, shard: Shard[Transactions], transactional_id: str) -> bool:
-        """Whether an id is known, or may be added to those that are: `lowtide.transactional.ids.max`."""
+        """Whether an id is known, or may be added: `lowtide.transactional.ids.max`."""
         if transactional_id in shard.state.transactions:
             return True
         return sum(each.state.count for each in self._runtime.shards.values()) < self.settings.ids_max
 
     # ------------------------------------------------------------------ what happens elsewhere
     def on_image(self, old: MetadataImage, new: MetadataImage, delta: ImageDelta) -> None:
-        """Who waits for a broker that is gone asks the one that has followed it."""
+        """Disconnects from brokers that are gone, so that what waits for them is sent to their successors."""
         self.peers.forget_ended(old, new, delta.brokers_changed, (MARKERS_PURPOSE, VERIFICATION_PURPOSE))
 
     def close(self) -> None:
-        """Send waiting clients elsewhere: the broker stops."""
+        """Stops sending markers, and answers NOT_COORDINATOR to all waiting requests: the broker stops."""
         self._sender.close()
         super().close()
 
 
 class ProducerIds:
-    """The block of producer ids that this broker is handing out."""
+    """Producer ids for this broker to hand out, from blocks of the metadata store. No id is handed out twice."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -130,19 +130,19 @@ class ProducerIds:
         self._is_fetching = False
 
     async def take(self) -> ProducerId:
-        """An unused id. Errors: those of the metadata store."""
+        """Returns an unused id. Errors: those of the metadata store."""
         await self.reserve()
         producer_id = self.take_now()
         assert producer_id is not None
         return producer_id
 
     async def reserve(self) -> None:
-        """Have one at hand. Errors: those of the metadata store."""
+        """Gets a block of ids if none is left. Errors: those of the metadata store."""
         while not self._left:
             self._left = await self._broker.metadata.allocate_producer_ids()
 
     def take_now(self) -> ProducerId | None:
-        """An unused id, if one is at hand; else some will be soon."""
+        """Returns an unused id; None if none is left, and then gets a block."""
         if not self._left:
             if not self._is_fetching:
                 self._is_fetching = True
@@ -156,13 +156,13 @@ class ProducerIds:
         try:
             await self.reserve()
         except (MetadataStoreError, SessionError) as error:
-            self._broker.log.warning("no producer ids", error=str(error))
+            self._broker.log.warning("producer id allocation failed", error=str(error))
         finally:
             self._is_fetching = False
 
 
 def _configs(settings: TransactionSettings, replication_factor: int) -> tuple[tuple[str, str], ...]:
-    """The configuration of the topic. Source: Kafka's `TransactionStateManager.transactionTopicConfigs`."""
+    """Returns the configuration of the topic. Source: Kafka's `TransactionStateManager.transactionTopicConfigs`."""
     return (
         ("cleanup.policy", "compact"),
         ("compression.type", "uncompressed"),

@@ -1,6 +1,6 @@
 """DeleteShareGroupState: v0-v0.
 
-Behaviour: forgets the state of share partitions for a group coordinator. Where there is none that is done.
+Behaviour: deletes states of share partitions for a group coordinator. Deleting a state that does not exist succeeds.
 
 Errors: CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
 COORDINATOR_NOT_AVAILABLE.

@@ -1,10 +1,10 @@
 """InitializeShareGroupState: v0-v0.
 
-Behaviour: begins the state of share partitions for a group coordinator, or begins it again in a later epoch. What is
-asked for in the epoch that there is has been done before, and stays.
+Behaviour: initializes states of share partitions for a group coordinator, again if the epoch is a later one. A request
+in the current epoch changes nothing and succeeds.
 
 Errors: CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST, FENCED_STATE_EPOCH, UNKNOWN_TOPIC_OR_PARTITION, POLICY_VIOLATION
-where there are too many states, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
+if there are too many states, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
 
 KIPs: 932.
 """

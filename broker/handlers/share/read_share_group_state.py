@@ -1,9 +1,9 @@
 """ReadShareGroupState: v0-v0.
 
-Behaviour: the leader of a partition reads the state of its share partitions. A leader of a later epoch than the last
-one fences those before.
+Behaviour: the leader of a partition reads the states of its share partitions. A leader of a later epoch fences the
+earlier ones.
 
-Errors: CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST, also where the state hasn't begun, FENCED_LEADER_EPOCH,
+Errors: CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST, also if the state isn't initialized, FENCED_LEADER_EPOCH,
 UNKNOWN_TOPIC_OR_PARTITION, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
 
 KIPs: 932.

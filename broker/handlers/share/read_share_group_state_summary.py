@@ -1,8 +1,8 @@
 """ReadShareGroupStateSummary: v0-v1.
 
-Behaviour: tells a group coordinator how far share partitions are; the start is -1 where it isn't known yet.
+Behaviour: returns the start offsets of share partitions to a group coordinator; -1 if not known yet.
 
-Version notes: v1 tells how many deliveries are complete.
+Version notes: v1 has the number of complete deliveries.
 
 Errors: CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST, FENCED_LEADER_EPOCH, UNKNOWN_TOPIC_OR_PARTITION, NOT_COORDINATOR,
 COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.

@@ -1,4 +1,4 @@
-"""The handlers of share groups, which are registered where `share_groups_enabled`."""
+"""The handlers of share groups, which are registered if `share_groups_enabled`."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ SHARE_GUARDS: Final[Mapping[ApiKey, Guard]] = {
 
 
 class ShareParts(NamedTuple):
-    """What of a broker serves share groups."""
+    """The parts of a broker that serve share groups."""
 
     coordinator: ShareCoordinator
     persister: SharePersister
@@ -70,17 +70,17 @@ class ShareParts(NamedTuple):
 
     @property
     def ticks(self) -> tuple[Callable[[], None], ...]:
-        """What they have to do once a second."""
+        """Their periodic calls, once a second."""
         return self.coordinator.on_tick, self.partitions.on_tick
 
     def close(self) -> None:
-        """The broker stops: answer all that waits."""
+        """Answers all waiting requests: the broker stops."""
         self.coordinator.close()
         self.partitions.close()
 
 
 def share_handlers(broker: BrokerContext, groups: GroupCoordinator, parts: ShareParts) -> list[HandlerSpec]:
-    """The handlers over a broker's state, behind their guards; as they are where nothing is forbidden."""
+    """Returns the handlers over a broker's state, behind their guards if there is an authorizer."""
     coordinator, persister, partitions = parts
     offsets, access = ShareOffsets(groups, persister), ShareAccess(broker, partitions)
     specs = [
@@ -103,7 +103,7 @@ def share_handlers(broker: BrokerContext, groups: GroupCoordinator, parts: Share
 
 
 def _refused(key: ApiKey, request: Any, version: int) -> Any:
-    """Returns UNSUPPORTED_VERSION, as Kafka does while `share.version` is 0: for each group, or for the whole request."""
+    """Returns UNSUPPORTED_VERSION, as Kafka does while `share.version` is 0: for each group, or as a whole."""
     if key == ApiKey.SHARE_GROUP_DESCRIBE:
         return ShareGroupDescribeResponse(
             groups=[DescribedShareGroup(error_code=_OFF, group_id=name) for name in request.group_ids]

@@ -1,7 +1,7 @@
 """ShareGroupDescribe: v1-v1.
 
-Behaviour: state, epochs and members of share groups, with what each has. Groups that are named twice are described
-once. Topics that were deleted are left out. Only what can't be lost any more is described.
+Behaviour: returns state, epochs and members of share groups, with their assignments. A group that is listed twice is
+described once. Topics that were deleted are left out. The response waits until everything in it is committed.
 
 Errors: INVALID_GROUP_ID, GROUP_ID_NOT_FOUND (also for a group of another type), NOT_COORDINATOR,
 COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
@@ -38,7 +38,7 @@ from lowtide.protocol.messages.share_group_describe import (
 
 
 def handler(groups: GroupCoordinator) -> HandlerSpec:
-    """The handler over the groups of a broker."""
+    """Returns the handler over the groups of a broker."""
 
     def describe(shard: Shard[Groups], group_id: str, operations: int) -> Generator[None, None, DescribedShareGroup]:
         group = shard.state.by_id.find_share(group_id)

@@ -1,10 +1,10 @@
 """WriteShareGroupState: v0-v1.
 
-Behaviour: the leader of a partition persists changes of its share partitions; each is answered when it is committed.
+Behaviour: the leader of a partition stores changes of its share partitions. Each is answered when it is committed.
 
-Version notes: v1 tells how many deliveries are complete.
+Version notes: v1 has the number of complete deliveries.
 
-Errors: CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST, also where the state hasn't begun, FENCED_LEADER_EPOCH,
+Errors: CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST, also if the state isn't initialized, FENCED_LEADER_EPOCH,
 FENCED_STATE_EPOCH, UNKNOWN_TOPIC_OR_PARTITION, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
 COORDINATOR_NOT_AVAILABLE.
 

@@ -114,7 +114,7 @@ class World:
             for _step in job.steps:
                 pass
             after = self.effects()
-            job.go_on(after)
+            job.on_done(after)
             self.carry_out(after)
 
     def do_work(self) -> None:
@@ -122,7 +122,7 @@ class World:
         work, self.work = self.work, []
         for each in work:
             after = self.effects()
-            each.go_on(each.call(), after)
+            each.on_done(each.call(), after)
             self.carry_out(after)
 
     def _append(self, effects: Effects) -> None:

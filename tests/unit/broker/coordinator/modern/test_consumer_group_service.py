@@ -326,7 +326,7 @@ def test_a_worker_that_fails_may_try_again() -> None:
     [work] = world.work
     world.work = []
     effects = world.effects()
-    work.go_on(MemoryError(), effects)
+    work.on_done(MemoryError(), effects)
     assert (effects.jobs, effects.records) == ([], [])
     world.beat("a", 2)
     world.pass_time(0)

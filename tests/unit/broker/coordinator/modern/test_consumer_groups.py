@@ -452,7 +452,7 @@ def test_a_large_target_is_compared_one_member_at_a_time():
     [work] = world.work
     world.work = []
     effects = world.effects()
-    work.go_on(work.call(), effects)
+    work.on_done(work.call(), effects)
     assert not effects.records
     [job] = effects.jobs
     steps = iter(job.steps)
@@ -462,7 +462,7 @@ def test_a_large_target_is_compared_one_member_at_a_time():
     world.beat(members[9], -1)
     assert len(list(steps)) == 5
     after = world.effects()
-    job.go_on(after)
+    job.on_done(after)
     world.carry_out(after)
     assert set(world.group.targets) == set(members[1:9])
     world.check_reload()

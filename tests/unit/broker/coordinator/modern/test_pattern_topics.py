@@ -70,7 +70,7 @@ class World:
         for _step in job.steps:
             pass
         after = Effects(0, WALL_MS + 5)
-        job.go_on(after)
+        job.on_done(after)
         return list(after.changes)
 
 
@@ -295,5 +295,5 @@ def test_a_group_that_had_nothing_to_keep_relies_on_its_records() -> None:
     [job] = effects.jobs
     list(job.steps)
     after = Effects(0, 0)
-    job.go_on(after)
+    job.on_done(after)
     assert (after.changes, after.barrier) == ([], 7)

@@ -59,7 +59,7 @@ def test_a_fetch_that_fails_is_followed_by_another_one() -> None:
     world = World(MetadataStoreError("away"), range(4, 6))
     assert world.ids.take_now() is None
     world.run()
-    assert world.warnings == ["no producer ids"]
+    assert world.warnings == ["producer id allocation failed"]
     assert world.ids.take_now() is None
     world.run()
     assert world.ids.take_now() == 4

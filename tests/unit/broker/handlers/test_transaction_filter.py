@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from lowtide.broker.coordinator.transactions.transaction import Transaction
-from lowtide.broker.coordinator.transactions.transaction_filter import LISTED_A_STEP, TransactionFilter
 from lowtide.broker.coordinator.transactions.transaction_state import TransactionState
+from lowtide.broker.handlers.list_transactions import LISTED_A_STEP, TransactionFilter
 
 NOW_MS = 10_000
 ANY_AGE = -1
