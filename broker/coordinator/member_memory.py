@@ -49,6 +49,33 @@ class MemberMemory:
         return fits or more_bytes <= 0
 
 
+class GroupMemory:
+    """The memory of one group, which counts for the broker until it is released."""
+
+    __slots__ = ("broker", "held_bytes")
+
+    def __init__(self, broker: MemberMemory | None) -> None:
+        self.broker = broker if broker is not None else MemberMemory()
+        self.held_bytes = 0
+
+    def hold(self, more_bytes: int) -> None:
+        """Counts more memory, or less."""
+        self.held_bytes += more_bytes
+        self.broker.held_bytes += more_bytes
+
+    def has_room(self, more_bytes: int) -> bool:
+        """Whether the group may take more memory. Counts a refusal."""
+        if self.broker.has_room(self.held_bytes, more_bytes):
+            return True
+        self.broker.refused_count += 1
+        return False
+
+    def release(self) -> None:
+        """Gives the memory back to the broker. Later changes no longer count."""
+        self.broker.held_bytes -= self.held_bytes
+        self.broker = MemberMemory()
+
+
 def bytes_of_member(words: Iterable[str | None], protocols: Iterable[tuple[str, bytes]]) -> int:
     """Returns the memory of a member with these names and protocols.
 

@@ -63,7 +63,6 @@ LONG_SOURCES = frozenset(
     {
         "admin/client.py",
         "broker/administration/config_administrator.py",
-        "broker/coordinator/transactions/transaction_shard.py",
         "broker/lifecycle/serving.py",
         "broker/network/connection.py",
         "broker/partitions/delayed/fetch_reader.py",

@@ -17,13 +17,12 @@ from typing import Final, Literal
 import msgspec
 
 from lowtide.broker.coordinator.classic.classic_member import ClassicMember
-from lowtide.broker.coordinator.classic.group_state import TRANSITIONS, GroupEvent, GroupState, next_state
+from lowtide.broker.coordinator.classic.group_state import GroupEvent, GroupState, next_state
 from lowtide.broker.coordinator.group import GroupType
-from lowtide.broker.coordinator.member_memory import MEMBER_BYTES, MemberMemory, bytes_of_member
+from lowtide.broker.coordinator.member_memory import MEMBER_BYTES, GroupMemory, MemberMemory, bytes_of_member
 from lowtide.broker.coordinator.runtime.effects import Reply
 from lowtide.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from lowtide.protocol.errors import ErrorCode, ProtocolError
-from lowtide.protocol.messages.join_group import JoinGroupResponseMember
 from lowtide.protocol.types import UNKNOWN_OFFSET
 
 NO_GENERATION: Final = -1
@@ -38,7 +37,6 @@ class ClassicGroup:
         "awaiting_join_count",
         "generation_id",
         "group_id",
-        "held_bytes",
         "initial_delay",
         "last_record_offset",
         "leader_id",
@@ -62,8 +60,7 @@ class ClassicGroup:
         `wall_ms` is None if the time is unknown; `memory` is shared by a broker's groups.
         """
         self.group_id = group_id
-        self.memory = memory if memory is not None else MemberMemory()
-        self.held_bytes = 0
+        self.memory = GroupMemory(memory)
         self.state = GroupState.EMPTY
         self.state_since_ms = wall_ms
         self.protocol_type: str | None = None
@@ -96,11 +93,6 @@ class ClassicGroup:
         """Marks the group as dead and releases its memory."""
         self.state = next_state(self.state, GroupEvent.GONE)
         self.release()
-
-    @property
-    def can_rebalance(self) -> bool:
-        """Whether a rebalance may begin."""
-        return (self.state, GroupEvent.REBALANCE) in TRANSITIONS
 
     @property
     def is_simple(self) -> bool:
@@ -211,12 +203,12 @@ class ClassicGroup:
         """Waits for a member to join under this id."""
         assert member_id not in self.pending_join
         self.pending_join[member_id] = None
-        self._hold(MEMBER_BYTES)
+        self.memory.hold(MEMBER_BYTES)
 
     def _take_back(self, member_id: str) -> None:
         if member_id in self.pending_join:
             del self.pending_join[member_id]
-            self._hold(-MEMBER_BYTES)
+            self.memory.hold(-MEMBER_BYTES)
 
     def remove(self, member_id: str) -> None:
         """Removes a member or a member id that was given out. The oldest member left becomes the leader.
@@ -281,37 +273,15 @@ class ClassicGroup:
             self.awaiting_join_count -= 1
         return reply
 
-    def elect_joined_leader(self) -> bool:
-        """Makes sure that the leader has joined this rebalance. Returns False if no member has."""
-        leader = self.members.get(self.leader_id) if self.leader_id is not None else None
-        if leader is None:
-            return False
-        if leader.awaiting_join is None:
-            joined = next((member for member in self.members.values() if member.awaiting_join is not None), None)
-            if joined is None:
-                return False
-            self.leader_id = joined.member_id
-        return True
-
-    # ------------------------------------------------------------------ memory
-    def has_room(self, more_bytes: int) -> bool:
-        """Whether the members may take more memory."""
-        return self.memory.has_room(self.held_bytes, more_bytes)
-
     def assign(self, member: ClassicMember, assignment: bytes) -> None:
         """Sets a member's assignment."""
-        self._hold(len(assignment) - len(member.assignment))
+        self.memory.hold(len(assignment) - len(member.assignment))
         member.held_bytes += len(assignment) - len(member.assignment)
         member.assignment = assignment
 
     def release(self) -> None:
         """Gives the group's memory back to the broker. Later changes of the group no longer count."""
-        self.memory.held_bytes -= self.held_bytes
-        self.memory = MemberMemory()
-
-    def _hold(self, more_bytes: int) -> None:
-        self.held_bytes += more_bytes
-        self.memory.held_bytes += more_bytes
+        self.memory.release()
 
     # ------------------------------------------------------------------ protocols
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
@@ -355,26 +325,14 @@ class ClassicGroup:
             except ProtocolError:
                 return
 
-    def joined_members(self) -> list[JoinGroupResponseMember]:
-        """Returns the members as the leader receives them."""
-        assert self.protocol_name is not None
-        return [
-            JoinGroupResponseMember(
-                member_id=member.member_id,
-                group_instance_id=member.group_instance_id,
-                metadata=member.metadata(self.protocol_name),
-            )
-            for member in self.members.values()
-        ]
-
     def _count_protocols(self, member: ClassicMember, by: int) -> None:
         """Adds (1) or subtracts (-1) a member's protocols and memory."""
-        self._hold(-member.held_bytes)
+        self.memory.hold(-member.held_bytes)
         member.held_bytes = 0
         if by > 0:
             words = (member.client_id, member.group_instance_id)
             member.held_bytes = bytes_of_member(words, member.protocols) + len(member.assignment)
-            self._hold(member.held_bytes)
+            self.memory.hold(member.held_bytes)
         for name in dict(member.protocols):
             self.supported[name] += by
             if not self.supported[name]:

@@ -77,8 +77,7 @@ class Joining:
             effects.answer(reply, join_failed(ErrorCode.COORDINATOR_NOT_AVAILABLE, member_id))
         elif not group.supports(request.protocol_type, [name for name, _ in protocols]):
             effects.answer(reply, join_failed(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id))
-        elif not group.has_room(_more_bytes(group, request, client, protocols)):
-            group.memory.refused_count += 1
+        elif not group.memory.has_room(_more_bytes(group, request, client, protocols)):
             effects.answer(reply, join_failed(ErrorCode.GROUP_MAX_SIZE_REACHED, member_id))
         elif member_id == NO_MEMBER_ID:
             self._join_new(group, request, client, reply, effects)

@@ -16,12 +16,12 @@ from typing import Final, Literal, TypeAlias
 from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
 from lowtide.broker.coordinator.classic.classic_member import ClassicMember
 from lowtide.broker.coordinator.classic.classic_record import group_record
-from lowtide.broker.coordinator.classic.group_state import GroupEvent, GroupState
+from lowtide.broker.coordinator.classic.group_state import TRANSITIONS, GroupEvent, GroupState
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.runtime.effects import Effects, append_error
 from lowtide.broker.coordinator.runtime.timers import Timers
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.join_group import JoinGroupResponse
+from lowtide.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
 from lowtide.protocol.messages.sync_group import SyncGroupResponse
 
 TimerKey: TypeAlias = tuple[
@@ -45,8 +45,21 @@ def joined(group: ClassicGroup, member_id: str, *, with_members: bool) -> JoinGr
         protocol_name=group.protocol_name,
         leader=group.leader_id or "",
         member_id=member_id,
-        members=group.joined_members() if with_members else [],
+        members=_members(group) if with_members else [],
     )
+
+
+def _members(group: ClassicGroup) -> list[JoinGroupResponseMember]:
+    """Returns the members as the leader receives them."""
+    assert group.protocol_name is not None
+    return [
+        JoinGroupResponseMember(
+            member_id=member.member_id,
+            group_instance_id=member.group_instance_id,
+            metadata=member.metadata(group.protocol_name),
+        )
+        for member in group.members.values()
+    ]
 
 
 def join_failed(error: ErrorCode, member_id: str = NO_MEMBER_ID) -> JoinGroupResponse:
@@ -117,7 +130,7 @@ class Rebalancing:
     # ------------------------------------------------------------------ joining
     def rebalance_or_complete(self, group: ClassicGroup, effects: Effects) -> None:
         """Begins a rebalance because a member changed, or completes the current one if no member is missing."""
-        if group.can_rebalance:
+        if (group.state, GroupEvent.REBALANCE) in TRANSITIONS:
             self.prepare(group, effects)
         else:
             self.complete_join_if_all_joined(group, effects)
@@ -173,7 +186,7 @@ class Rebalancing:
             if member.awaiting_join is None and member.group_instance_id is None:
                 group.remove(member.member_id)
                 self.end_session(group, member.member_id)
-        if group.members and not group.elect_joined_leader():
+        if group.members and not _elect_joined_leader(group):
             # Only static members are left, none of which has joined. They stay until their sessions end.
             self._timers.schedule(("join", group.group_id, ""), effects.now_ms + group.rebalance_timeout_ms)
             return
@@ -242,6 +255,16 @@ class Rebalancing:
                 continue
             effects.answer(reply, synced(group, member) if error == ErrorCode.NONE else sync_failed(error))
             self.extend_session(group, member, effects.now_ms)
+
+
+def _elect_joined_leader(group: ClassicGroup) -> bool:
+    """Makes sure that the leader has joined this rebalance. Returns False if no member has."""
+    leader = group.members.get(group.leader_id) if group.leader_id is not None else None
+    if leader is not None and leader.awaiting_join is None:
+        leader = next((member for member in group.members.values() if member.awaiting_join is not None), None)
+    if leader is not None:
+        group.leader_id = leader.member_id
+    return leader is not None
 
 
 def synced(group: ClassicGroup, member: ClassicMember) -> SyncGroupResponse:

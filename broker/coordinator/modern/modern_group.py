@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Any, ClassVar, Final, TypeAlias
 
 from lowtide.broker.coordinator.group import GroupType
-from lowtide.broker.coordinator.member_memory import MemberMemory
+from lowtide.broker.coordinator.member_memory import GroupMemory, MemberMemory
 from lowtide.broker.coordinator.modern.modern_member import NOTHING, Assignment, ModernMember, assignment_of
 from lowtide.broker.coordinator.modern.subscriptions import Subscriptions
 from lowtide.protocol.consumer_group_records import (
@@ -61,7 +61,6 @@ class ModernGroup(ABC):
         "group_epoch",
         "group_id",
         "has_topics_record",
-        "held_bytes",
         "is_dead",
         "last_record_offset",
         "members",
@@ -75,8 +74,7 @@ class ModernGroup(ABC):
     def __init__(self, group_id: str, memory: MemberMemory | None = None) -> None:
         """`memory` is shared by a broker's groups."""
         self.group_id = group_id
-        self.memory = memory if memory is not None else MemberMemory()
-        self.held_bytes = 0
+        self.memory = GroupMemory(memory)
         self.group_epoch = INITIAL_EPOCH
         self.metadata_hash = 0
         self.target_epoch = INITIAL_EPOCH
@@ -222,9 +220,7 @@ class ModernGroup(ABC):
         if old is not None and new is not None and old.has_same_subscription(new):
             return
         self.subscriptions.replace(old, new)
-        more_bytes = (new.size_bytes if new is not None else 0) - (old.size_bytes if old is not None else 0)
-        self.held_bytes += more_bytes
-        self.memory.held_bytes += more_bytes
+        self.memory.hold((new.size_bytes if new is not None else 0) - (old.size_bytes if old is not None else 0))
 
     # ------------------------------------------------------------------ memory
     def close(self) -> None:
@@ -234,5 +230,4 @@ class ModernGroup(ABC):
 
     def release(self) -> None:
         """Gives the group's memory back to the broker. Later changes of the group no longer count."""
-        self.memory.held_bytes -= self.held_bytes
-        self.memory = MemberMemory()
+        self.memory.release()

@@ -56,10 +56,10 @@ class GroupResources(NamedTuple):
         return GroupRefusal(error, "The broker has as many groups as it may have, or too many begin at once.")
 
     def has_room(self, group: ModernGroup, member: ModernMember) -> bool:
-        """Whether the memory limits allow a member with this subscription."""
+        """Whether the memory limits allow a member with this subscription, perhaps of a group without a record."""
         known = group.members.get(member.member_id)
         more_bytes = member.size_bytes - (known.size_bytes if known is not None else 0)
-        if self.memory.has_room(group.held_bytes, more_bytes):
+        if self.memory.has_room(group.memory.held_bytes, more_bytes):
             return True
         self.memory.refused_count += 1
         return False

@@ -12,7 +12,8 @@ Source: Kafka's `ShareCoordinatorShard`, `ShareCoordinatorOffsetsManager`; KIP-9
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Final, Protocol, TypeAlias
+from functools import partial
+from typing import Any, Final, Protocol, TypeAlias
 
 from lowtide.broker.coordinator.runtime.effects import Effects, Reply
 from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
@@ -121,10 +122,6 @@ class ShareStates:
         Errors: INVALID_REQUEST, FENCED_STATE_EPOCH, UNKNOWN_TOPIC_OR_PARTITION, POLICY_VIOLATION above `STATES_MAX`,
         those of `append_error`.
         """
-
-        def failed(error: ErrorCode, message: str | None = None) -> InitializeStatePartitionResult:
-            return InitializeStatePartitionResult(partition=place.partition, error_code=error, error_message=message)
-
         known = self.states.get(place)
         error = self._check_place(place)
         if error == ErrorCode.NONE and known is not None and NO_EPOCH != row.state_epoch < known.state_epoch:
@@ -132,7 +129,7 @@ class ShareStates:
         if error == ErrorCode.NONE and known is None and len(self.states) >= STATES_MAX:
             error = ErrorCode.POLICY_VIOLATION
         if error != ErrorCode.NONE:
-            effects.answer(reply, failed(error))
+            effects.answer(reply, _failed(InitializeStatePartitionResult, place, error))
             return
         if known is None or row.state_epoch > known.state_epoch:
             epoch = known.snapshot_epoch + 1 if known is not None else 0
@@ -147,7 +144,7 @@ class ShareStates:
                 state_batches=[],
             )
             self._keep(place, value, effects)
-        self._answer(place, reply, InitializeStatePartitionResult(partition=place.partition), failed, effects)
+        self._answer(place, reply, InitializeStatePartitionResult(partition=place.partition), effects)
 
     def read(self, place: SharePlace, row: ReadStatePartition, reply: Reply, effects: Effects) -> None:
         """Returns a state to the partition's leader, and fences leaders of earlier epochs.
@@ -155,17 +152,15 @@ class ShareStates:
         Errors: INVALID_REQUEST, also if the state isn't initialized, FENCED_LEADER_EPOCH, UNKNOWN_TOPIC_OR_PARTITION,
         those of `append_error`.
         """
-
-        def failed(error: ErrorCode, message: str | None = None) -> ReadStatePartitionResult:
-            return ReadStatePartitionResult(partition=place.partition, error_code=error, error_message=message)
-
         known = self.states.get(place)
         if known is None:
-            effects.answer(reply, failed(ErrorCode.INVALID_REQUEST, _READ_UNINITIALIZED))
+            effects.answer(
+                reply, _failed(ReadStatePartitionResult, place, ErrorCode.INVALID_REQUEST, _READ_UNINITIALIZED)
+            )
             return
         error = self._check_leader(place, known, row.leader_epoch)
         if error != ErrorCode.NONE:
-            effects.answer(reply, failed(error))
+            effects.answer(reply, _failed(ReadStatePartitionResult, place, error))
             return
         if row.leader_epoch > known.leader_epoch:
             unchanged = WriteStatePartition(
@@ -183,7 +178,7 @@ class ShareStates:
             start_offset=known.start_offset,
             state_batches=list(known.batches),
         )
-        self._answer(place, reply, found, failed, effects)
+        self._answer(place, reply, found, effects)
 
     def write(self, place: SharePlace, row: WriteStatePartition, reply: Reply, effects: Effects) -> None:
         """Persists a change of a share partition.
@@ -191,13 +186,11 @@ class ShareStates:
         Errors: INVALID_REQUEST, also if the state isn't initialized, FENCED_LEADER_EPOCH, FENCED_STATE_EPOCH,
         UNKNOWN_TOPIC_OR_PARTITION, those of `append_error`.
         """
-
-        def failed(error: ErrorCode, message: str | None = None) -> WriteStatePartitionResult:
-            return WriteStatePartitionResult(partition=place.partition, error_code=error, error_message=message)
-
         known = self.states.get(place)
         if known is None:
-            effects.answer(reply, failed(ErrorCode.INVALID_REQUEST, _WRITE_UNINITIALIZED))
+            effects.answer(
+                reply, _failed(WriteStatePartitionResult, place, ErrorCode.INVALID_REQUEST, _WRITE_UNINITIALIZED)
+            )
             return
         error = self._check_leader(place, known, row.leader_epoch)
         if error == ErrorCode.NONE and NO_EPOCH != row.state_epoch < known.state_epoch:
@@ -205,43 +198,35 @@ class ShareStates:
         if error == ErrorCode.NONE and not check_batches(row.state_batches):
             error = ErrorCode.INVALID_REQUEST
         if error != ErrorCode.NONE:
-            effects.answer(reply, failed(error))
+            effects.answer(reply, _failed(WriteStatePartitionResult, place, error))
             return
         self._change(place, known, row, known.leader_epoch, effects)
-        self._answer(place, reply, WriteStatePartitionResult(partition=place.partition), failed, effects)
+        self._answer(place, reply, WriteStatePartitionResult(partition=place.partition), effects)
 
     def summarize(self, place: SharePlace, row: SummaryStatePartition, reply: Reply, effects: Effects) -> None:
         """Returns the start offset of a share partition; unknown if the state isn't initialized.
 
         Errors: INVALID_REQUEST, FENCED_LEADER_EPOCH, UNKNOWN_TOPIC_OR_PARTITION, those of `append_error`.
         """
-
-        def failed(error: ErrorCode, message: str | None = None) -> SummaryStatePartitionResult:
-            return SummaryStatePartitionResult(partition=place.partition, error_code=error, error_message=message)
-
         known = self.states.get(place)
         error = self._check_place(place) if known is None else self._check_leader(place, known, row.leader_epoch)
         if error != ErrorCode.NONE:
-            effects.answer(reply, failed(error))
+            effects.answer(reply, _failed(SummaryStatePartitionResult, place, error))
             return
         found = SummaryStatePartitionResult(partition=place.partition, start_offset=UNKNOWN_START)
         if known is not None:
             found.state_epoch, found.leader_epoch = known.state_epoch, known.leader_epoch
             found.start_offset, found.delivery_complete_count = known.start_offset, known.delivery_complete_count
-        self._answer(place, reply, found, failed, effects)
+        self._answer(place, reply, found, effects)
 
     def delete(self, place: SharePlace, row: DeleteStatePartition, reply: Reply, effects: Effects) -> None:
         """Deletes a state, if there is one. Errors: INVALID_REQUEST, those of `append_error`."""
-
-        def failed(error: ErrorCode, message: str | None = None) -> DeleteStatePartitionResult:
-            return DeleteStatePartitionResult(partition=place.partition, error_code=error, error_message=message)
-
         if row.partition < 0:
-            effects.answer(reply, failed(ErrorCode.INVALID_REQUEST))
+            effects.answer(reply, _failed(DeleteStatePartitionResult, place, ErrorCode.INVALID_REQUEST))
             return
         if place in self.states:
             self._keep(place, None, effects)
-        self._answer(place, reply, DeleteStatePartitionResult(partition=place.partition), failed, effects)
+        self._answer(place, reply, DeleteStatePartitionResult(partition=place.partition), effects)
 
     def forget_topics(self, deleted: Collection[TopicId], effects: Effects) -> None:
         """Deletes the states of topics that were deleted."""
@@ -285,13 +270,11 @@ class ShareStates:
             after = known.after(update, known.last_offset)
             self._keep(place, after.snapshot(create_ms=effects.wall_ms, write_ms=effects.wall_ms), effects)
 
-    def _answer(
-        self, place: SharePlace, reply: Reply, response: object, failed: Callable[[ErrorCode], object], effects: Effects
-    ) -> None:
+    def _answer(self, place: SharePlace, reply: Reply, response: Any, effects: Effects) -> None:
         known = self.states.get(place)
-        relied_on = known.last_offset if known is not None else self._last_removal
-        effects.barrier = max(effects.barrier, relied_on)
-        effects.answer_when_committed(reply, response, failed)
+        last_offset = known.last_offset if known is not None else self._last_removal
+        effects.barrier = max(effects.barrier, last_offset)
+        effects.answer_when_committed(reply, response, partial(_failed, type(response), place))
 
     # ------------------------------------------------------------------ time
     def on_timer(self, key: TimerKey, effects: Effects) -> None:
@@ -322,3 +305,7 @@ class ShareStates:
 
         effects.barrier = max(effects.barrier, self._last_offset)
         effects.then.append(on_committed)
+
+
+def _failed(row: Callable[..., Any], place: SharePlace, error: ErrorCode, message: str | None = None) -> Any:
+    return row(partition=place.partition, error_code=error, error_message=message)

@@ -12,10 +12,11 @@ from __future__ import annotations
 from typing import Protocol
 
 from lowtide.broker.coordinator.runtime.shard import Shard
-from lowtide.broker.coordinator.transactions.next_transaction import identity_after, identity_of
+from lowtide.broker.coordinator.transactions.next_transaction import Identity, identity_after, identity_of
 from lowtide.broker.coordinator.transactions.transaction import Transaction
 from lowtide.broker.coordinator.transactions.transaction_shard import Transactions
 from lowtide.broker.coordinator.transactions.transaction_state import TransactionState
+from lowtide.broker.coordinator.transactions.uncommitted import TransactionChange
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.group_records import CoordinatorRecord
 from lowtide.protocol.types import Offset, ProducerEpoch, ProducerId, TopicPartition
@@ -45,7 +46,7 @@ class AtOnce:
         self,
         shard: Shard[Transactions],
         transactional_id: str,
-        identity: tuple[ProducerId, ProducerEpoch],
+        identity: Identity,
         partitions: frozenset[TopicPartition],
         client_version: int,
     ) -> ErrorCode | None:
@@ -68,7 +69,7 @@ class AtOnce:
         self,
         shard: Shard[Transactions],
         transactional_id: str,
-        identity: tuple[ProducerId, ProducerEpoch],
+        identity: Identity,
         *,
         is_commit: bool,
         client_version: int,
@@ -96,5 +97,5 @@ class AtOnce:
         offset = self._keeper.keep(shard, [shard.state.record_of(state, wall_ms)], wall_ms)
         if offset is None:
             return False
-        shard.state.take(state, offset)
+        shard.state.note(TransactionChange(state.transactional_id, state), offset)
         return True

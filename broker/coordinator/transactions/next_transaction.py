@@ -26,7 +26,18 @@ from lowtide.broker.coordinator.transactions.transaction_state import (
     next_state,
 )
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, ProducerEpoch, ProducerId
+from lowtide.protocol.types import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    ProducerEpoch,
+    ProducerId,
+    TopicPartition,
+)
+
+Identity: TypeAlias = tuple[ProducerId, ProducerEpoch]
+
+NO_IDENTITY: Final[Identity] = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 Take: TypeAlias = Callable[[], ProducerId | None]
 
@@ -37,7 +48,7 @@ def next_producer(  # noqa: PLR0911 - one return for each answer
     known: Transaction | None,
     transactional_id: str,
     timeout_ms: int,
-    expected: tuple[ProducerId, ProducerEpoch] | None,
+    expected: Identity | None,
     take: Take,
 ) -> Transaction | ErrorCode:
     """Returns the state with the producer's next epoch, or that of the open transaction, which has to be ended first.
@@ -84,6 +95,22 @@ def next_producer(  # noqa: PLR0911 - one return for each answer
     else:
         return ErrorCode.PRODUCER_FENCED
     return msgspec.structs.replace(known, last_producer_epoch=last_epoch, **fields)
+
+
+def next_partitions(
+    known: Transaction, added: frozenset[TopicPartition], client_version: int, wall_ms: int
+) -> Transaction | ErrorCode:
+    """Returns the state with added partitions, or NONE if it has them. It may begin a transaction."""
+    begins = known.state is not TransactionState.ONGOING
+    if not begins and added <= known.partitions:
+        return ErrorCode.NONE
+    return msgspec.structs.replace(
+        known,
+        state=next_state(known.state, TransactionEvent.ADD),
+        partitions=known.partitions | added,
+        started_ms=wall_ms if begins else known.started_ms,
+        client_version=client_version,
+    )
 
 
 class EndRequest(NamedTuple):
@@ -165,18 +192,18 @@ def completed(known: Transaction) -> Transaction:
     return state
 
 
-def identity_of(state: Transaction) -> tuple[ProducerId, ProducerEpoch]:
+def identity_of(state: Transaction) -> Identity:
     """Returns the next id and epoch of the producer whose transaction ends."""
     if state.next_producer_id != NO_PRODUCER_ID:
         return state.next_producer_id, 0
     return state.producer_id, state.producer_epoch
 
 
-def identity_after(known: Transaction | None, error: ErrorCode) -> tuple[ProducerId, ProducerEpoch]:
+def identity_after(known: Transaction | None, error: ErrorCode) -> Identity:
     """Returns the id and epoch for the answer to an end that is not begun.
 
     These are the producer's own if the end was reached before.
     """
     if known is None or error != ErrorCode.NONE:
-        return NO_PRODUCER_ID, NO_PRODUCER_EPOCH
+        return NO_IDENTITY
     return known.producer_id, known.producer_epoch

@@ -15,18 +15,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol, TypeAlias
 
-import msgspec
-
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
 from lowtide.broker.coordinator.runtime.timers import Timers
 from lowtide.broker.coordinator.transactions.next_transaction import (
+    NO_IDENTITY,
     EndRequest,
+    Identity,
     completed,
     ended,
     identity_after,
     identity_of,
     next_end,
+    next_partitions,
     next_producer,
 )
 from lowtide.broker.coordinator.transactions.transaction import EPOCH_BUMPS_SINCE, Transaction, from_value
@@ -34,16 +35,14 @@ from lowtide.broker.coordinator.transactions.transaction_settings import Transac
 from lowtide.broker.coordinator.transactions.transaction_state import (
     ENDING,
     IDLE,
-    TransactionEvent,
     TransactionState,
     may_follow,
-    next_state,
 )
 from lowtide.broker.coordinator.transactions.uncommitted import OnError, TransactionChange, UncommittedTransactions
 from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.group_records import CoordinatorRecord
 from lowtide.protocol.transaction_records import TransactionRecord, encode_transaction
-from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Offset, ProducerEpoch, ProducerId, TopicPartition
+from lowtide.protocol.types import Offset, ProducerEpoch, ProducerId, TopicPartition
 
 RETRY_MS: Final = 1000
 """The delay before a failed record is tried again: a timed-out transaction's end, or a completion."""
@@ -137,17 +136,12 @@ class Transactions:
         state.updated_ms = wall_ms
         return state.as_record()
 
-    def take(self, state: Transaction, offset: Offset) -> None:
-        """As `note`, for a record that was committed by its append: the id was never changing."""
-        self._uncommitted.note(offset)
-        self.transactions[state.transactional_id] = state
-
     # ------------------------------------------------------------------ producers
     def init_producer_id(
         self,
         transactional_id: str,
         timeout_ms: int,
-        expected: tuple[ProducerId, ProducerEpoch] | None,
+        expected: Identity | None,
         effects: Effects,
         done: OnIdentity,
     ) -> None:
@@ -168,31 +162,23 @@ class Transactions:
             known = self.transactions.get(transactional_id)
             outcome = next_producer(known, transactional_id, timeout_ms, expected, self._ports.take_producer_id)
         if isinstance(outcome, ErrorCode):
-            done(outcome, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, effects)
+            done(outcome, *NO_IDENTITY, effects)
             return
         state = outcome
         if state.state is TransactionState.ONGOING:
-            self._fence(
-                state, effects, lambda error, later: done(error or ErrorCode.CONCURRENT_TRANSACTIONS, -1, -1, later)
-            )
+            concurrent = ErrorCode.CONCURRENT_TRANSACTIONS
+            self._fence(state, effects, lambda error, later: done(error or concurrent, *NO_IDENTITY, later))
             return
 
         def kept(error: ErrorCode, later: Effects) -> None:
-            given = (
-                (state.producer_id, state.producer_epoch)
-                if error == ErrorCode.NONE
-                else (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
-            )
-            done(error, *given, later)
+            identity = (state.producer_id, state.producer_epoch) if error == ErrorCode.NONE else NO_IDENTITY
+            done(error, *identity, later)
 
         self._keep(state, effects, kept)
 
     # ------------------------------------------------------------------ partitions
     def _is_changing(self, transactional_id: str) -> bool:
-        """Whether a change of a transactional id isn't complete.
-
-        Source: `TransactionMetadata.pendingTransitionInProgress`.
-        """
+        """Whether a change of an id isn't complete. Source: `TransactionMetadata.pendingTransitionInProgress`."""
         known = self.transactions.get(transactional_id)
         return self._uncommitted.includes(transactional_id) or (known is not None and known.state in ENDING)
 
@@ -225,7 +211,7 @@ class Transactions:
     def add_partitions(
         self,
         transactional_id: str,
-        identity: tuple[ProducerId, ProducerEpoch],
+        identity: Identity,
         partitions: Iterable[TopicPartition],
         client_version: int,
         effects: Effects,
@@ -252,37 +238,25 @@ class Transactions:
     def plan_partitions(
         self,
         transactional_id: str,
-        identity: tuple[ProducerId, ProducerEpoch],
+        identity: Identity,
         added: frozenset[TopicPartition],
         client_version: int,
         wall_ms: int,
     ) -> Transaction | ErrorCode:
-        """Returns the state with added partitions, or NONE if it has them.
-
-        Errors: the first four of `add_partitions`.
-        """
+        """Returns the state with added partitions, or NONE. Errors: the first four of `add_partitions`."""
         # An incomplete end is checked first: the producer may already have its next epoch or id.
         if self._is_changing(transactional_id):
             return ErrorCode.CONCURRENT_TRANSACTIONS
         found = self._check(transactional_id, *identity)
         if isinstance(found, ErrorCode):
             return found
-        begins = found.state is not TransactionState.ONGOING
-        if not begins and added <= found.partitions:
-            return ErrorCode.NONE
-        return msgspec.structs.replace(
-            found,
-            state=next_state(found.state, TransactionEvent.ADD),
-            partitions=found.partitions | added,
-            started_ms=wall_ms if begins else found.started_ms,
-            client_version=client_version,
-        )
+        return next_partitions(found, added, client_version, wall_ms)
 
     # ------------------------------------------------------------------ ends
     def end(
         self,
         transactional_id: str,
-        identity: tuple[ProducerId, ProducerEpoch],
+        identity: Identity,
         *,
         is_commit: bool,
         client_version: int,
@@ -300,13 +274,12 @@ class Transactions:
             return
 
         def ended(error: ErrorCode, later: Effects) -> None:
-            given = identity_of(state) if error == ErrorCode.NONE else (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
-            done(error, *given, later)
+            done(error, *(identity_of(state) if error == ErrorCode.NONE else NO_IDENTITY), later)
 
         self._keep(state, effects, self._when_ended(transactional_id, ended))
 
     def plan_end(
-        self, transactional_id: str, identity: tuple[ProducerId, ProducerEpoch], *, is_commit: bool, client_version: int
+        self, transactional_id: str, identity: Identity, *, is_commit: bool, client_version: int
     ) -> Transaction | ErrorCode:
         """Returns the state after an end, or NONE if it was reached before.
 
@@ -320,8 +293,8 @@ class Transactions:
     def _fence(self, known: Transaction, effects: Effects, then: OnError) -> None:
         """Aborts an open transaction with a new epoch, which its producer may ask for until another producer comes.
 
-        Without an epoch left the next producer has another id. Errors: COORDINATOR_LOAD_IN_PROGRESS if none is
-        available. Source: KIP-588; Kafka's `prepareAbortOrCommit` under `transaction.version` 2.
+        Errors: COORDINATOR_LOAD_IN_PROGRESS if another id is needed and none is available. Source: KIP-588;
+        `prepareAbortOrCommit`.
         """
         state = ended(known, self._ports.take_producer_id, is_commit=False, client_version=EPOCH_BUMPS_SINCE)
         if isinstance(state, ErrorCode):

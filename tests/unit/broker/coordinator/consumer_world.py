@@ -161,6 +161,7 @@ class ConsumerWorld(World):
             for name in (*ModernGroup.__slots__, *ConsumerGroup.__slots__):
                 if name not in ("checked_image", "members", "memory", "owners", "subscriptions"):
                     assert getattr(loaded, name) == getattr(group, name), name
+            assert loaded.memory.held_bytes == group.memory.held_bytes
             assert loaded.owners.by_topic == group.owners.by_topic
             for name in Subscriptions.__slots__:
                 assert getattr(loaded.subscriptions, name) == getattr(group.subscriptions, name), name

@@ -103,8 +103,8 @@ class ShareGroupWorld(World):
                 "members",
                 "states",
                 "state",
-                "held_bytes",
             ):
                 assert getattr(mine, name) == getattr(loaded, name), name
+            assert mine.memory.held_bytes == loaded.memory.held_bytes
             assert mine.subscriptions.topic_counts == loaded.subscriptions.topic_counts
         assert set(other.groups.by_id) == set(self.groups.by_id)

@@ -169,10 +169,10 @@ class Groups(RuleBasedStateMachine):
         groups = self.world.groups
         for group in groups.by_id.values():
             assert (
-                group.held_bytes
+                group.memory.held_bytes
                 == sum(held_by(member) for member in group.members.values()) + len(group.pending_join) * MEMBER_BYTES
             )
-        assert groups.memory.held_bytes == sum(group.held_bytes for group in groups.by_id.values())
+        assert groups.memory.held_bytes == sum(group.memory.held_bytes for group in groups.by_id.values())
 
     @invariant()
     def every_wait_has_a_deadline(self) -> None:

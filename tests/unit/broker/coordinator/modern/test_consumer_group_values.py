@@ -68,7 +68,7 @@ def test_a_new_group_has_nothing() -> None:
         0,
         0,
     )
-    assert (group.held_bytes, group.last_record_offset, group.checked_image, group.has_topics_record) == (
+    assert (group.memory.held_bytes, group.last_record_offset, group.checked_image, group.has_topics_record) == (
         0,
         -1,
         0,
@@ -242,12 +242,12 @@ def test_what_members_say_is_counted_until_they_or_the_group_are_gone() -> None:
     group = ConsumerGroup("g", memory)
     one, other = member("a", client_id="client", topic_names=frozenset({"t"})), member("b", classic=classic("range"))
     put(group, one, other)
-    assert group.held_bytes == memory.held_bytes - 1_000_000 == one.size_bytes + other.size_bytes
+    assert group.memory.held_bytes == memory.held_bytes - 1_000_000 == one.size_bytes + other.size_bytes
     longer = member("a", client_id="client", topic_names=frozenset({"t", "another"}))
     put(group, longer)
-    assert group.held_bytes == longer.size_bytes + other.size_bytes
+    assert group.memory.held_bytes == longer.size_bytes + other.size_bytes
     take_back(group, MEMBER, "a")
-    assert group.held_bytes == memory.held_bytes - 1_000_000 == other.size_bytes
+    assert group.memory.held_bytes == memory.held_bytes - 1_000_000 == other.size_bytes
     group.close()
     assert memory.held_bytes == 1_000_000
     take_back(group, MEMBER, "b")
