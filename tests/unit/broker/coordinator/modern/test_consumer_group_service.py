@@ -7,18 +7,14 @@ from typing import Any
 import pytest
 
 from lowtide.broker.coordinator.group_settings import GroupSettings
-from lowtide.broker.coordinator.member_memory import BROKER_BYTES_MAX
-from lowtide.broker.coordinator.modern.consumer_group import ConsumerGroupState
 from lowtide.broker.coordinator.modern.member_state import MemberState
-from lowtide.broker.coordinator.modern.modern_groups import RETRY_MS
-from lowtide.broker.coordinator.modern.modern_member import ModernMember
 from lowtide.broker.coordinator.modern.share_group import ShareGroup
 from lowtide.protocol.consumer_group_records import ConsumerGroupChange, GroupEpoch, RecordType
 from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.group_records import OffsetCommit, OffsetCommitKey, OffsetCommitValue
 from lowtide.protocol.messages.leave_group import MemberIdentity
 from lowtide.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
-from tests.unit.broker.coordinator.consumer_world import HOST, ConsumerWorld, subscription
+from tests.unit.broker.coordinator.consumer_world import ConsumerWorld, subscription
 from tests.unit.broker.coordinator.group_world import GROUP, REBALANCE_MS, World
 from tests.unit.broker.coordinator.group_world import SESSION_MS as CLASSIC_SESSION_MS
 
@@ -77,30 +73,6 @@ def test_a_group_that_only_keeps_offsets_is_taken_over_by_a_consumer() -> None:
     assert list(world.group.members) == ["a"]
 
 
-def test_a_group_that_is_deleted_leaves_no_timer_and_holds_nothing() -> None:
-    world = slow_world()
-    world.enter("a")
-    world.enter("b")
-    assert None not in (deadline(world, "assignment"), deadline(world, "heartbeat", "a"))
-    group = world.group
-    world.append(ConsumerGroupChange(RecordType.GROUP, GROUP, "", None))
-    assert (group.state, world.groups.memory.held_bytes) == (ConsumerGroupState.DEAD, 0)
-    assert [deadline(world, "assignment"), *(deadline(world, "heartbeat", name) for name in "ab")] == [None] * 3
-
-
-def test_a_member_is_awaited_until_the_record_of_what_it_says_is_taken_back() -> None:
-    """Not before: a member that can't be removed is still waited for."""
-    world = slow_world()
-    world.enter("a")
-    world.enter("b")
-    for kind in (RecordType.CURRENT, RecordType.TARGET):
-        world.append(ConsumerGroupChange(kind, GROUP, "b", None))
-        assert deadline(world, "heartbeat", "b") is not None
-    world.append(ConsumerGroupChange(RecordType.MEMBER, GROUP, "b", None))
-    assert deadline(world, "heartbeat", "b") is None
-    assert deadline(world, "assignment") is not None, "the next target is still due"
-
-
 def unrevoked(world: ConsumerWorld) -> None:
     """`a` is asked to give two partitions back, for `b`."""
     world.enter("a")
@@ -144,13 +116,6 @@ def test_a_member_of_the_classic_protocol_that_must_give_back_has_no_time_for_th
     assert deadline(world, "revocation", member_id) is None
 
 
-def test_an_unloaded_group_holds_nothing(world: ConsumerWorld) -> None:
-    world.enter("a")
-    group, effects = world.group, world.effects()
-    world.groups.on_unloaded(effects)
-    assert (group.state, world.groups.memory.held_bytes) == (ConsumerGroupState.DEAD, 0)
-
-
 # ------------------------------------------------------------------ commits, room
 @pytest.mark.parametrize(
     ("who", "epoch", "error"),
@@ -175,21 +140,6 @@ def test_a_producer_has_one_code_for_an_old_epoch(world: ConsumerWorld, who: str
     assert world.groups.check_transactional_commit(request, 0) == error
 
 
-def test_members_may_hold_so_much_and_no_more(world: ConsumerWorld) -> None:
-    needed = ModernMember("a", client_id="client", client_host=HOST, topic_names=frozenset({"t"})).size_bytes
-    asked: dict[str, Any] = {"owned": {}, "rebalance_timeout_ms": 1, "subscribed_topic_names": ["t"]}
-    world.groups.memory.held_bytes = BROKER_BYTES_MAX - needed + 1
-    assert world.beat("a", 0, **asked).error == TOO_LARGE
-    assert (world.groups.memory.refused_count, world.log) == (1, [])
-    world.groups.memory.held_bytes -= 1
-    assert world.beat("a", 0, **asked).error == NONE
-    assert world.groups.memory.held_bytes == BROKER_BYTES_MAX
-    assert world.beat("a", 2).error == NONE
-    assert world.beat("a", 2, subscribed_topic_names=["u"]).error == NONE, "it holds as much as before"
-    assert world.beat("a", world.group.members["a"].member_epoch, subscribed_topic_names=["uu"]).error == TOO_LARGE
-    assert world.groups.memory.refused_count == 2
-
-
 # ------------------------------------------------------------------ epochs
 def test_a_heartbeat_without_news_writes_nothing(world: ConsumerWorld) -> None:
     world.enter("a")
@@ -197,15 +147,6 @@ def test_a_heartbeat_without_news_writes_nothing(world: ConsumerWorld) -> None:
     for _ in range(2):
         world.beat("a", 2, owned={"t": {0, 1, 2, 3}})
     assert world.end_offset == count
-
-
-def test_a_subscription_that_changes_raises_the_epoch_of_a_group_at_rest() -> None:
-    world = ConsumerWorld(topics={"t": 1, "u": 1})
-    world.enter("a")
-    world.beat("a", 2)
-    assert world.beat("a", 2, subscribed_topic_names=["u"]).error == NONE
-    assert world.group.group_epoch == 3
-    assert world.group.metadata_hash == world.cluster.view.hash_of("u")
 
 
 def test_a_member_that_joins_with_a_known_pattern_raises_the_epoch_at_once(world: ConsumerWorld) -> None:
@@ -263,29 +204,6 @@ def test_the_next_target_is_due_when_the_time_since_the_last_one_is_over() -> No
     assert deadline(world, "assignment") == INTERVAL_MS
     world.pass_time(INTERVAL_MS)
     assert (world.group.target_epoch, deadline(world, "assignment")) == (world.group.group_epoch, None)
-
-
-def test_a_target_that_a_heartbeat_has_made_is_not_made_again() -> None:
-    world = slow_world()
-    world.enter("a")
-    world.enter("b")
-    world.now_ms = INTERVAL_MS
-    world.beat("a", 2)
-    assert (world.group.target_epoch, deadline(world, "assignment")) == (3, INTERVAL_MS)
-    count = world.end_offset
-    world.pass_time(0)
-    assert (deadline(world, "assignment"), world.end_offset) == (None, count)
-
-
-def test_a_group_whose_members_have_left_needs_no_target() -> None:
-    world = slow_world()
-    for name in "ab":
-        world.enter(name)
-    for name in "ab":
-        world.beat(name, -1)
-    count = world.end_offset
-    world.pass_time(INTERVAL_MS)
-    assert (deadline(world, "assignment"), world.end_offset) == (None, count)
 
 
 def heavy_world(*members: str, interval_ms: int = 0) -> ConsumerWorld:
@@ -356,28 +274,6 @@ def test_a_member_that_was_not_asked_after_all_is_not_removed(world: ConsumerWor
     assert deadline(world, "revocation", "a") == REBALANCE_MS
     world.pass_time(REBALANCE_MS)
     assert (deadline(world, "revocation", "a"), "a" in world.group.members) == (None, True)
-
-
-def test_a_removal_that_fails_after_the_group_is_gone_is_not_tried_again(world: ConsumerWorld) -> None:
-    world.enter("a")
-    world.holds_commits = True
-    world.pass_time(SESSION_MS)
-    delete_group(world)
-    world.commit(ErrorCode.NOT_ENOUGH_REPLICAS)
-    assert deadline(world, "heartbeat", "a") is None
-
-
-@pytest.mark.parametrize("fails", ["append", "commit"])
-def test_a_target_that_could_not_be_written_is_made_again(fails: str) -> None:
-    """One that was appended holds, whether or not it is committed in time."""
-    world = slow_world()
-    world.enter("a")
-    world.enter("b")
-    world.holds_commits = fails == "commit"
-    world.append_fails = ErrorCode.NOT_ENOUGH_REPLICAS if fails == "append" else None
-    world.pass_time(INTERVAL_MS)
-    world.commit(ErrorCode.NOT_ENOUGH_REPLICAS)
-    assert deadline(world, "assignment") == (INTERVAL_MS + RETRY_MS if fails == "append" else None)
 
 
 def test_members_that_leave_take_their_topics_with_them() -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.coordinator.member_memory import MemberMemory
 from lowtide.broker.coordinator.modern.consumer_group import (
     ConsumerGroup,
     ConsumerGroupState,
@@ -19,7 +18,6 @@ from lowtide.protocol.consumer_group_records import (
     ClassicMemberMetadata,
     ClassicProtocol,
     ConsumerGroupChange,
-    GroupEpoch,
     RecordType,
     SubscribedTopics,
     TargetAssignmentEpoch,
@@ -60,23 +58,6 @@ def group_of(*members: ModernMember) -> ConsumerGroup:
 
 
 # ------------------------------------------------------------------ what it is
-def test_a_new_group_has_nothing() -> None:
-    group = ConsumerGroup("g")
-    assert (group.group_epoch, group.target_epoch, group.metadata_hash, group.assigned_wall_ms) == (
-        INITIAL_EPOCH,
-        INITIAL_EPOCH,
-        0,
-        0,
-    )
-    assert (group.memory.held_bytes, group.last_record_offset, group.checked_image, group.has_topics_record) == (
-        0,
-        -1,
-        0,
-        False,
-    )
-    assert (group.state, group.is_unused) == (ConsumerGroupState.EMPTY, True)
-
-
 def test_a_group_with_members_is_in_use_and_its_offsets_may_expire() -> None:
     group = group_of(member("m"))
     assert (group.is_unused, group.may_expire_offsets, group.check_delete()) == (False, True, ErrorCode.NON_EMPTY_GROUP)
@@ -196,19 +177,6 @@ def test_an_instance_id_belongs_to_the_last_member_that_has_it() -> None:
 
 
 # ------------------------------------------------------------------ records
-@pytest.mark.parametrize(("known", "expected"), [(4, 7), (7, 7), (9, 9)])
-def test_a_group_s_epoch_is_not_below_that_of_its_target(known: int, expected: int) -> None:
-    """The record of its last epoch may be lost; with a lower one, members would get nothing until it has come so far again."""
-    group = ConsumerGroup("g")
-    group.apply(ConsumerGroupChange(RecordType.GROUP, "g", "", GroupEpoch(epoch=known, metadata_hash=1)))
-    group.apply(
-        ConsumerGroupChange(
-            RecordType.TARGET_EPOCH, "g", "", TargetAssignmentEpoch(assignment_epoch=7, assignment_timestamp=9)
-        )
-    )
-    assert (group.group_epoch, group.target_epoch) == (expected, 7)
-
-
 def test_records_are_taken_back() -> None:
     one = member(
         "a", member_epoch=5, previous_epoch=4, assigned={A: frozenset({0})}, state=MemberState.STABLE, epochs=5
@@ -236,24 +204,6 @@ def test_records_are_taken_back() -> None:
 
 
 # ------------------------------------------------------------------ memory
-def test_what_members_say_is_counted_until_they_or_the_group_are_gone() -> None:
-    memory = MemberMemory()
-    memory.held_bytes = 1_000_000
-    group = ConsumerGroup("g", memory)
-    one, other = member("a", client_id="client", topic_names=frozenset({"t"})), member("b", classic=classic("range"))
-    put(group, one, other)
-    assert group.memory.held_bytes == memory.held_bytes - 1_000_000 == one.size_bytes + other.size_bytes
-    longer = member("a", client_id="client", topic_names=frozenset({"t", "another"}))
-    put(group, longer)
-    assert group.memory.held_bytes == longer.size_bytes + other.size_bytes
-    take_back(group, MEMBER, "a")
-    assert group.memory.held_bytes == memory.held_bytes - 1_000_000 == other.size_bytes
-    group.close()
-    assert memory.held_bytes == 1_000_000
-    take_back(group, MEMBER, "b")
-    assert memory.held_bytes == 1_000_000, "what happens to a group that is gone has no effect"
-
-
 # ------------------------------------------------------------------ subscriptions
 def subscriptions_of(*members: ModernMember, **patterns: set[str]) -> Subscriptions:
     """Of these members; `patterns` are those that were matched."""

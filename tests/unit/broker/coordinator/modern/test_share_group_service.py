@@ -8,10 +8,8 @@ import pytest
 
 from lowtide.broker.coordinator.classic.joining import MemberClient
 from lowtide.broker.coordinator.group_settings import GroupSettings
-from lowtide.broker.coordinator.member_memory import BROKER_BYTES_MAX
-from lowtide.broker.coordinator.modern.modern_groups import RETRY_MS
-from lowtide.broker.coordinator.modern.modern_member import ModernMember, target_record
-from lowtide.broker.coordinator.modern.share_group import KnownStates, ShareGroupState
+from lowtide.broker.coordinator.modern.modern_member import target_record
+from lowtide.broker.coordinator.modern.share_group import KnownStates
 from lowtide.broker.coordinator.modern.share_heartbeats import heartbeat_failed
 from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
@@ -60,44 +58,12 @@ def test_a_record_of_a_group_of_another_type_is_refused(world: ShareGroupWorld) 
     world.groups.shares.note(ShareGroupChange(MEMBER, GROUP, "a", None))
 
 
-def test_a_group_that_is_deleted_leaves_no_timer_and_holds_nothing() -> None:
-    world = slow_world()
-    world.enter("a")
-    world.enter("b")
-    assert None not in (deadline(world, "assignment"), deadline(world, "heartbeat", "a"))
-    group = world.group
-    note(world, ShareRecordType.GROUP, "", None)
-    assert (group.state, world.groups.memory.held_bytes) == (ShareGroupState.DEAD, 0)
-    assert [deadline(world, "assignment"), *(deadline(world, "heartbeat", name) for name in "ab")] == [None] * 3
-
-
-def test_a_member_is_awaited_until_the_record_of_what_it_says_is_taken_back() -> None:
-    world = slow_world()
-    world.enter("a")
-    world.enter("b")
-    for kind in (CURRENT, TARGET):
-        note(world, kind, "b", None)
-        assert deadline(world, "heartbeat", "b") is not None
-    note(world, MEMBER, "b", None)
-    assert deadline(world, "heartbeat", "b") is None
-    assert deadline(world, "assignment") is not None, "the next target is still due"
-    world.beat("a", epoch_of(world, "a"), "t", "u")
-    assert deadline(world, "heartbeat", "a") is not None
-
-
 def test_a_coordinator_that_takes_over_awaits_the_members(world: ShareGroupWorld) -> None:
     world.enter("a")
     world.now_ms = 500
     other = world.reload()
     assert isinstance(other, ShareGroupWorld)
     assert deadline(other, "heartbeat", "a") == 500 + SESSION_MS
-
-
-def test_an_unloaded_group_holds_nothing(world: ShareGroupWorld) -> None:
-    world.enter("a")
-    group = world.group
-    world.groups.on_unloaded(world.effects())
-    assert (group.state, world.groups.memory.held_bytes) == (ShareGroupState.DEAD, 0)
 
 
 def test_a_group_is_taken_back_with_all_its_records(world: ShareGroupWorld) -> None:
@@ -118,18 +84,6 @@ def test_a_group_is_taken_back_with_all_its_records(world: ShareGroupWorld) -> N
 
 
 # ------------------------------------------------------------------ heartbeats
-def test_members_may_hold_so_much_and_no_more(world: ShareGroupWorld) -> None:
-    needed = ModernMember("a", client_id="client", client_host=HOST, topic_names=frozenset({"t"})).size_bytes
-    world.groups.memory.held_bytes = BROKER_BYTES_MAX - needed + 1
-    assert world.beat("a", 0, "t").error == TOO_LARGE
-    assert (world.groups.memory.refused_count, world.log) == (1, [])
-    world.groups.memory.held_bytes -= 1
-    assert world.beat("a", 0, "t").error == NONE
-    assert world.beat("a", epoch_of(world, "a"), "u").error == NONE, "it holds as much as before"
-    assert world.beat("a", epoch_of(world, "a"), "uu").error == TOO_LARGE
-    assert world.groups.memory.refused_count == 2
-
-
 def test_a_heartbeat_without_news_writes_nothing_and_relies_on_what_was_written(world: ShareGroupWorld) -> None:
     world.enter("a")
     world.settle()
@@ -141,16 +95,6 @@ def test_a_heartbeat_without_news_writes_nothing_and_relies_on_what_was_written(
     request = ShareGroupHeartbeatRequest(group_id=GROUP, member_id="a", member_epoch=epoch_of(world, "a"))
     world.groups.share_heartbeats.heartbeat(request, MemberClient("client", HOST, 1), Answer(), effects)
     assert (effects.changes, effects.barrier) == ([], count - 1)
-
-
-def test_a_subscription_that_changes_raises_the_epoch_of_a_group_at_rest() -> None:
-    world = ShareGroupWorld(topics={"t": 1, "u": 1})
-    world.enter("a")
-    world.settle()
-    epoch = world.group.group_epoch
-    world.beat("a", epoch, "u")
-    assert world.group.group_epoch == epoch + 1
-    assert world.group.members["a"].topic_names == {"u"}
 
 
 def test_a_member_that_lacks_something_of_its_target_gets_it(world: ShareGroupWorld) -> None:
@@ -184,40 +128,6 @@ def test_members_of_the_classic_protocol_get_no_assignment(world: ShareGroupWorl
 
 
 # ------------------------------------------------------------------ targets
-@pytest.mark.parametrize(("age_ms", "wait_ms"), [(0, 1_000), (999, 1), (1_000, None), (-1, None)])
-def test_targets_have_time_between_them_unless_the_clock_was_set_back(age_ms: int, wait_ms: int | None) -> None:
-    world = slow_world()
-    world.now_ms = 5_000
-    world.enter("a")
-    world.now_ms += age_ms
-    world.enter("b")
-    assert deadline(world, "assignment") == (None if wait_ms is None else world.now_ms + wait_ms)
-    assert (world.group.target_epoch == world.group.group_epoch) == (wait_ms is None)
-
-
-def test_a_target_that_a_heartbeat_has_made_is_not_made_again() -> None:
-    world = slow_world()
-    world.enter("a")
-    world.enter("b")
-    world.now_ms = INTERVAL_MS
-    world.beat("a", epoch_of(world, "a"))
-    assert (world.group.target_epoch, deadline(world, "assignment")) == (world.group.group_epoch, INTERVAL_MS)
-    count = world.end_offset
-    world.pass_time(0)
-    assert (deadline(world, "assignment"), world.end_offset) == (None, count)
-
-
-def test_a_group_whose_members_have_left_needs_no_target() -> None:
-    world = slow_world()
-    for name in "ab":
-        world.enter(name)
-    for name in "ab":
-        world.beat(name, -1)
-    count = world.end_offset
-    world.pass_time(INTERVAL_MS)
-    assert (deadline(world, "assignment"), world.end_offset) == (None, count)
-
-
 def test_partitions_that_a_topic_no_longer_has_are_not_assigned(world: ShareGroupWorld) -> None:
     world.enter("a")
     states = KnownStates(initialized={world.ids(): ("t", frozenset(range(6)))})
@@ -240,28 +150,6 @@ def test_members_that_leave_take_their_topics_with_them() -> None:
 
 
 # ------------------------------------------------------------------ writes that fail
-@pytest.mark.parametrize("fails", ["append", "commit"])
-def test_a_target_that_could_not_be_written_is_made_again(fails: str) -> None:
-    """One that was appended holds, whether or not it is committed in time."""
-    world = slow_world()
-    world.enter("a")
-    world.enter("b")
-    world.holds_commits = fails == "commit"
-    world.append_fails = ErrorCode.NOT_ENOUGH_REPLICAS if fails == "append" else None
-    world.pass_time(INTERVAL_MS)
-    world.commit(ErrorCode.NOT_ENOUGH_REPLICAS)
-    assert deadline(world, "assignment") == (INTERVAL_MS + RETRY_MS if fails == "append" else None)
-
-
-def test_a_removal_that_fails_after_the_group_is_gone_is_not_tried_again(world: ShareGroupWorld) -> None:
-    world.enter("a")
-    world.holds_commits = True
-    world.pass_time(SESSION_MS)
-    note(world, ShareRecordType.GROUP, "", None)
-    world.commit(ErrorCode.NOT_ENOUGH_REPLICAS)
-    assert deadline(world, "heartbeat", "a") is None
-
-
 def test_a_member_that_is_back_before_its_removal_is_committed_has_its_session(world: ShareGroupWorld) -> None:
     world.enter("a")
     world.holds_commits = True

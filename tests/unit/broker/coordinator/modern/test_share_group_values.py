@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from lowtide.broker.coordinator.member_memory import MemberMemory
 from lowtide.broker.coordinator.modern.modern_group import INITIAL_EPOCH
 from lowtide.broker.coordinator.modern.modern_member import ModernMember
@@ -21,7 +19,6 @@ from lowtide.protocol.consumer_group_records import MemberTarget, TargetAssignme
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.share_group_records import (
     ShareGroupChange,
-    ShareGroupEpoch,
     ShareMemberCurrent,
     ShareMemberSubscription,
     ShareRecordType,
@@ -86,23 +83,6 @@ def test_the_hash_stands_for_what_may_be_assigned() -> None:
 
 
 # ------------------------------------------------------------------ records
-def test_a_new_group_has_nothing() -> None:
-    group = ShareGroup("g")
-    assert (group.group_epoch, group.target_epoch, group.metadata_hash, group.assigned_wall_ms) == (
-        INITIAL_EPOCH,
-        INITIAL_EPOCH,
-        0,
-        0,
-    )
-    assert (group.memory.held_bytes, group.checked_image, group.last_record_offset, group.is_deleting) == (
-        0,
-        0,
-        -1,
-        False,
-    )
-    assert ShareGroup("g").memory is not group.memory
-
-
 def test_members_follow_their_records() -> None:
     group = group_of("a", "b")
     assert group.members["a"] == ModernMember(
@@ -121,14 +101,6 @@ def test_members_follow_their_records() -> None:
     note(group, ShareRecordType.MEMBER, "stranger", None)
     note(group, ShareRecordType.CURRENT, "stranger", None)
     assert (list(group.members), group.subscriptions.topic_counts) == (["b"], {"t": 1})
-
-
-@pytest.mark.parametrize(("known", "expected"), [(4, 7), (7, 7), (9, 9)])
-def test_a_group_s_epoch_is_not_below_that_of_its_target(known: int, expected: int) -> None:
-    group = ShareGroup("g")
-    note(group, ShareRecordType.GROUP, "", ShareGroupEpoch(epoch=known, metadata_hash=1))
-    note(group, ShareRecordType.TARGET_EPOCH, "", TargetAssignmentEpoch(assignment_epoch=7, assignment_timestamp=9))
-    assert (group.group_epoch, group.target_epoch) == (expected, 7)
 
 
 def test_targets_and_states_are_taken_back() -> None:
@@ -167,26 +139,3 @@ def test_the_places_of_a_group_are_those_that_have_a_state() -> None:
 
 
 # ------------------------------------------------------------------ memory
-def test_what_members_say_is_counted_until_they_or_the_group_are_gone() -> None:
-    memory = MemberMemory()
-    memory.held_bytes = 1_000_000
-    group = group_of("a", "b", memory=memory)
-    assert group.memory.broker is memory
-    assert (
-        group.memory.held_bytes
-        == memory.held_bytes - 1_000_000
-        == sum(member.size_bytes for member in group.members.values())
-    )
-    note(group, ShareRecordType.MEMBER, "a", said("t", "another", client_id="longer than before"))
-    assert group.memory.held_bytes == sum(member.size_bytes for member in group.members.values())
-    assert group.subscriptions.topic_counts == {"t": 2, "another": 1}
-    note(group, ShareRecordType.MEMBER, "a", None)
-    assert group.memory.held_bytes == group.members["b"].size_bytes
-    group.close()
-    assert (memory.held_bytes, group.state, group.check_delete()) == (
-        1_000_000,
-        ShareGroupState.DEAD,
-        ErrorCode.GROUP_ID_NOT_FOUND,
-    )
-    note(group, ShareRecordType.MEMBER, "b", None)
-    assert memory.held_bytes == 1_000_000, "what happens to a group that is gone has no effect"

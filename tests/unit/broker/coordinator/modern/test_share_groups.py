@@ -159,21 +159,6 @@ def test_a_group_has_no_more_members_than_it_may() -> None:
     assert world.beat("a", 0, "t").error == NONE
 
 
-def test_targets_have_time_between_them() -> None:
-    world = ShareGroupWorld(GroupSettings(share_assignment_interval_ms=1_000))
-    world.pass_time(1)
-    world.enter("a")
-    epochs = [world.beat("a", 0, "t").response.member_epoch for _ in range(2)]
-    world.enter("b")
-    assert epochs == [2, 2]
-    assert world.group.target_epoch == 2 < world.group.group_epoch
-    world.pass_time(1_000)
-    assert world.group.target_epoch == world.group.group_epoch
-    world.settle()
-    assert (len(world.assigned("a")), len(world.assigned("b"))) == (2, 2)
-    world.check_reload()
-
-
 def slow_world() -> ShareGroupWorld:
     """A group that has just got a target, and gets the next one in a while; `a` has all partitions of `t` and `u`."""
     world = ShareGroupWorld(GroupSettings(share_assignment_interval_ms=5_000), topics={"t": 2, "u": 2})
