@@ -18,10 +18,10 @@ from collections.abc import Generator
 from typing import Final
 
 from lowtide.broker.authorizer.resources import ALL_GROUP_OPERATIONS
-from lowtide.broker.coordinator.consumer.consumer_member import NOTHING, Assignment, ConsumerMember
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.groups.group_descriptions import GroupDescriptions
 from lowtide.broker.coordinator.groups.group_shard import Groups
+from lowtide.broker.coordinator.modern.modern_member import NOTHING, Assignment, ModernMember
 from lowtide.broker.coordinator.runtime.shard import Shard
 from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
@@ -84,7 +84,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
     return HandlerSpec(key=ApiKey.CONSUMER_GROUP_DESCRIBE, handle=handle, cut=CUT)
 
 
-def _member(member: ConsumerMember, target: Assignment, image: MetadataImage) -> DescribedConsumerMember:
+def _member(member: ModernMember, target: Assignment, image: MetadataImage) -> DescribedConsumerMember:
     return DescribedConsumerMember(
         member_id=member.member_id,
         instance_id=member.instance_id,

@@ -19,7 +19,7 @@ from typing import Final
 
 from lowtide.broker.authorizer.resources import ALL_GROUP_OPERATIONS
 from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
-from lowtide.broker.coordinator.classic.classic_member import Member
+from lowtide.broker.coordinator.classic.classic_member import ClassicMember
 from lowtide.broker.coordinator.classic.group_state import GroupState
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.network.request_parts import Cut
@@ -97,7 +97,7 @@ def _described(group: ClassicGroup, operations: int) -> Generator[None, None, De
     return described
 
 
-def _member(member: Member, protocol: str) -> DescribedGroupMember:
+def _member(member: ClassicMember, protocol: str) -> DescribedGroupMember:
     return DescribedGroupMember(
         member_id=member.member_id,
         group_instance_id=member.group_instance_id,

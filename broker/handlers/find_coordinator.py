@@ -23,7 +23,7 @@ from typing import Final, cast
 
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.runtime.offsets_topic import OffsetsTopic
-from lowtide.broker.coordinator.share.share_coordinator import is_share_key
+from lowtide.broker.coordinator.share_state.share_coordinator import is_share_key
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from lowtide.broker.network.endpoints import endpoint_of, local_endpoint
 from lowtide.broker.network.request_parts import Cut

@@ -32,7 +32,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 
 if TYPE_CHECKING:
-    from lowtide.broker.coordinator.classic.joining import Client
+    from lowtide.broker.coordinator.classic.joining import MemberClient
     from lowtide.broker.coordinator.groups.group_shard import Groups
 
 _NULL_PROTOCOL_SINCE = 7
@@ -54,7 +54,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
 
 
 def _join(
-    groups: GroupCoordinator, shard: Shard[Groups], request: JoinGroupRequest, client: Client
+    groups: GroupCoordinator, shard: Shard[Groups], request: JoinGroupRequest, client: MemberClient
 ) -> Pending[JoinGroupResponse]:
     def decide(pending: Pending[JoinGroupResponse], effects: Effects) -> None:
         shard.state.join(request, client, pending, effects)

@@ -20,9 +20,9 @@ from lowtide.broker.config.key import number
 from lowtide.broker.config.leader_balance import balance_rules
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
-from lowtide.broker.coordinator.share.enabled import share_groups_enabled
-from lowtide.broker.coordinator.share.share_coordinator import ShareCoordinator
-from lowtide.broker.coordinator.share.share_persister import SharePersister
+from lowtide.broker.coordinator.share_state.share_coordinator import ShareCoordinator
+from lowtide.broker.coordinator.share_state.share_persister import SharePersister
+from lowtide.broker.coordinator.share_state.share_settings import share_groups_enabled
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from lowtide.broker.handlers.registry import Coordinators, handlers, handlers_of_ours
 from lowtide.broker.handlers.share.registry import ShareParts, share_handlers

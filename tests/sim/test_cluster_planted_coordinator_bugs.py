@@ -16,7 +16,7 @@ from lowtide.broker.coordinator.classic import classic_groups, rebalancing
 from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
 from lowtide.broker.coordinator.classic.rebalancing import Rebalancing
 from lowtide.broker.coordinator.groups.committed_offsets import CommittedOffsets
-from lowtide.broker.coordinator.groups.consumed import Consumed
+from lowtide.broker.coordinator.groups.consumed import ConsumedEnd
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.groups.pending_offsets import PendingOffsets
@@ -155,7 +155,7 @@ def the_fastest_group_counts(patch: Patch) -> None:
     def fastest(self: Any, other: Any) -> Any:
         return max(self, other)
 
-    patch.setattr(Consumed, "__and__", fastest)
+    patch.setattr(ConsumedEnd, "__and__", fastest)
 
 
 def doubts_are_overlooked(patch: Patch) -> None:

@@ -28,7 +28,7 @@ PURE_FOLDERS = (
     "protocol",
     "replication",
     "broker/coordinator/classic",
-    "broker/coordinator/consumer",
+    "broker/coordinator/modern",
     "broker/security",
 )
 PURE_MODULES = (
@@ -45,7 +45,6 @@ PURE_MODULES = (
     "broker/coordinator/runtime/timers.py",
     "broker/coordinator/transactions/next_transaction.py",
     "broker/coordinator/transactions/transaction.py",
-    "broker/coordinator/transactions/transaction_filter.py",
     "broker/coordinator/transactions/transaction_settings.py",
     "broker/coordinator/transactions/transaction_shard.py",
     "broker/coordinator/transactions/uncommitted.py",

@@ -1,10 +1,10 @@
 """DescribeShareGroupOffsets: v0-v1.
 
-Behaviour: how far share groups are that are coordinated here, in the partitions that are named, or in all that have a
-state. A start of -1 isn't known yet: no member has fetched, or the group doesn't exist yet. Groups that are named twice
-are described twice.
+Behaviour: returns the start offsets of share groups that are coordinated here, for the named partitions or for all that
+have a state. A start offset of -1 isn't known yet: no member has fetched, or the group doesn't exist. A group that is
+listed twice is described twice.
 
-Version notes: v1 has the lag, where this broker leads the partition; else it is -1.
+Version notes: v1 has the lag if this broker leads the partition; otherwise it is -1.
 
 Errors: GROUP_ID_NOT_FOUND for a group of another type, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS; of partitions
 those of ReadShareGroupStateSummary.
@@ -30,7 +30,7 @@ CUT: Final = Cut(levels=(("groups", "groups"), ("topics", "topics"), ("partition
 
 
 def handler(offsets: ShareOffsets) -> HandlerSpec:
-    """The handler over the share groups of a broker."""
+    """Returns the handler over the share groups of a broker."""
 
     async def handle(
         request: DescribeShareGroupOffsetsRequest, _context: RequestContext

@@ -222,7 +222,7 @@ def test_a_shard_belongs_to_one_leadership():
 
 def test_a_new_shard_is_not_loaded():
     shard = shard_of()
-    assert (shard.loaded, shard.unloaded, shard.is_asking, shard.records_loaded, shard.records_left_aside) == (
+    assert (shard.loaded, shard.unloaded, shard.awaits_commit, shard.records_loaded, shard.records_left_aside) == (
         False,
         False,
         False,
