@@ -9,151 +9,15 @@ What is declared here isn't yet advertised: the table of versions that clients s
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from enum import IntEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from lowtide.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
-from lowtide.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
-from lowtide.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
-from lowtide.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
-from lowtide.protocol.messages.alter_partition_reassignments import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-)
-from lowtide.protocol.messages.alter_replica_log_dirs import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse
-from lowtide.protocol.messages.alter_share_group_offsets import (
-    AlterShareGroupOffsetsRequest,
-    AlterShareGroupOffsetsResponse,
-)
-from lowtide.protocol.messages.alter_user_scram_credentials import (
-    AlterUserScramCredentialsRequest,
-    AlterUserScramCredentialsResponse,
-)
-from lowtide.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from lowtide.protocol.messages.await_metadata import AwaitMetadataRequest, AwaitMetadataResponse
-from lowtide.protocol.messages.consumer_group_describe import (
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupDescribeResponse,
-)
-from lowtide.protocol.messages.consumer_group_heartbeat import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
-from lowtide.protocol.messages.create_acls import CreateAclsRequest, CreateAclsResponse
-from lowtide.protocol.messages.create_delegation_token import (
-    CreateDelegationTokenRequest,
-    CreateDelegationTokenResponse,
-)
-from lowtide.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
-from lowtide.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
-from lowtide.protocol.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
-from lowtide.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
-from lowtide.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
-from lowtide.protocol.messages.delete_share_group_offsets import (
-    DeleteShareGroupOffsetsRequest,
-    DeleteShareGroupOffsetsResponse,
-)
-from lowtide.protocol.messages.delete_share_group_state import (
-    DeleteShareGroupStateRequest,
-    DeleteShareGroupStateResponse,
-)
-from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
-from lowtide.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
-from lowtide.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest, DescribeClientQuotasResponse
-from lowtide.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
-from lowtide.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
-from lowtide.protocol.messages.describe_consumed_offsets import (
-    DescribeConsumedOffsetsRequest,
-    DescribeConsumedOffsetsResponse,
-)
-from lowtide.protocol.messages.describe_delegation_token import (
-    DescribeDelegationTokenRequest,
-    DescribeDelegationTokenResponse,
-)
-from lowtide.protocol.messages.describe_deletes import DescribeDeletesRequest, DescribeDeletesResponse
-from lowtide.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
-from lowtide.protocol.messages.describe_health import DescribeHealthRequest, DescribeHealthResponse
-from lowtide.protocol.messages.describe_history import DescribeHistoryRequest, DescribeHistoryResponse
-from lowtide.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
-from lowtide.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
-from lowtide.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
-from lowtide.protocol.messages.describe_retention import DescribeRetentionRequest, DescribeRetentionResponse
-from lowtide.protocol.messages.describe_segments import DescribeSegmentsRequest, DescribeSegmentsResponse
-from lowtide.protocol.messages.describe_share_group_offsets import (
-    DescribeShareGroupOffsetsRequest,
-    DescribeShareGroupOffsetsResponse,
-)
-from lowtide.protocol.messages.describe_topic_partitions import (
-    DescribeTopicPartitionsRequest,
-    DescribeTopicPartitionsResponse,
-)
-from lowtide.protocol.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
-from lowtide.protocol.messages.describe_user_scram_credentials import (
-    DescribeUserScramCredentialsRequest,
-    DescribeUserScramCredentialsResponse,
-)
-from lowtide.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
-from lowtide.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
-from lowtide.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
-from lowtide.protocol.messages.erase_records import EraseRecordsRequest, EraseRecordsResponse
-from lowtide.protocol.messages.expire_delegation_token import (
-    ExpireDelegationTokenRequest,
-    ExpireDelegationTokenResponse,
-)
-from lowtide.protocol.messages.fetch import FetchRequest, FetchResponse
-from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from lowtide.protocol.messages.get_telemetry_subscriptions import (
-    GetTelemetrySubscriptionsRequest,
-    GetTelemetrySubscriptionsResponse,
-)
-from lowtide.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from lowtide.protocol.messages.incremental_alter_configs import (
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
-from lowtide.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from lowtide.protocol.messages.initialize_share_group_state import (
-    InitializeShareGroupStateRequest,
-    InitializeShareGroupStateResponse,
-)
-from lowtide.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
-from lowtide.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
-from lowtide.protocol.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
-from lowtide.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
-from lowtide.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
-from lowtide.protocol.messages.list_partition_reassignments import (
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
-)
-from lowtide.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
-from lowtide.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from lowtide.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
-from lowtide.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
-from lowtide.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
-from lowtide.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
-from lowtide.protocol.messages.produce import ProduceRequest, ProduceResponse
-from lowtide.protocol.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
-from lowtide.protocol.messages.read_share_group_state import ReadShareGroupStateRequest, ReadShareGroupStateResponse
-from lowtide.protocol.messages.read_share_group_state_summary import (
-    ReadShareGroupStateSummaryRequest,
-    ReadShareGroupStateSummaryResponse,
-)
-from lowtide.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
-from lowtide.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
-from lowtide.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
-from lowtide.protocol.messages.share_acknowledge import ShareAcknowledgeRequest, ShareAcknowledgeResponse
-from lowtide.protocol.messages.share_fetch import ShareFetchRequest, ShareFetchResponse
-from lowtide.protocol.messages.share_group_describe import ShareGroupDescribeRequest, ShareGroupDescribeResponse
-from lowtide.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
-from lowtide.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
-from lowtide.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
-from lowtide.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
-from lowtide.protocol.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
-from lowtide.protocol.messages.write_share_group_state import WriteShareGroupStateRequest, WriteShareGroupStateResponse
-from lowtide.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from lowtide.protocol import messages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -290,107 +154,24 @@ class ApiSpec(msgspec.Struct, frozen=True, kw_only=True):
     """May be above `max_version`: then no version is flexible."""
 
 
-_MESSAGES: tuple[tuple[ApiKey, type[ApiMessage], type[ApiMessage]], ...] = (
-    (ApiKey.PRODUCE, ProduceRequest, ProduceResponse),
-    (ApiKey.FETCH, FetchRequest, FetchResponse),
-    (ApiKey.LIST_OFFSETS, ListOffsetsRequest, ListOffsetsResponse),
-    (ApiKey.METADATA, MetadataRequest, MetadataResponse),
-    (ApiKey.API_VERSIONS, ApiVersionsRequest, ApiVersionsResponse),
-    (ApiKey.CREATE_TOPICS, CreateTopicsRequest, CreateTopicsResponse),
-    (ApiKey.DELETE_TOPICS, DeleteTopicsRequest, DeleteTopicsResponse),
-    (ApiKey.DELETE_RECORDS, DeleteRecordsRequest, DeleteRecordsResponse),
-    (ApiKey.INIT_PRODUCER_ID, InitProducerIdRequest, InitProducerIdResponse),
-    (ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
-    (ApiKey.DESCRIBE_CONFIGS, DescribeConfigsRequest, DescribeConfigsResponse),
-    (ApiKey.ALTER_CONFIGS, AlterConfigsRequest, AlterConfigsResponse),
-    (ApiKey.INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
-    (ApiKey.DESCRIBE_CLIENT_QUOTAS, DescribeClientQuotasRequest, DescribeClientQuotasResponse),
-    (ApiKey.ALTER_CLIENT_QUOTAS, AlterClientQuotasRequest, AlterClientQuotasResponse),
-    (ApiKey.LIST_CONFIG_RESOURCES, ListConfigResourcesRequest, ListConfigResourcesResponse),
-    (ApiKey.ALTER_REPLICA_LOG_DIRS, AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse),
-    (ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirsRequest, DescribeLogDirsResponse),
-    (ApiKey.DESCRIBE_PRODUCERS, DescribeProducersRequest, DescribeProducersResponse),
-    (ApiKey.CREATE_PARTITIONS, CreatePartitionsRequest, CreatePartitionsResponse),
-    (ApiKey.ELECT_LEADERS, ElectLeadersRequest, ElectLeadersResponse),
-    (ApiKey.ALTER_PARTITION_REASSIGNMENTS, AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse),
-    (ApiKey.LIST_PARTITION_REASSIGNMENTS, ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse),
-    (ApiKey.UPDATE_FEATURES, UpdateFeaturesRequest, UpdateFeaturesResponse),
-    (ApiKey.UNREGISTER_BROKER, UnregisterBrokerRequest, UnregisterBrokerResponse),
-    (ApiKey.DESCRIBE_QUORUM, DescribeQuorumRequest, DescribeQuorumResponse),
-    (ApiKey.DESCRIBE_CLUSTER, DescribeClusterRequest, DescribeClusterResponse),
-    (ApiKey.DESCRIBE_TOPIC_PARTITIONS, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse),
-    (ApiKey.CONSUMER_GROUP_DESCRIBE, ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse),
-    (ApiKey.CONSUMER_GROUP_HEARTBEAT, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse),
-    (ApiKey.DELETE_GROUPS, DeleteGroupsRequest, DeleteGroupsResponse),
-    (ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest, DescribeGroupsResponse),
-    (ApiKey.FIND_COORDINATOR, FindCoordinatorRequest, FindCoordinatorResponse),
-    (ApiKey.HEARTBEAT, HeartbeatRequest, HeartbeatResponse),
-    (ApiKey.JOIN_GROUP, JoinGroupRequest, JoinGroupResponse),
-    (ApiKey.LEAVE_GROUP, LeaveGroupRequest, LeaveGroupResponse),
-    (ApiKey.LIST_GROUPS, ListGroupsRequest, ListGroupsResponse),
-    (ApiKey.OFFSET_COMMIT, OffsetCommitRequest, OffsetCommitResponse),
-    (ApiKey.OFFSET_DELETE, OffsetDeleteRequest, OffsetDeleteResponse),
-    (ApiKey.OFFSET_FETCH, OffsetFetchRequest, OffsetFetchResponse),
-    (ApiKey.ADD_PARTITIONS_TO_TXN, AddPartitionsToTxnRequest, AddPartitionsToTxnResponse),
-    (ApiKey.ADD_OFFSETS_TO_TXN, AddOffsetsToTxnRequest, AddOffsetsToTxnResponse),
-    (ApiKey.DESCRIBE_TRANSACTIONS, DescribeTransactionsRequest, DescribeTransactionsResponse),
-    (ApiKey.END_TXN, EndTxnRequest, EndTxnResponse),
-    (ApiKey.LIST_TRANSACTIONS, ListTransactionsRequest, ListTransactionsResponse),
-    (ApiKey.TXN_OFFSET_COMMIT, TxnOffsetCommitRequest, TxnOffsetCommitResponse),
-    (ApiKey.WRITE_TXN_MARKERS, WriteTxnMarkersRequest, WriteTxnMarkersResponse),
-    (ApiKey.SYNC_GROUP, SyncGroupRequest, SyncGroupResponse),
-    (ApiKey.ALTER_USER_SCRAM_CREDENTIALS, AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse),
-    (ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse),
-    (ApiKey.SASL_HANDSHAKE, SaslHandshakeRequest, SaslHandshakeResponse),
-    (ApiKey.SASL_AUTHENTICATE, SaslAuthenticateRequest, SaslAuthenticateResponse),
-    (ApiKey.ENVELOPE, EnvelopeRequest, EnvelopeResponse),
-    (ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, GetTelemetrySubscriptionsRequest, GetTelemetrySubscriptionsResponse),
-    (ApiKey.PUSH_TELEMETRY, PushTelemetryRequest, PushTelemetryResponse),
-    (ApiKey.DESCRIBE_CONSUMED_OFFSETS, DescribeConsumedOffsetsRequest, DescribeConsumedOffsetsResponse),
-    (ApiKey.DESCRIBE_RETENTION, DescribeRetentionRequest, DescribeRetentionResponse),
-    (ApiKey.AWAIT_METADATA, AwaitMetadataRequest, AwaitMetadataResponse),
-    (ApiKey.DESCRIBE_DELETES, DescribeDeletesRequest, DescribeDeletesResponse),
-    (ApiKey.DESCRIBE_SEGMENTS, DescribeSegmentsRequest, DescribeSegmentsResponse),
-    (ApiKey.DESCRIBE_HISTORY, DescribeHistoryRequest, DescribeHistoryResponse),
-    (ApiKey.DESCRIBE_HEALTH, DescribeHealthRequest, DescribeHealthResponse),
-    (ApiKey.ERASE_RECORDS, EraseRecordsRequest, EraseRecordsResponse),
-    (ApiKey.DESCRIBE_ACLS, DescribeAclsRequest, DescribeAclsResponse),
-    (ApiKey.CREATE_ACLS, CreateAclsRequest, CreateAclsResponse),
-    (ApiKey.DELETE_ACLS, DeleteAclsRequest, DeleteAclsResponse),
-    (ApiKey.CREATE_DELEGATION_TOKEN, CreateDelegationTokenRequest, CreateDelegationTokenResponse),
-    (ApiKey.RENEW_DELEGATION_TOKEN, RenewDelegationTokenRequest, RenewDelegationTokenResponse),
-    (ApiKey.EXPIRE_DELEGATION_TOKEN, ExpireDelegationTokenRequest, ExpireDelegationTokenResponse),
-    (ApiKey.DESCRIBE_DELEGATION_TOKEN, DescribeDelegationTokenRequest, DescribeDelegationTokenResponse),
-    (ApiKey.SHARE_GROUP_HEARTBEAT, ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse),
-    (ApiKey.SHARE_GROUP_DESCRIBE, ShareGroupDescribeRequest, ShareGroupDescribeResponse),
-    (ApiKey.SHARE_FETCH, ShareFetchRequest, ShareFetchResponse),
-    (ApiKey.SHARE_ACKNOWLEDGE, ShareAcknowledgeRequest, ShareAcknowledgeResponse),
-    (ApiKey.INITIALIZE_SHARE_GROUP_STATE, InitializeShareGroupStateRequest, InitializeShareGroupStateResponse),
-    (ApiKey.READ_SHARE_GROUP_STATE, ReadShareGroupStateRequest, ReadShareGroupStateResponse),
-    (ApiKey.WRITE_SHARE_GROUP_STATE, WriteShareGroupStateRequest, WriteShareGroupStateResponse),
-    (ApiKey.DELETE_SHARE_GROUP_STATE, DeleteShareGroupStateRequest, DeleteShareGroupStateResponse),
-    (ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, ReadShareGroupStateSummaryRequest, ReadShareGroupStateSummaryResponse),
-    (ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, DescribeShareGroupOffsetsRequest, DescribeShareGroupOffsetsResponse),
-    (ApiKey.ALTER_SHARE_GROUP_OFFSETS, AlterShareGroupOffsetsRequest, AlterShareGroupOffsetsResponse),
-    (ApiKey.DELETE_SHARE_GROUP_OFFSETS, DeleteShareGroupOffsetsRequest, DeleteShareGroupOffsetsResponse),
-)
+def _spec(key: ApiKey) -> ApiSpec:
+    """Returns the API whose messages `messages/<name of the key>.py` declares."""
+    module = importlib.import_module(f"{messages.__name__}.{key.name.lower()}")
+    name = key.name.title().replace("_", "")
+    request, response = getattr(module, f"{name}Request"), getattr(module, f"{name}Response")
+    return ApiSpec(
+        key=key,
+        request=request,
+        response=response,
+        min_version=request.VERSIONS.low,
+        max_version=request.VERSIONS.high,
+        first_flexible_version=request.FLEXIBLE.low,
+    )
 
 
-def _specs(messages: tuple[tuple[ApiKey, type[ApiMessage], type[ApiMessage]], ...]) -> dict[ApiKey, ApiSpec]:
-    return {
-        key: ApiSpec(
-            key=key,
-            request=request,
-            response=response,
-            min_version=request.VERSIONS.low,
-            max_version=request.VERSIONS.high,
-            first_flexible_version=request.FLEXIBLE.low,
-        )
-        for key, request, response in messages
-    }
+_DECLARED = {each.name for each in pkgutil.iter_modules(messages.__path__)}
 
-
-API: Mapping[ApiKey, ApiSpec] = MappingProxyType(_specs(_MESSAGES))
+API: Mapping[ApiKey, ApiSpec] = MappingProxyType({key: _spec(key) for key in ApiKey if key.name.lower() in _DECLARED})
 """The APIs that Lowtide speaks. Looked up by `ApiKey` or by the plain integer from the wire."""
 
 SHARE_STATE_KEYS: Final = frozenset(

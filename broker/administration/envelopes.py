@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Callable
 from typing import Any, Final, Self
 
 import msgspec
@@ -64,15 +65,15 @@ def sealed(key: ApiKey, version: int, body: ApiMessage, origin: Origin) -> Envel
     )
 
 
-def opened(envelope: EnvelopeRequest, allowed: frozenset[ApiKey]) -> Opened:
+def opened(envelope: EnvelopeRequest, is_allowed: Callable[[int, int], bool]) -> Opened:
     """What an envelope has.
 
-    Errors: ProtocolError for bytes that make no sense, and for a request that is not one of the `allowed`.
+    Errors: ProtocolError for invalid bytes, and for an API and version for which `is_allowed` returns False.
     """
     frame = envelope.request_data
     key, version, correlation_id, client_id, position = read_request_header(memoryview(frame), 0, len(frame))
-    spec = API.get(key) if key in allowed else None  # type: ignore[call-overload]
-    if spec is None or not spec.min_version <= version <= spec.max_version:
+    spec = API.get(key) if is_allowed(key, version) else None  # type: ignore[call-overload]
+    if spec is None:
         message = f"an envelope with API {key} v{version}"
         raise ProtocolError(message)
     body = codec_for(spec.request, version).decode(memoryview(frame), position, len(frame))

@@ -37,20 +37,6 @@ from lowtide.replication.refusal import Refusal
 
 PURPOSE: Final = "forwarding"
 
-FORWARDED: Final = frozenset(
-    {
-        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
-        ApiKey.CREATE_PARTITIONS,
-        ApiKey.CREATE_TOPICS,
-        ApiKey.DELETE_TOPICS,
-        ApiKey.ELECT_LEADERS,
-        ApiKey.LIST_PARTITION_REASSIGNMENTS,
-        ApiKey.UNREGISTER_BROKER,
-        ApiKey.UPDATE_FEATURES,
-    }
-)
-"""Requests for the controller: what may be in an envelope."""
-
 CONTROLLER_WAIT_MS: Final = 10_000
 """How long a controller that can be reached is waited for, at most: about two sessions of a broker."""
 
@@ -77,12 +63,6 @@ _RETRY_S: Final = 0.1
 R = TypeVar("R", bound=ApiMessage)
 A = TypeVar("A", bound=ApiMessage)
 
-Refuse = Callable[[Any, int, Refusal], Any]
-"""Makes the answer to a request, in a version, that is refused as a whole."""
-
-Shows = Callable[[Any, Any, MetadataImage], bool]
-"""Whether an image shows what the answer to a request says."""
-
 
 def _purpose(number: int) -> str:
     return f"{PURPOSE}-{number}"
@@ -104,13 +84,14 @@ class Forwarder:
             old, new, delta.brokers_changed, [_purpose(number) for number in range(CONNECTIONS_MAX)]
         )
 
-    def wrap(self, spec: HandlerSpec, refuse: Refuse, shows: Shows | None = None) -> HandlerSpec:
-        """A handler for any broker out of one for the controller.
+    def wrap(self, spec: HandlerSpec) -> HandlerSpec:
+        """Returns the handler that forwards its requests unless this broker is the controller; unchanged if it declares no `forwarding`.
 
         The request may say in `timeout_ms` how long it may take.
         """
-        assert spec.key in FORWARDED, spec.key
-        local = spec.handle_later
+        forwarding, local = spec.forwarding, spec.handle_later
+        if forwarding is None:
+            return spec
         assert local is not None, f"{spec.key.name} has no handler that may wait"
 
         async def handle(request: Any, context: RequestContext) -> Any:
@@ -121,8 +102,8 @@ class Forwarder:
             if answer is None:
                 return await local(request, context)
             if isinstance(answer, Refusal):
-                return refuse(request, context.api_version, answer)
-            if shows is not None:
+                return forwarding.refused(request, context.api_version, answer)
+            if (shows := forwarding.shows) is not None:
                 await self.wait_until(lambda image: shows(request, answer, image), OWN_IMAGE_MS)
             return answer
 

@@ -8,7 +8,7 @@ Guards: of secrets only names are in a line. A configuration's value is there on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
@@ -19,12 +19,11 @@ from lowtide.broker.authorizer.resources import ResourceType as AclResource
 from lowtide.broker.config.described import shown_value
 from lowtide.broker.config.resources import ResourceType
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routes import AuditLine, AuditLines, HandlerSpec
 from lowtide.broker.pending import NO_ANSWER, Pending, mapped
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata import keys
 from lowtide.metadata.records import TokenRecord
-from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest
 from lowtide.protocol.scram import ScramMechanism
@@ -36,24 +35,13 @@ ROWS_MAX: Final = 1_000
 
 UNKNOWN_RESULT: Final = "unknown"
 
-Line = tuple[str, dict[str, Any], bool]
-"""Event, fields, and whether something was changed."""
 
-Read = Callable[[Any, Any, Any, BrokerContext], Iterable[Line]]
-"""Makes the lines of a request from it, its answer (None if the client is gone), what was there before, and the broker."""
-
-
-def audited(specs: Iterable[HandlerSpec], broker: BrokerContext) -> list[HandlerSpec]:
-    """The handlers, those that leave lines with what writes them. Others are as they were."""
-    return [
-        _audited(spec, broker) if spec.key in _LINES and _LINES[spec.key][0] in broker.audit.events else spec
-        for spec in specs
-    ]
-
-
-def _audited(spec: HandlerSpec, broker: BrokerContext) -> HandlerSpec:
-    kind, read = _LINES[spec.key]
-    before: Callable[[Any, BrokerContext], Any] = _BEFORE.get(spec.key, _nothing)
+def audited(spec: HandlerSpec, broker: BrokerContext) -> HandlerSpec:
+    """Returns the handler that writes the lines that it declares; unchanged if it declares none or they are not configured."""
+    audit = spec.audit
+    if audit is None or audit.kind not in broker.audit.events:
+        return spec
+    kind, read, before = audit.kind, audit.lines, audit.before
     handle, handle_later = spec.handle, spec.handle_later
 
     def write(request: Any, context: RequestContext, answer: Any, earlier: Any) -> None:
@@ -106,10 +94,6 @@ def _watched(pending: Pending[Any], write: Callable[[Any], None]) -> Pending[Any
     return watched
 
 
-def _nothing(_request: Any, _broker: BrokerContext) -> None:
-    return None
-
-
 def _log_starts(request: Any, broker: BrokerContext) -> dict[TopicPartition, int]:
     """Where the partitions that this broker has begin, of those that are named."""
     starts = {}
@@ -123,7 +107,7 @@ def _log_starts(request: Any, broker: BrokerContext) -> dict[TopicPartition, int
 
 def _deleted_records(
     request: Any, answer: Any, before: Mapping[TopicPartition, int], broker: BrokerContext
-) -> Iterator[Line]:
+) -> Iterator[AuditLine]:
     wanted = {
         TopicPartition(topic.name, row.partition_index): row.offset
         for topic in request.topics
@@ -150,7 +134,7 @@ def _deleted_records(
         yield "records deleted", fields, before.get(key) != now.get(key) or (row is None and key in before)
 
 
-def _erased_records(request: Any, answer: Any, _before: Any, broker: BrokerContext) -> Iterator[Line]:
+def _erased_records(request: Any, answer: Any, _before: Any, broker: BrokerContext) -> Iterator[AuditLine]:
     wanted = {
         TopicPartition(topic.name, row.partition_index): row.offset
         for topic in request.topics
@@ -171,19 +155,19 @@ def _erased_records(request: Any, answer: Any, _before: Any, broker: BrokerConte
             yield "records erased", fields, row.error_code == ErrorCode.NONE
 
 
-def _deleted_topics(_request: Any, answer: Any, _before: Any, _broker: BrokerContext) -> Iterator[Line]:
+def _deleted_topics(_request: Any, answer: Any, _before: Any, _broker: BrokerContext) -> Iterator[AuditLine]:
     for row in answer.responses:
         fields = {"topic": short(row.name), "topic_id": _id(row.topic_id), "result": _result(row.error_code)}
         yield "topic deleted", fields, row.error_code == ErrorCode.NONE
 
 
-def _created_acls(request: Any, answer: Any, _before: Any, _broker: BrokerContext) -> Iterator[Line]:
+def _created_acls(request: Any, answer: Any, _before: Any, _broker: BrokerContext) -> Iterator[AuditLine]:
     for asked, row in zip(request.creations, answer.results, strict=False):
         fields = {"acl": _acl(asked, asked.resource_pattern_type), "result": _result(row.error_code)}
         yield "acl created", fields, row.error_code == ErrorCode.NONE
 
 
-def _deleted_acls(_request: Any, answer: Any, _before: Any, _broker: BrokerContext) -> Iterator[Line]:
+def _deleted_acls(_request: Any, answer: Any, _before: Any, _broker: BrokerContext) -> Iterator[AuditLine]:
     for row in answer.filter_results:
         if row.error_code != ErrorCode.NONE:
             yield "acl deleted", {"acl": None, "result": _result(row.error_code)}, False
@@ -191,7 +175,7 @@ def _deleted_acls(_request: Any, answer: Any, _before: Any, _broker: BrokerConte
             yield "acl deleted", {"acl": _acl(acl, acl.pattern_type), "result": _result(acl.error_code)}, True
 
 
-def _changed_users(request: Any, answer: Any, _before: Any, _broker: BrokerContext) -> Iterator[Line]:
+def _changed_users(request: Any, answer: Any, _before: Any, _broker: BrokerContext) -> Iterator[AuditLine]:
     results = {row.user: row.error_code for row in answer.results}
     for row in (*request.deletions, *request.upsertions):
         code = results.get(row.name, ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -205,7 +189,7 @@ def _changed_users(request: Any, answer: Any, _before: Any, _broker: BrokerConte
         yield "user changed", fields, code == ErrorCode.NONE
 
 
-def _created_token(request: Any, answer: Any, _before: Any, _broker: BrokerContext) -> Iterator[Line]:
+def _created_token(request: Any, answer: Any, _before: Any, _broker: BrokerContext) -> Iterator[AuditLine]:
     fields = {
         "token": answer.token_id,
         "owner": short(f"{answer.principal_type}:{answer.principal_name}"),
@@ -215,7 +199,9 @@ def _created_token(request: Any, answer: Any, _before: Any, _broker: BrokerConte
     yield "token created", fields, answer.error_code == ErrorCode.NONE
 
 
-def _changed_token(request: Any, answer: Any, before: TokenRecord | None, _broker: BrokerContext) -> Iterator[Line]:
+def _changed_token(
+    request: Any, answer: Any, before: TokenRecord | None, _broker: BrokerContext
+) -> Iterator[AuditLine]:
     named = (
         {"token": None, "owner": None} if before is None else {"token": before.token_id, "owner": short(before.owner)}
     )
@@ -230,7 +216,7 @@ def _token(request: Any, broker: BrokerContext) -> TokenRecord | None:
     return None if found is None else found.token
 
 
-def _changed_quotas(request: Any, answer: Any, _before: Any, _broker: BrokerContext) -> Iterator[Line]:
+def _changed_quotas(request: Any, answer: Any, _before: Any, _broker: BrokerContext) -> Iterator[AuditLine]:
     for asked, row in zip(request.entries, answer.entries, strict=False):
         entity = {short(part.entity_type) or "": short(part.entity_name) for part in asked.entity}
         quotas = {short(each.key) or "": None if each.remove else each.value for each in asked.ops}
@@ -238,7 +224,7 @@ def _changed_quotas(request: Any, answer: Any, _before: Any, _broker: BrokerCont
         yield _event("quotas changed", request), fields, row.error_code == ErrorCode.NONE and not request.validate_only
 
 
-def _changed_configs(request: Any, answer: Any, _before: Any, _broker: BrokerContext) -> Iterator[Line]:
+def _changed_configs(request: Any, answer: Any, _before: Any, _broker: BrokerContext) -> Iterator[AuditLine]:
     results = {(row.resource_type, row.resource_name): row.error_code for row in answer.responses}
     for asked in request.resources:
         code = results.get((asked.resource_type, asked.resource_name), ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -262,7 +248,7 @@ def _config(kind: int, asked: Any, *, is_shown: bool) -> dict[str, str | None]:
     return shown
 
 
-def _changed_features(request: Any, answer: Any, _before: Any, _broker: BrokerContext) -> Iterator[Line]:
+def _changed_features(request: Any, answer: Any, _before: Any, _broker: BrokerContext) -> Iterator[AuditLine]:
     """All levels are changed, or none.
 
     A level that the cluster had already is a change too: what was asked for is what counts.
@@ -310,25 +296,14 @@ def _name_of(kind: Any, value: int) -> str:
     return kind(value).name if value in kind.__members__.values() else str(value)
 
 
-_LINES: Final[Mapping[ApiKey, tuple[AuditEvent, Read]]] = {
-    ApiKey.ALTER_CLIENT_QUOTAS: (AuditEvent.CHANGES, _changed_quotas),
-    ApiKey.ALTER_CONFIGS: (AuditEvent.CHANGES, _changed_configs),
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: (AuditEvent.CHANGES, _changed_users),
-    ApiKey.CREATE_ACLS: (AuditEvent.CHANGES, _created_acls),
-    ApiKey.CREATE_DELEGATION_TOKEN: (AuditEvent.CHANGES, _created_token),
-    ApiKey.DELETE_ACLS: (AuditEvent.CHANGES, _deleted_acls),
-    ApiKey.DELETE_RECORDS: (AuditEvent.DELETES, _deleted_records),
-    ApiKey.DELETE_TOPICS: (AuditEvent.DELETES, _deleted_topics),
-    ApiKey.ERASE_RECORDS: (AuditEvent.DELETES, _erased_records),
-    ApiKey.EXPIRE_DELEGATION_TOKEN: (AuditEvent.CHANGES, _changed_token),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: (AuditEvent.CHANGES, _changed_configs),
-    ApiKey.RENEW_DELEGATION_TOKEN: (AuditEvent.CHANGES, _changed_token),
-    ApiKey.UPDATE_FEATURES: (AuditEvent.CHANGES, _changed_features),
-}
-
-_BEFORE: Final[Mapping[ApiKey, Callable[[Any, BrokerContext], Any]]] = {
-    ApiKey.DELETE_RECORDS: _log_starts,
-    ApiKey.EXPIRE_DELEGATION_TOKEN: _token,
-    ApiKey.RENEW_DELEGATION_TOKEN: _token,
-}
-"""What has to be looked up before a request is carried out."""
+CHANGED_QUOTAS: Final = AuditLines(AuditEvent.CHANGES, _changed_quotas)
+CHANGED_CONFIGS: Final = AuditLines(AuditEvent.CHANGES, _changed_configs)
+CHANGED_USERS: Final = AuditLines(AuditEvent.CHANGES, _changed_users)
+CREATED_ACLS: Final = AuditLines(AuditEvent.CHANGES, _created_acls)
+DELETED_ACLS: Final = AuditLines(AuditEvent.CHANGES, _deleted_acls)
+CREATED_TOKEN: Final = AuditLines(AuditEvent.CHANGES, _created_token)
+CHANGED_TOKEN: Final = AuditLines(AuditEvent.CHANGES, _changed_token, before=_token)
+CHANGED_FEATURES: Final = AuditLines(AuditEvent.CHANGES, _changed_features)
+DELETED_RECORDS: Final = AuditLines(AuditEvent.DELETES, _deleted_records, before=_log_starts)
+ERASED_RECORDS: Final = AuditLines(AuditEvent.DELETES, _erased_records)
+DELETED_TOPICS: Final = AuditLines(AuditEvent.DELETES, _deleted_topics)

@@ -1,6 +1,6 @@
-"""Guards of what is asked about the cluster, its brokers and configurations, and of producer ids.
+"""Guards of requests about the cluster: brokers, configurations, producer ids, ACLs, users and client quotas.
 
-Source: Kafka's `KafkaApis`.
+Sources: Kafka's `KafkaApis` and `ControllerApis`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,11 @@ from lowtide.broker.config.resources import ResourceType as Configured
 from lowtide.broker.guards.guard import Asker, Verdict, with_rows
 from lowtide.metadata.config_image import NOTHING_SET
 from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    AlterClientQuotasResult,
+)
 from lowtide.protocol.messages.alter_configs import AlterConfigsResourceResponse
 from lowtide.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
@@ -32,6 +37,15 @@ from lowtide.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirsResponse,
     AlterReplicaLogDirTopicResult,
 )
+from lowtide.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResult,
+)
+from lowtide.protocol.messages.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
+from lowtide.protocol.messages.delete_acls import DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse
+from lowtide.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from lowtide.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest, DescribeClientQuotasResponse
 from lowtide.protocol.messages.describe_cluster import (
     OPERATIONS_NOT_ASKED,
     DescribeClusterRequest,
@@ -44,11 +58,18 @@ from lowtide.protocol.messages.describe_configs import (
 )
 from lowtide.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from lowtide.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
+from lowtide.protocol.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    DescribeUserScramCredentialsResult,
+)
 from lowtide.protocol.messages.incremental_alter_configs import AlterConfigsResourceResponse as ChangedResource
 from lowtide.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from lowtide.protocol.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
 from lowtide.protocol.types import NO_PRODUCER_EPOCH
 
+_DENIED: Final = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+_MESSAGE: Final = "Cluster authorization failed."
 _ERROR_SINCE = 3
 _NAME_SHOWN: Final = 249
 """Characters of a key in a refusal."""
@@ -221,3 +242,70 @@ def _changes(
 def _without(rows: list[Any], denied: Sequence[tuple[Any, ...]]) -> list[Any]:
     gone = {id(row) for row, *_ in denied}
     return [row for row in rows if id(row) not in gone]
+
+
+def describe_acls(request: DescribeAclsRequest, asker: Asker) -> Verdict:
+    """DESCRIBE on the cluster."""
+    if asker.may_cluster(Operation.DESCRIBE):
+        return Verdict(request)
+    return Verdict(answer=DescribeAclsResponse(error_code=_DENIED, error_message=_MESSAGE))
+
+
+def create_acls(request: CreateAclsRequest, asker: Asker) -> Verdict:
+    """ALTER on the cluster."""
+    if asker.may_cluster(Operation.ALTER):
+        return Verdict(request)
+    row = AclCreationResult(error_code=_DENIED, error_message=_MESSAGE)
+    return Verdict(answer=CreateAclsResponse(results=[row] * len(request.creations)))
+
+
+def delete_acls(request: DeleteAclsRequest, asker: Asker) -> Verdict:
+    """ALTER on the cluster."""
+    if asker.may_cluster(Operation.ALTER):
+        return Verdict(request)
+    row = DeleteAclsFilterResult(error_code=_DENIED, error_message=_MESSAGE)
+    return Verdict(answer=DeleteAclsResponse(filter_results=[row] * len(request.filters)))
+
+
+def describe_client_quotas(request: DescribeClientQuotasRequest, asker: Asker) -> Verdict:
+    """DESCRIBE_CONFIGS on the cluster."""
+    if asker.may_cluster(Operation.DESCRIBE_CONFIGS):
+        return Verdict(request)
+    return Verdict(answer=DescribeClientQuotasResponse(error_code=_DENIED, error_message=_MESSAGE, entries=None))
+
+
+def alter_client_quotas(request: AlterClientQuotasRequest, asker: Asker) -> Verdict:
+    """ALTER_CONFIGS on the cluster."""
+    if asker.may_cluster(Operation.ALTER_CONFIGS):
+        return Verdict(request)
+    rows = [
+        AlterClientQuotasResult(error_code=_DENIED, error_message=_MESSAGE, entity=entry.entity)
+        for entry in request.entries
+    ]
+    return Verdict(answer=AlterClientQuotasResponse(entries=rows))
+
+
+def describe_user_scram_credentials(request: DescribeUserScramCredentialsRequest, asker: Asker) -> Verdict:
+    """DESCRIBE on the cluster."""
+    if asker.may_cluster(Operation.DESCRIBE):
+        return Verdict(request)
+    rows = [
+        DescribeUserScramCredentialsResult(
+            user=row.name, error_code=_DENIED, error_message=_MESSAGE, credential_infos=[]
+        )
+        for row in request.users or ()
+    ]
+    return Verdict(
+        answer=DescribeUserScramCredentialsResponse(
+            throttle_time_ms=0, error_code=_DENIED, error_message=_MESSAGE, results=rows
+        )
+    )
+
+
+def alter_user_scram_credentials(request: AlterUserScramCredentialsRequest, asker: Asker) -> Verdict:
+    """ALTER on the cluster."""
+    if asker.may_cluster(Operation.ALTER):
+        return Verdict(request)
+    names = dict.fromkeys([*(row.name for row in request.deletions), *(row.name for row in request.upsertions)])
+    rows = [AlterUserScramCredentialsResult(user=name, error_code=_DENIED, error_message=_MESSAGE) for name in names]
+    return Verdict(answer=AlterUserScramCredentialsResponse(throttle_time_ms=0, results=rows))

@@ -8,10 +8,25 @@ from typing import Any
 from msgspec.structs import replace
 
 from lowtide.broker.authorizer.authorizer import Audit
-from lowtide.broker.authorizer.resources import ALL_GROUP_OPERATIONS, CLUSTER, Operation, Resource, ResourceType, group
+from lowtide.broker.authorizer.resources import (
+    ALL_GROUP_OPERATIONS,
+    CLUSTER,
+    Operation,
+    Resource,
+    ResourceType,
+    group,
+    topic,
+)
 from lowtide.broker.coordinator.classic.rebalancing import join_failed, sync_failed
+from lowtide.broker.coordinator.modern.consumer_heartbeats import heartbeat_failed
 from lowtide.broker.guards.guard import Asker, Guard, Verdict, with_rows
 from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    DescribedConsumerGroup,
+)
+from lowtide.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from lowtide.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from lowtide.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
 from lowtide.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
@@ -213,3 +228,39 @@ def find_coordinator(request: FindCoordinatorRequest, asker: Asker) -> Verdict:
     if rows and not allowed:
         return Verdict(answer=FindCoordinatorResponse(coordinators=rows))
     return with_rows(replace(request, coordinator_keys=allowed), merge, rows)
+
+
+def consumer_group_heartbeat(request: ConsumerGroupHeartbeatRequest, asker: Asker) -> Verdict:
+    """READ on the group, DESCRIBE on each topic that is named."""
+    if not asker.may(Operation.READ, group(request.group_id)):
+        return Verdict(answer=heartbeat_failed(GROUP_DENIED))
+    if all(asker.may(Operation.DESCRIBE, topic(name)) for name in request.subscribed_topic_names or ()):
+        return Verdict(request)
+    return Verdict(answer=heartbeat_failed(TOPIC_DENIED))
+
+
+def consumer_group_describe(request: ConsumerGroupDescribeRequest, asker: Asker) -> Verdict:
+    """DESCRIBE on each group, and on each topic that its members have or are to have."""
+    allowed = [name for name in request.group_ids if asker.may(Operation.DESCRIBE, group(name))]
+    denied = [name for name in dict.fromkeys(request.group_ids) if name not in allowed]
+    rows = [DescribedConsumerGroup(error_code=GROUP_DENIED, group_id=name) for name in denied]
+
+    def merge(answer: ConsumerGroupDescribeResponse) -> ConsumerGroupDescribeResponse:
+        return replace(answer, groups=[*rows, *(_shown(row, asker) for row in answer.groups)])
+
+    return Verdict(replace(request, group_ids=allowed), merge)
+
+
+def _shown(row: DescribedConsumerGroup, asker: Asker) -> DescribedConsumerGroup:
+    """What may be shown of a group: nothing, if any of its topics mayn't be described."""
+    names = {
+        rows.topic_name
+        for member in row.members
+        for assignment in (member.assignment, member.target_assignment)
+        for rows in assignment.topic_partitions
+    }
+    if not all(asker.may(Operation.DESCRIBE, topic(name)) for name in sorted(names)):
+        return DescribedConsumerGroup(error_code=TOPIC_DENIED, group_id=row.group_id)
+    if row.authorized_operations == OPERATIONS_NOT_ASKED:
+        return row
+    return replace(row, authorized_operations=asker.operations(group(row.group_id), ALL_GROUP_OPERATIONS))

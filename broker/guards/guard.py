@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -16,7 +16,7 @@ from lowtide.broker.authorizer.authorizer import Audit, Authorizer
 from lowtide.broker.authorizer.resources import CLUSTER, Operation, Resource, ResourceType, topic
 from lowtide.broker.config.broker_config import BrokerConfig
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routes import HandlerSpec, NoGuard
 from lowtide.broker.pending import NO_ANSWER, Pending, mapped
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import MetadataImage
@@ -93,10 +93,30 @@ class Verdict(msgspec.Struct, frozen=True):
 Guard = Callable[[Any, Asker], Verdict]
 
 
+class OwnGuard(msgspec.Struct, frozen=True):
+    """A guard that wraps the handler itself, with the joint form."""
+
+    wrap: Callable[[HandlerSpec, BrokerContext], HandlerSpec]
+
+
+FOR_EVERYONE: Final = NoGuard("needs no permission")
+CHECKS_ITSELF: Final = NoGuard("permissions decide what the handler does, so it checks them itself")
+
+
+def behind_guard(spec: HandlerSpec, broker: BrokerContext) -> HandlerSpec:
+    """Returns the handler behind the guard that it declares; unchanged if the broker authorizes everything."""
+    guard = spec.guard
+    if broker.authorizer.allows_all or isinstance(guard, NoGuard):
+        return spec
+    return guard.wrap(spec, broker) if isinstance(guard, OwnGuard) else guarded(spec, guard, broker)
+
+
 def guarded(spec: HandlerSpec, guard: Guard, broker: BrokerContext) -> HandlerSpec:
     """A handler behind a guard."""
 
     def judge(request: Any, context: RequestContext) -> Verdict:
+        if spec.forwarding is not None and context.forwarded:
+            return Verdict(request)  # The broker that forwarded it has checked.
         return guard(request, Asker(broker.authorizer, context, broker.metadata.image, broker.config))
 
     handle, handle_later = spec.handle, spec.handle_later
@@ -126,15 +146,6 @@ def guarded(spec: HandlerSpec, guard: Guard, broker: BrokerContext) -> HandlerSp
         return answer if verdict.merge is None else _merged(answer, verdict.merge)
 
     return spec.wrapped(handle_later=later)
-
-
-def unless_forwarded(guard: Guard) -> Guard:
-    """A guard that lets pass what another broker has forwarded in an envelope: that broker has asked."""
-
-    def judge(request: Any, asker: Asker) -> Verdict:
-        return Verdict(request) if asker.context.forwarded else guard(request, asker)
-
-    return judge
 
 
 def with_rows(request: Any, merge: Merge, denied: Sequence[Any]) -> Verdict:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
+from lowtide.broker.guards import transactions as guards
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
@@ -54,7 +55,7 @@ def handler(groups: GroupCoordinator, transactions: TransactionCoordinator) -> H
 
         return transactions.decide(shard, decide)
 
-    return HandlerSpec(key=ApiKey.ADD_OFFSETS_TO_TXN, handle=handle)
+    return HandlerSpec(key=ApiKey.ADD_OFFSETS_TO_TXN, guard=guards.add_offsets_to_txn, handle=handle)
 
 
 def _response(version: int, error: ErrorCode) -> AddOffsetsToTxnResponse:

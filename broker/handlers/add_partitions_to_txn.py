@@ -23,6 +23,7 @@ from typing import Final
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.transactions.transaction import EPOCH_BUMPS_SINCE
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
+from lowtide.broker.guards import transactions as guards
 from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
@@ -114,7 +115,7 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
             errors.listen(partial(answered, index))
         return pending
 
-    return HandlerSpec(key=ApiKey.ADD_PARTITIONS_TO_TXN, handle=handle, cut=cut)
+    return HandlerSpec(key=ApiKey.ADD_PARTITIONS_TO_TXN, guard=guards.add_partitions_to_txn, handle=handle, cut=cut)
 
 
 def _partitions(

@@ -19,6 +19,8 @@ from typing import Final
 from lowtide.broker.administration.committing import decide_and_commit
 from lowtide.broker.administration.spread import Spread
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.guards import cluster as guards
+from lowtide.broker.guards.audited_requests import CHANGED_QUOTAS
 from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.quotas.quota_changes import QuotaChanges, plan_quota_changes
@@ -67,4 +69,10 @@ def handler(broker: BrokerContext, spread: Spread) -> HandlerSpec:
             ]
         )
 
-    return HandlerSpec(key=ApiKey.ALTER_CLIENT_QUOTAS, handle_later=handle, cut=CUT)
+    return HandlerSpec(
+        key=ApiKey.ALTER_CLIENT_QUOTAS,
+        guard=guards.alter_client_quotas,
+        handle_later=handle,
+        cut=CUT,
+        audit=CHANGED_QUOTAS,
+    )

@@ -18,8 +18,9 @@ from __future__ import annotations
 from typing import Final
 
 from lowtide.broker.administration.partition_administrator import PartitionAdministrator
+from lowtide.broker.guards import administration as guards
 from lowtide.broker.network.request_parts import Cut
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routes import Forwarding, HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -61,7 +62,13 @@ def handler(administrator: PartitionAdministrator) -> HandlerSpec:
             ],
         )
 
-    return HandlerSpec(key=ApiKey.ALTER_PARTITION_REASSIGNMENTS, handle_later=handle, cut=CUT)
+    return HandlerSpec(
+        key=ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        guard=guards.alter_partition_reassignments,
+        handle_later=handle,
+        cut=CUT,
+        forwarding=Forwarding(refused),
+    )
 
 
 def refused(

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.guards import cluster as guards
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
@@ -104,4 +105,8 @@ class AlterReplicaLogDirs:
 
 def handler(broker: BrokerContext) -> HandlerSpec:
     """The handler over a broker's state."""
-    return HandlerSpec(key=ApiKey.ALTER_REPLICA_LOG_DIRS, handle=AlterReplicaLogDirs(broker).handle)
+    return HandlerSpec(
+        key=ApiKey.ALTER_REPLICA_LOG_DIRS,
+        guard=guards.alter_replica_log_dirs,
+        handle=AlterReplicaLogDirs(broker).handle,
+    )

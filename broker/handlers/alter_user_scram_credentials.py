@@ -21,6 +21,8 @@ from typing import Final
 from lowtide.broker.administration.committing import decide_and_commit
 from lowtide.broker.administration.spread import Spread
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.guards import cluster as guards
+from lowtide.broker.guards.audited_requests import CHANGED_USERS
 from lowtide.broker.network.large_requests import Bounds
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
@@ -85,4 +87,10 @@ def handler(broker: BrokerContext, spread: Spread) -> HandlerSpec:
             ],
         )
 
-    return HandlerSpec(key=ApiKey.ALTER_USER_SCRAM_CREDENTIALS, handle_later=handle, bounds=BOUNDS)
+    return HandlerSpec(
+        key=ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+        guard=guards.alter_user_scram_credentials,
+        handle_later=handle,
+        bounds=BOUNDS,
+        audit=CHANGED_USERS,
+    )

@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final
 
+from lowtide.broker.guards.guard import FOR_EVERYONE
 from lowtide.broker.network.features import features_of, finalized, supported
 from lowtide.broker.network.routes import HandlerSpec, VersionRange
 from lowtide.broker.request_context import RequestContext
@@ -76,4 +77,4 @@ def handler(advertised: Mapping[ApiKey, VersionRange], seen: Callable[[], Metada
         image, from_0 = seen(), context.api_version >= _FEATURES_FROM_0_SINCE
         return offer(image.features_revision, from_0=from_0, tells_telemetry=bool(image.client_metrics))
 
-    return HandlerSpec(key=ApiKey.API_VERSIONS, handle=handle, answers_again=_OFFERS_KEPT)
+    return HandlerSpec(key=ApiKey.API_VERSIONS, guard=FOR_EVERYONE, handle=handle, answers_again=_OFFERS_KEPT)

@@ -17,6 +17,7 @@ from typing import Final
 from lowtide.broker.authorizer.resources import CLUSTER, Operation
 from lowtide.broker.client_waits import client_wait
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.guards.guard import CHECKS_ITSELF
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.places import WaitingPlaces
 from lowtide.broker.request_context import RequestContext
@@ -57,4 +58,4 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return ErrorCode.NONE
 
-    return HandlerSpec(key=ApiKey.AWAIT_METADATA, handle_later=handle)
+    return HandlerSpec(key=ApiKey.AWAIT_METADATA, guard=CHECKS_ITSELF, handle_later=handle)

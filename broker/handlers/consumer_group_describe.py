@@ -23,6 +23,7 @@ from lowtide.broker.coordinator.groups.group_descriptions import GroupDescriptio
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.modern.modern_member import NOTHING, Assignment, ModernMember
 from lowtide.broker.coordinator.runtime.shard import Shard
+from lowtide.broker.guards import groups as guards
 from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
@@ -81,7 +82,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
         operations = ALL_GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED
         return descriptions.answer(request.group_ids, operations)
 
-    return HandlerSpec(key=ApiKey.CONSUMER_GROUP_DESCRIBE, handle=handle, cut=CUT)
+    return HandlerSpec(key=ApiKey.CONSUMER_GROUP_DESCRIBE, guard=guards.consumer_group_describe, handle=handle, cut=CUT)
 
 
 def _member(member: ModernMember, target: Assignment, image: MetadataImage) -> DescribedConsumerMember:

@@ -22,6 +22,7 @@ from functools import partial
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.modern.consumer_heartbeats import check_heartbeat, heartbeat_failed
 from lowtide.broker.coordinator.runtime.effects import Effects
+from lowtide.broker.guards import groups as guards
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
@@ -60,4 +61,4 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
 
         return groups.decide(shard, decide)
 
-    return HandlerSpec(key=ApiKey.CONSUMER_GROUP_HEARTBEAT, handle=handle)
+    return HandlerSpec(key=ApiKey.CONSUMER_GROUP_HEARTBEAT, guard=guards.consumer_group_heartbeat, handle=handle)

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from lowtide.broker.administration.acl_administrator import AclAdministrator
 from lowtide.broker.authorizer.acls import fault_of
+from lowtide.broker.guards import cluster as guards
+from lowtide.broker.guards.audited_requests import CREATED_ACLS
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.records import AclRecord
@@ -47,7 +49,7 @@ def handler(administrator: AclAdministrator) -> HandlerSpec:
             )
         return CreateAclsResponse(results=[_result(outcome) for outcome in outcomes])
 
-    return HandlerSpec(key=ApiKey.CREATE_ACLS, handle_later=handle)
+    return HandlerSpec(key=ApiKey.CREATE_ACLS, guard=guards.create_acls, handle_later=handle, audit=CREATED_ACLS)
 
 
 def _acl(asked: AclCreation) -> AclRecord:

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from lowtide.broker.administration.delegation_token_administrator import IssuedToken, TokenAdministrator
 from lowtide.broker.authorizer.resources import Operation, Resource, ResourceType
+from lowtide.broker.guards.audited_requests import CREATED_TOKEN
+from lowtide.broker.guards.guard import CHECKS_ITSELF
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.security.principal import USER_TYPE, KafkaPrincipal
@@ -50,7 +52,9 @@ def handler(administrator: TokenAdministrator) -> HandlerSpec:
         )
         return _answer(ErrorCode.NONE, owner, requester, outcome)
 
-    return HandlerSpec(key=ApiKey.CREATE_DELEGATION_TOKEN, handle_later=handle)
+    return HandlerSpec(
+        key=ApiKey.CREATE_DELEGATION_TOKEN, guard=CHECKS_ITSELF, handle_later=handle, audit=CREATED_TOKEN
+    )
 
 
 def _owner(request: CreateDelegationTokenRequest, requester: KafkaPrincipal) -> KafkaPrincipal:

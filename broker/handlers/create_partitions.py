@@ -22,8 +22,10 @@ from typing import Final
 from lowtide.broker.administration.committing import check_timeout
 from lowtide.broker.administration.creation_limits import Throttle
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
+from lowtide.broker.guards import administration as guards
 from lowtide.broker.network.request_parts import Cut
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routes import Forwarding, HandlerSpec
+from lowtide.broker.quotas.mutation_quota import GROWTH
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import ApiKey
@@ -77,7 +79,14 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
                 results.append(_result(topic.name, outcome))
         return CreatePartitionsResponse(throttle_time_ms=throttle.told_ms, results=results)
 
-    return HandlerSpec(key=ApiKey.CREATE_PARTITIONS, handle_later=handle, cut=CUT)
+    return HandlerSpec(
+        key=ApiKey.CREATE_PARTITIONS,
+        guard=guards.create_partitions,
+        handle_later=handle,
+        cut=CUT,
+        forwarding=Forwarding(refused, shows),
+        partition_changes=GROWTH,
+    )
 
 
 def refused(request: CreatePartitionsRequest, _version: int, refusal: Refusal) -> CreatePartitionsResponse:

@@ -22,8 +22,10 @@ from lowtide.broker.administration.committing import check_timeout
 from lowtide.broker.administration.creation_limits import Throttle
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
 from lowtide.broker.config.topic_config import describe_topic_configs
+from lowtide.broker.guards import administration as guards
 from lowtide.broker.network.request_parts import Cut
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routes import Forwarding, HandlerSpec
+from lowtide.broker.quotas.mutation_quota import CREATIONS
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import ApiKey
@@ -101,7 +103,14 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
         ]
         return CreateTopicsResponse(throttle_time_ms=throttle.told_ms, topics=results)
 
-    return HandlerSpec(key=ApiKey.CREATE_TOPICS, handle_later=handle, cut=CUT)
+    return HandlerSpec(
+        key=ApiKey.CREATE_TOPICS,
+        guard=guards.create_topics,
+        handle_later=handle,
+        cut=CUT,
+        forwarding=Forwarding(refused, shows),
+        partition_changes=CREATIONS,
+    )
 
 
 def refused(request: CreateTopicsRequest, _version: int, refusal: Refusal) -> CreateTopicsResponse:

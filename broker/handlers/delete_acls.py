@@ -18,6 +18,8 @@ from collections.abc import Iterable
 
 from lowtide.broker.administration.acl_administrator import AclAdministrator
 from lowtide.broker.authorizer.acls import AclFilter
+from lowtide.broker.guards import cluster as guards
+from lowtide.broker.guards.audited_requests import DELETED_ACLS
 from lowtide.broker.handlers.create_acls import DISABLED
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
@@ -52,7 +54,7 @@ def handler(administrator: AclAdministrator) -> HandlerSpec:
             ]
         )
 
-    return HandlerSpec(key=ApiKey.DELETE_ACLS, handle_later=handle)
+    return HandlerSpec(key=ApiKey.DELETE_ACLS, guard=guards.delete_acls, handle_later=handle, audit=DELETED_ACLS)
 
 
 def _refused(refusal: Refusal) -> DeleteAclsFilterResult:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Final
 
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
+from lowtide.broker.guards import groups as guards
 from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
@@ -67,4 +68,4 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
         ask_in_slices(groups.broker.turns, groups.broker.log, answer.pending, ask())
         return answer.pending
 
-    return HandlerSpec(key=ApiKey.DELETE_GROUPS, handle=handle, cut=CUT)
+    return HandlerSpec(key=ApiKey.DELETE_GROUPS, guard=guards.delete_groups, handle=handle, cut=CUT)

@@ -25,6 +25,8 @@ from typing import Final
 from lowtide.broker.authorizer.authorizer import allowed_topics
 from lowtide.broker.authorizer.resources import Operation
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.guards.audited_requests import DELETED_RECORDS
+from lowtide.broker.guards.guard import CHECKS_ITSELF
 from lowtide.broker.handlers.deletes.delayed_delete import DelayedDeleteRecords
 from lowtide.broker.network.large_requests import Bounds
 from lowtide.broker.network.request_parts import Cut
@@ -90,7 +92,14 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             _checked(replicas, key, offset) if key.topic in allowed else _denied(key) for key, offset in wanted.items()
         ]
 
-    return HandlerSpec(key=ApiKey.DELETE_RECORDS, handle=handle, bounds=BOUNDS, cut=CUT)
+    return HandlerSpec(
+        key=ApiKey.DELETE_RECORDS,
+        guard=CHECKS_ITSELF,
+        handle=handle,
+        bounds=BOUNDS,
+        cut=CUT,
+        audit=DELETED_RECORDS,
+    )
 
 
 def _denied(key: TopicPartition) -> DeleteRow:

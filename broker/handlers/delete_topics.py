@@ -16,8 +16,11 @@ from __future__ import annotations
 from typing import Final
 
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
+from lowtide.broker.guards import administration as guards
+from lowtide.broker.guards.audited_requests import DELETED_TOPICS
 from lowtide.broker.network.request_parts import Cut
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routes import Forwarding, HandlerSpec
+from lowtide.broker.quotas.mutation_quota import DELETIONS
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import ApiKey
@@ -69,7 +72,15 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
         ]
         return DeleteTopicsResponse(throttle_time_ms=0, responses=rows)
 
-    return HandlerSpec(key=ApiKey.DELETE_TOPICS, handle_later=handle, cut=cut)
+    return HandlerSpec(
+        key=ApiKey.DELETE_TOPICS,
+        guard=guards.delete_topics,
+        handle_later=handle,
+        cut=cut,
+        forwarding=Forwarding(refused, shows),
+        audit=DELETED_TOPICS,
+        partition_changes=DELETIONS,
+    )
 
 
 def refused(request: DeleteTopicsRequest, version: int, refusal: Refusal) -> DeleteTopicsResponse:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from lowtide.broker.administration.acl_administrator import AclAdministrator
 from lowtide.broker.authorizer.acls import AclFilter
+from lowtide.broker.guards import cluster as guards
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.records import AclRecord
@@ -46,7 +47,7 @@ def handler(administrator: AclAdministrator) -> HandlerSpec:
             error_code=ErrorCode.NONE, resources=[_resource(*each, acls) for each, acls in patterns.items()]
         )
 
-    return HandlerSpec(key=ApiKey.DESCRIBE_ACLS, handle_later=handle)
+    return HandlerSpec(key=ApiKey.DESCRIBE_ACLS, guard=guards.describe_acls, handle_later=handle)
 
 
 def _resource(kind: int, name: str, pattern_type: int, acls: list[AclRecord]) -> DescribeAclsResource:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.guards import cluster as guards
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.quotas.quota_entity import parse_entity, parse_values
@@ -52,7 +53,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             return DescribeClientQuotasResponse(entries=[])
         return answer_in_slices(broker.turns, broker.log, _steps(broker.metadata.image, wanted, strict=request.strict))
 
-    return HandlerSpec(key=ApiKey.DESCRIBE_CLIENT_QUOTAS, handle=handle)
+    return HandlerSpec(key=ApiKey.DESCRIBE_CLIENT_QUOTAS, guard=guards.describe_client_quotas, handle=handle)
 
 
 def _steps(

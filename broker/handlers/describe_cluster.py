@@ -18,6 +18,7 @@ from collections.abc import Mapping
 
 from lowtide.broker.authorizer.resources import ALL_CLUSTER_OPERATIONS
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.guards import cluster as guards
 from lowtide.broker.network.endpoints import controller_for, endpoint_of, endpoints_for, local_endpoint, with_local
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
@@ -51,7 +52,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
         text = f"Unsupported endpoint type {request.endpoint_type}"
         return DescribeClusterResponse(error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, error_message=text)
 
-    return HandlerSpec(key=ApiKey.DESCRIBE_CLUSTER, handle=handle)
+    return HandlerSpec(key=ApiKey.DESCRIBE_CLUSTER, guard=guards.describe_cluster, handle=handle)
 
 
 def _describe(

@@ -22,6 +22,7 @@ from typing import Final
 from lowtide.broker.administration.config_administrator import ConfigAdministrator
 from lowtide.broker.config.described import ConfigEntry
 from lowtide.broker.config.resources import resource_of
+from lowtide.broker.guards import cluster as guards
 from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
@@ -70,7 +71,7 @@ def handler(administrator: ConfigAdministrator) -> HandlerSpec:
             return DescribeConfigsResponse(results=[_refused(row, refusals[0]) for row in request.resources])
         return answer_in_slices(administrator.broker.turns, administrator.broker.log, steps(request))
 
-    return HandlerSpec(key=ApiKey.DESCRIBE_CONFIGS, handle=handle, cut=CUT)
+    return HandlerSpec(key=ApiKey.DESCRIBE_CONFIGS, guard=guards.describe_configs, handle=handle, cut=CUT)
 
 
 def _described(

@@ -23,6 +23,7 @@ from lowtide.broker.client_waits import client_wait
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.groups.survey import survey
+from lowtide.broker.guards.guard import CHECKS_ITSELF
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.places import WaitingPlaces
 from lowtide.broker.request_context import RequestContext
@@ -59,4 +60,4 @@ def handler(broker: BrokerContext, groups: GroupCoordinator) -> HandlerSpec:
             except TimeoutError:  # The broker that asked has gone.
                 return DescribeConsumedOffsetsResponse(error_code=ErrorCode.REQUEST_TIMED_OUT)
 
-    return HandlerSpec(key=ApiKey.DESCRIBE_CONSUMED_OFFSETS, handle_later=handle)
+    return HandlerSpec(key=ApiKey.DESCRIBE_CONSUMED_OFFSETS, guard=CHECKS_ITSELF, handle_later=handle)

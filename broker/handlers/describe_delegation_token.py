@@ -17,6 +17,7 @@ from __future__ import annotations
 from lowtide.broker.administration.delegation_token_administrator import IssuedToken, TokenAdministrator
 from lowtide.broker.authorizer.authorizer import Audit
 from lowtide.broker.authorizer.resources import Operation, Resource, ResourceType
+from lowtide.broker.guards.guard import CHECKS_ITSELF
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.security.principal import KafkaPrincipal, parse_principal
@@ -55,7 +56,7 @@ def handler(administrator: TokenAdministrator) -> HandlerSpec:
             return DescribeDelegationTokenResponse(error_code=found.error_code, tokens=[])
         return DescribeDelegationTokenResponse(error_code=ErrorCode.NONE, tokens=[_row(each) for each in found])
 
-    return HandlerSpec(key=ApiKey.DESCRIBE_DELEGATION_TOKEN, handle_later=handle)
+    return HandlerSpec(key=ApiKey.DESCRIBE_DELEGATION_TOKEN, guard=CHECKS_ITSELF, handle_later=handle)
 
 
 def _row(issued: IssuedToken) -> DescribedDelegationToken:

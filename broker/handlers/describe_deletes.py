@@ -20,6 +20,7 @@ from typing import Final, cast
 from lowtide.broker.authorizer.authorizer import Audit
 from lowtide.broker.authorizer.resources import CLUSTER, Operation, topic
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.guards.guard import CHECKS_ITSELF
 from lowtide.broker.handlers.deletes.delayed_delete import DelayedDeleteRecords
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.observation.deletes import DeleteRequest
@@ -81,7 +82,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             return DescribeDeletesResponse(error_code=ErrorCode.INVALID_REQUEST)
         return answer_in_slices(broker.turns, broker.log, steps(request, viewer(context), context.connection))
 
-    return HandlerSpec(key=ApiKey.DESCRIBE_DELETES, handle=handle)
+    return HandlerSpec(key=ApiKey.DESCRIBE_DELETES, guard=CHECKS_ITSELF, handle=handle)
 
 
 def waiting_requests(broker: BrokerContext) -> Iterator[DeleteRequest]:

@@ -22,6 +22,7 @@ from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
 from lowtide.broker.coordinator.classic.classic_member import ClassicMember
 from lowtide.broker.coordinator.classic.group_state import GroupState
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
+from lowtide.broker.guards import groups as guards
 from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
@@ -75,7 +76,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
     ) -> DescribeGroupsResponse | Pending[DescribeGroupsResponse]:
         return answer_in_slices(groups.broker.turns, groups.broker.log, steps(request, context.api_version))
 
-    return HandlerSpec(key=ApiKey.DESCRIBE_GROUPS, handle=handle, cut=CUT)
+    return HandlerSpec(key=ApiKey.DESCRIBE_GROUPS, guard=guards.describe_groups, handle=handle, cut=CUT)
 
 
 def _described(group: ClassicGroup, operations: int) -> Generator[None, None, DescribedGroup]:

@@ -15,6 +15,7 @@ from collections.abc import Generator
 
 from lowtide.broker.authorizer.resources import CLUSTER, Operation
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.guards.guard import CHECKS_ITSELF
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.observation.health import Vitals, lag_histogram
 from lowtide.broker.observation.space import space_of
@@ -81,4 +82,4 @@ def handler(broker: BrokerContext, vitals: Vitals) -> HandlerSpec:
             return DescribeHealthResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return answer_in_slices(broker.turns, broker.log, steps())
 
-    return HandlerSpec(key=ApiKey.DESCRIBE_HEALTH, handle=handle)
+    return HandlerSpec(key=ApiKey.DESCRIBE_HEALTH, guard=CHECKS_ITSELF, handle=handle)

@@ -18,6 +18,7 @@ from typing import Final
 from lowtide.broker.authorizer.authorizer import allowed_topics
 from lowtide.broker.authorizer.resources import Operation
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.guards.guard import CHECKS_ITSELF
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.observation.history import LogHistory
 from lowtide.broker.pending import Pending
@@ -73,4 +74,4 @@ def handler(broker: BrokerContext, history: LogHistory) -> HandlerSpec:
         allowed = allowed_topics(broker.authorizer, context, Operation.DESCRIBE, wanted)
         return answer_in_slices(broker.turns, broker.log, steps(request, wanted, allowed))
 
-    return HandlerSpec(key=ApiKey.DESCRIBE_HISTORY, handle=handle)
+    return HandlerSpec(key=ApiKey.DESCRIBE_HISTORY, guard=CHECKS_ITSELF, handle=handle)

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.guards import cluster as guards
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.pending import Pending
@@ -77,7 +78,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             }
         return answer_in_slices(broker.turns, broker.log, steps(wanted))
 
-    return HandlerSpec(key=ApiKey.DESCRIBE_LOG_DIRS, handle=handle)
+    return HandlerSpec(key=ApiKey.DESCRIBE_LOG_DIRS, guard=guards.describe_log_dirs, handle=handle)
 
 
 def _described(

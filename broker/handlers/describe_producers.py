@@ -17,6 +17,7 @@ from collections.abc import Generator
 from typing import Final
 
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.guards import topics as guards
 from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
@@ -90,7 +91,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
         return answer_in_slices(broker.turns, broker.log, answer(wanted))
 
-    return HandlerSpec(key=ApiKey.DESCRIBE_PRODUCERS, handle=handle, cut=CUT)
+    return HandlerSpec(key=ApiKey.DESCRIBE_PRODUCERS, guard=guards.describe_producers, handle=handle, cut=CUT)
 
 
 def _producers(partition: Partition) -> Generator[None, None, list[ProducerState]]:

@@ -24,6 +24,7 @@ from typing import Final
 
 from lowtide.broker.administration.spread import Spread
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.guards import cluster as guards
 from lowtide.broker.network.endpoints import endpoints_for, local_endpoint, with_local
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
@@ -73,7 +74,7 @@ def handler(broker: BrokerContext, spread: Spread) -> HandlerSpec:
             topics=[DescribedQuorumTopic(topic_name=CLUSTER_METADATA_TOPIC, partitions=[partition])], nodes=nodes
         )
 
-    return HandlerSpec(key=ApiKey.DESCRIBE_QUORUM, handle_later=handle)
+    return HandlerSpec(key=ApiKey.DESCRIBE_QUORUM, guard=guards.describe_quorum, handle_later=handle)
 
 
 def describe(image: MetadataImage, reached: Collection[BrokerId], now_ms: int) -> DescribedQuorumPartition:

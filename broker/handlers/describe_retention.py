@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.guards.guard import CHECKS_ITSELF
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.retention.consumption import PARTITIONS_PER_REQUEST, Doubt, Outcome
@@ -51,7 +52,7 @@ def handler(broker: BrokerContext, explanations: Explanations) -> HandlerSpec:
             topics=list(topics.values()),
         )
 
-    return HandlerSpec(key=ApiKey.DESCRIBE_RETENTION, handle_later=handle)
+    return HandlerSpec(key=ApiKey.DESCRIBE_RETENTION, guard=CHECKS_ITSELF, handle_later=handle)
 
 
 def _rows(

@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.guards.guard import CHECKS_ITSELF
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.observation.segments import SEGMENTS_MAX, replica_rows, segment_rows
 from lowtide.broker.request_context import RequestContext
@@ -121,7 +122,11 @@ class DescribeSegmentsHandler:
 
 def handler(broker: BrokerContext, explanations: Explanations) -> HandlerSpec:
     """The handler over a broker's partitions."""
-    return HandlerSpec(key=ApiKey.DESCRIBE_SEGMENTS, handle_later=DescribeSegmentsHandler(broker, explanations).handle)
+    return HandlerSpec(
+        key=ApiKey.DESCRIBE_SEGMENTS,
+        guard=CHECKS_ITSELF,
+        handle_later=DescribeSegmentsHandler(broker, explanations).handle,
+    )
 
 
 def _boundary(boundary: Boundary, group_id: str | None) -> RetentionBoundary:

@@ -20,6 +20,7 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 
 from lowtide.broker.authorizer.resources import ALL_TOPIC_OPERATIONS
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.guards import topics as guards
 from lowtide.broker.network.endpoints import endpoints_for, leader_for, offline_replicas
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
@@ -72,7 +73,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             broker.turns, broker.log, steps(page, sorted(name for name in names if name >= first), cursor)
         )
 
-    return HandlerSpec(key=ApiKey.DESCRIBE_TOPIC_PARTITIONS, handle=handle)
+    return HandlerSpec(key=ApiKey.DESCRIBE_TOPIC_PARTITIONS, guard=guards.describe_topic_partitions, handle=handle)
 
 
 def _refuse_all(request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:

@@ -15,6 +15,7 @@ from typing import Final
 
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from lowtide.broker.coordinator.transactions.transaction_state import STATE_NAMES
+from lowtide.broker.guards import transactions as guards
 from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
@@ -77,4 +78,4 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
         broker = transactions.broker
         return answer_in_slices(broker.turns, broker.log, steps(dict.fromkeys(request.transactional_ids)))
 
-    return HandlerSpec(key=ApiKey.DESCRIBE_TRANSACTIONS, handle=handle, cut=CUT)
+    return HandlerSpec(key=ApiKey.DESCRIBE_TRANSACTIONS, guard=guards.describe_transactions, handle=handle, cut=CUT)

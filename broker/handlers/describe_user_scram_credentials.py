@@ -16,6 +16,7 @@ from collections import Counter
 from typing import Final
 
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.guards import cluster as guards
 from lowtide.broker.network.large_requests import Bounds
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
@@ -47,7 +48,12 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             throttle_time_ms=0, error_code=ErrorCode.NONE, error_message=None, results=results
         )
 
-    return HandlerSpec(key=ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, handle=handle, bounds=BOUNDS)
+    return HandlerSpec(
+        key=ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+        guard=guards.describe_user_scram_credentials,
+        handle=handle,
+        bounds=BOUNDS,
+    )
 
 
 def _described(image: ScramImage, name: str, count: int) -> DescribeUserScramCredentialsResult:

@@ -21,8 +21,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from lowtide.broker.administration.partition_administrator import PartitionAdministrator
+from lowtide.broker.guards import administration as guards
 from lowtide.broker.network.request_parts import Cut
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routes import Forwarding, HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import walk_in_slices
 from lowtide.protocol.api_keys import ApiKey
@@ -75,7 +76,13 @@ def handler(administrator: PartitionAdministrator) -> HandlerSpec:
         )
         return response
 
-    return HandlerSpec(key=ApiKey.ELECT_LEADERS, handle_later=handle, cut=CUT)
+    return HandlerSpec(
+        key=ApiKey.ELECT_LEADERS,
+        guard=guards.elect_leaders,
+        handle_later=handle,
+        cut=CUT,
+        forwarding=Forwarding(refused),
+    )
 
 
 def _add_rows(

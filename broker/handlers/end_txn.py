@@ -17,6 +17,7 @@ from __future__ import annotations
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.transactions.transaction import EPOCH_BUMPS_SINCE
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
+from lowtide.broker.guards import transactions as guards
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
@@ -58,7 +59,7 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
 
         return transactions.decide(shard, decide)
 
-    return HandlerSpec(key=ApiKey.END_TXN, handle=handle)
+    return HandlerSpec(key=ApiKey.END_TXN, guard=guards.end_txn, handle=handle)
 
 
 def _response(version: int, error: ErrorCode, producer_id: ProducerId, producer_epoch: ProducerEpoch) -> EndTxnResponse:

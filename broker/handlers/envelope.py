@@ -20,9 +20,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from lowtide.broker.administration.envelopes import answered, opened
-from lowtide.broker.administration.forwarding import FORWARDED
 from lowtide.broker.authorizer.resources import CLUSTER, Operation
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.guards.guard import CHECKS_ITSELF
 from lowtide.broker.network.routes import HandlerSpec, Route
 from lowtide.broker.pending import NO_ANSWER, Pending, answer_of
 from lowtide.broker.request_context import Client, RequestContext
@@ -63,17 +63,20 @@ class DistantClient:
 def handler(broker: BrokerContext, routes: Mapping[tuple[int, int], Route | None]) -> HandlerSpec:
     """The handler over the routes of the requests that may be in an envelope."""
 
+    def is_forwarded(key: int, version: int) -> bool:
+        route = routes[(key, version)]
+        return route is not None and route.is_forwarded
+
     async def handle(request: EnvelopeRequest, context: RequestContext) -> EnvelopeResponse:
         between = context.connection.listener_name == broker.config.inter_broker_listener
         if not between or not broker.authorizer.authorize(context, Operation.CLUSTER_ACTION, CLUSTER):
             return EnvelopeResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         try:
-            asked = opened(request, FORWARDED)
+            asked = opened(request, is_forwarded)
         except ProtocolError:
             return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
         route, origin = routes[(asked.key, asked.version)], asked.origin
-        if route is None:
-            return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
+        assert route is not None, "it was opened"
         client: Client = context.connection
         if origin.principal is not None:
             client = DistantClient(context.connection, origin.principal, origin.client_address)
@@ -93,4 +96,4 @@ def handler(broker: BrokerContext, routes: Mapping[tuple[int, int], Route | None
             return EnvelopeResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
         return answered(asked, answer)
 
-    return HandlerSpec(key=ApiKey.ENVELOPE, handle_later=handle)
+    return HandlerSpec(key=ApiKey.ENVELOPE, guard=CHECKS_ITSELF, handle_later=handle, between_brokers=True)

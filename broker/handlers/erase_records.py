@@ -26,6 +26,8 @@ from lowtide.broker.authorizer.authorizer import allowed_topics
 from lowtide.broker.authorizer.resources import Operation
 from lowtide.broker.client_waits import client_wait
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.guards.audited_requests import ERASED_RECORDS
+from lowtide.broker.guards.guard import CHECKS_ITSELF
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.places import WaitingPlaces
 from lowtide.broker.request_context import RequestContext
@@ -169,4 +171,9 @@ class _Erasing:
 
 def handler(broker: BrokerContext) -> HandlerSpec:
     """The handler over a broker's replicas."""
-    return HandlerSpec(key=ApiKey.ERASE_RECORDS, handle_later=EraseRecordsHandler(broker).handle)
+    return HandlerSpec(
+        key=ApiKey.ERASE_RECORDS,
+        guard=CHECKS_ITSELF,
+        handle_later=EraseRecordsHandler(broker).handle,
+        audit=ERASED_RECORDS,
+    )

@@ -16,6 +16,8 @@ KIPs: 48.
 from __future__ import annotations
 
 from lowtide.broker.administration.delegation_token_administrator import TokenAdministrator
+from lowtide.broker.guards.audited_requests import CHANGED_TOKEN
+from lowtide.broker.guards.guard import CHECKS_ITSELF
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
@@ -39,4 +41,6 @@ def handler(administrator: TokenAdministrator) -> HandlerSpec:
         administrator.broker.log.info("delegation token ended", principal=str(context.principal), expires_ms=outcome)
         return ExpireDelegationTokenResponse(error_code=ErrorCode.NONE, expiry_timestamp_ms=outcome)
 
-    return HandlerSpec(key=ApiKey.EXPIRE_DELEGATION_TOKEN, handle_later=handle)
+    return HandlerSpec(
+        key=ApiKey.EXPIRE_DELEGATION_TOKEN, guard=CHECKS_ITSELF, handle_later=handle, audit=CHANGED_TOKEN
+    )

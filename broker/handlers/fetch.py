@@ -33,6 +33,7 @@ from lowtide.broker.authorizer.resources import CLUSTER, Operation
 from lowtide.broker.config.keys_cluster import RACK_AWARE_SELECTOR
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards.fetching import FetchReaders
+from lowtide.broker.guards.guard import CHECKS_ITSELF
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.partitions.fetch.delayed_fetch import PlannedFetches
 from lowtide.broker.partitions.fetch.fetch_reader import READ_COMMITTED, is_sound, replica_of
@@ -40,6 +41,7 @@ from lowtide.broker.partitions.fetch.fetch_refused import SESSIONS_SINCE, failed
 from lowtide.broker.partitions.fetch.fetch_rules import FetchRules
 from lowtide.broker.partitions.fetch.fetch_session import CONSUMER, FetchPlan, requested_targets
 from lowtide.broker.partitions.fetch.usual_fetch import UsualFetch
+from lowtide.broker.quotas.metered_handlers import fetched_bytes
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -116,4 +118,10 @@ def handler(broker: BrokerContext) -> HandlerSpec:
         answer = None if answer_usual is None else answer_usual(request, context)
         return handle(request, context) if answer is None else answer
 
-    return HandlerSpec(key=ApiKey.FETCH, handle=handle_either)
+    return HandlerSpec(
+        key=ApiKey.FETCH,
+        guard=CHECKS_ITSELF,
+        handle=handle_either,
+        counts_errors=True,
+        answer_bytes=fetched_bytes,
+    )

@@ -25,6 +25,7 @@ from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.runtime.offsets_topic import OffsetsTopic
 from lowtide.broker.coordinator.share_state.share_coordinator import is_share_key
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
+from lowtide.broker.guards import groups as guards
 from lowtide.broker.network.endpoints import endpoint_of, local_endpoint
 from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
@@ -134,7 +135,7 @@ def handler(
             return promised(partial(answer_later, request, context), groups.broker.tasks.spawn, name=name)
         return answer(request, context)
 
-    return HandlerSpec(key=ApiKey.FIND_COORDINATOR, handle=handle, cut=CUT)
+    return HandlerSpec(key=ApiKey.FIND_COORDINATOR, guard=guards.find_coordinator, handle=handle, cut=CUT)
 
 
 def _failed(key: str, error: ErrorCode, message: str) -> Coordinator:

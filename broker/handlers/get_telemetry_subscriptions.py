@@ -13,6 +13,7 @@ KIPs: 714.
 from __future__ import annotations
 
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.guards.guard import FOR_EVERYONE
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.telemetry.client_facts import facts_of
@@ -61,7 +62,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             requested_metrics=list(wanted.metrics),
         )
 
-    return HandlerSpec(key=ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, handle=handle)
+    return HandlerSpec(key=ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, guard=FOR_EVERYONE, handle=handle)
 
 
 def telemetry_max_bytes(broker: BrokerContext) -> int:

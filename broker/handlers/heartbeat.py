@@ -14,6 +14,7 @@ KIPs: 345.
 from __future__ import annotations
 
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
+from lowtide.broker.guards import groups as guards
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
@@ -37,4 +38,4 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
         )
         return HeartbeatResponse(error_code=error)
 
-    return HandlerSpec(key=ApiKey.HEARTBEAT, handle=handle)
+    return HandlerSpec(key=ApiKey.HEARTBEAT, guard=guards.heartbeat, handle=handle)

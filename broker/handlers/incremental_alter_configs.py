@@ -20,6 +20,8 @@ from typing import Final
 
 from lowtide.broker.administration.config_administrator import ConfigAdministrator, change_each
 from lowtide.broker.config.resources import check_keys, resource_of
+from lowtide.broker.guards import cluster as guards
+from lowtide.broker.guards.audited_requests import CHANGED_CONFIGS
 from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
@@ -77,7 +79,13 @@ def handler(administrator: ConfigAdministrator) -> HandlerSpec:
             ]
         )
 
-    return HandlerSpec(key=ApiKey.INCREMENTAL_ALTER_CONFIGS, handle_later=handle, cut=CUT)
+    return HandlerSpec(
+        key=ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        guard=guards.incremental_alter_configs,
+        handle_later=handle,
+        cut=CUT,
+        audit=CHANGED_CONFIGS,
+    )
 
 
 def _changes(row: AlterConfigsResource) -> list[KeyChange] | Refusal:

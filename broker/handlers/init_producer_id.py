@@ -21,6 +21,7 @@ from __future__ import annotations
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
+from lowtide.broker.guards import cluster as guards
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending, answer_of
 from lowtide.broker.request_context import RequestContext
@@ -79,7 +80,7 @@ def handler(broker: BrokerContext, transactions: TransactionCoordinator) -> Hand
 
         return transactions.decide(shard, decide)
 
-    return HandlerSpec(key=ApiKey.INIT_PRODUCER_ID, handle_later=handle)
+    return HandlerSpec(key=ApiKey.INIT_PRODUCER_ID, guard=guards.init_producer_id, handle_later=handle)
 
 
 def _failed(error: ErrorCode) -> InitProducerIdResponse:

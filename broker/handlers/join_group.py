@@ -24,6 +24,7 @@ from lowtide.broker.coordinator.classic.rebalancing import join_failed
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.runtime.shard import Shard
+from lowtide.broker.guards import groups as guards
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending, mapped
 from lowtide.broker.request_context import RequestContext
@@ -50,7 +51,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
             return response if version >= _NULL_PROTOCOL_SINCE else _without_null(response)
         return _join(groups, shard, request, groups.client_of(context))
 
-    return HandlerSpec(key=ApiKey.JOIN_GROUP, handle=handle)
+    return HandlerSpec(key=ApiKey.JOIN_GROUP, guard=guards.join_group, handle=handle)
 
 
 def _join(

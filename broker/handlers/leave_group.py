@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.runtime.effects import Effects
+from lowtide.broker.guards import groups as guards
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
@@ -44,4 +45,4 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
 
         return groups.decide(shard, decide)
 
-    return HandlerSpec(key=ApiKey.LEAVE_GROUP, handle=handle)
+    return HandlerSpec(key=ApiKey.LEAVE_GROUP, guard=guards.leave_group, handle=handle)

@@ -16,6 +16,7 @@ from collections.abc import Generator, Sequence
 
 from lowtide.broker.administration.config_administrator import ConfigAdministrator
 from lowtide.broker.config.resources import Resource, ResourceType
+from lowtide.broker.guards import cluster as guards
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
@@ -56,4 +57,4 @@ def handler(administrator: ConfigAdministrator) -> HandlerSpec:
         found = administrator.list(frozenset(map(ResourceType, types)))
         return answer_in_slices(administrator.broker.turns, administrator.broker.log, steps(found))
 
-    return HandlerSpec(key=ApiKey.LIST_CONFIG_RESOURCES, handle=handle)
+    return HandlerSpec(key=ApiKey.LIST_CONFIG_RESOURCES, guard=guards.list_config_resources, handle=handle)

@@ -17,6 +17,7 @@ from collections.abc import Generator, Iterable
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.runtime.shard import Shard
+from lowtide.broker.guards import groups as guards
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
@@ -61,4 +62,4 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
             return ListGroupsResponse(error_code=shards, groups=[])
         return answer_in_slices(groups.broker.turns, groups.broker.log, steps(shards, request))
 
-    return HandlerSpec(key=ApiKey.LIST_GROUPS, handle=handle)
+    return HandlerSpec(key=ApiKey.LIST_GROUPS, guard=guards.list_groups, handle=handle)

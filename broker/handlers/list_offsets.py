@@ -25,6 +25,7 @@ from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.guards import topics as guards
 from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.partitions.timestamp_search import LongRow, Progress, TimestampSearches, Unfinished
@@ -136,7 +137,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
         response = ListOffsetsResponse(throttle_time_ms=0, topics=topics)
         return searches.start(response) if searches else response
 
-    return HandlerSpec(key=ApiKey.LIST_OFFSETS, handle=handle, cut=CUT)
+    return HandlerSpec(key=ApiKey.LIST_OFFSETS, guard=guards.list_offsets, handle=handle, cut=CUT)
 
 
 def _visible_end(partition: Partition, request: ListOffsetsRequest) -> Offset:

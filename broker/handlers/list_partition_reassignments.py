@@ -15,8 +15,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.guards import administration as guards
 from lowtide.broker.network.request_parts import Cut
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routes import Forwarding, HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import walk_in_slices
 from lowtide.metadata.image import TopicImage
@@ -51,7 +52,13 @@ def handler(broker: BrokerContext) -> HandlerSpec:
         await walk_in_slices(broker.turns, _add_moving(response, asked))
         return response
 
-    return HandlerSpec(key=ApiKey.LIST_PARTITION_REASSIGNMENTS, handle_later=handle, cut=CUT)
+    return HandlerSpec(
+        key=ApiKey.LIST_PARTITION_REASSIGNMENTS,
+        guard=guards.list_partition_reassignments,
+        handle_later=handle,
+        cut=CUT,
+        forwarding=Forwarding(refused),
+    )
 
 
 def refused(

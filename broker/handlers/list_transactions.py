@@ -22,6 +22,7 @@ from lowtide.broker.coordinator.modern.subscription_patterns import NamePattern,
 from lowtide.broker.coordinator.transactions.transaction import Transaction
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from lowtide.broker.coordinator.transactions.transaction_state import STATE_NAMES
+from lowtide.broker.guards import transactions as guards
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
@@ -149,7 +150,7 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
             on_listed(answer)
         return pending
 
-    return HandlerSpec(key=ApiKey.LIST_TRANSACTIONS, handle=handle)
+    return HandlerSpec(key=ApiKey.LIST_TRANSACTIONS, guard=guards.list_transactions, handle=handle)
 
 
 def _row(found: Transaction) -> ListedTransaction:

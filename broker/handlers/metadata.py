@@ -28,6 +28,7 @@ from typing import Final
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
 from lowtide.broker.authorizer.resources import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.guards import topics as guards
 from lowtide.broker.network.endpoints import (
     controller_for,
     endpoints_for,
@@ -303,7 +304,13 @@ class MetadataHandler:
 def handler(broker: BrokerContext, administrator: TopicAdministrator) -> HandlerSpec:
     """The handler over a broker's state."""
     made = MetadataHandler(broker, administrator)
-    return HandlerSpec(key=ApiKey.METADATA, handle=made.handle, answers_again=KEPT_ANSWERS, cut=CUT)
+    return HandlerSpec(
+        key=ApiKey.METADATA,
+        guard=guards.metadata,
+        handle=made.handle,
+        answers_again=KEPT_ANSWERS,
+        cut=CUT,
+    )
 
 
 def _rows_for(made: dict[tuple[str, int], _Rows], replicas: ReplicaManager, listener_name: str, version: int) -> _Rows:

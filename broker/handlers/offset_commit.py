@@ -23,6 +23,7 @@ from lowtide.broker.coordinator.groups.commit_topics import CommitTopics
 from lowtide.broker.coordinator.groups.committers import committers
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.runtime.effects import Effects
+from lowtide.broker.guards import groups as guards
 from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
@@ -73,4 +74,4 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
 
         return groups.decide(shard, decide)
 
-    return HandlerSpec(key=ApiKey.OFFSET_COMMIT, handle=handle, cut=CUT)
+    return HandlerSpec(key=ApiKey.OFFSET_COMMIT, guard=guards.offset_commit, handle=handle, cut=CUT)

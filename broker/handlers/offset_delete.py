@@ -17,6 +17,7 @@ from typing import Final
 
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.runtime.effects import Effects
+from lowtide.broker.guards import groups as guards
 from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
@@ -60,7 +61,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
 
         return groups.decide(shard, decide)
 
-    return HandlerSpec(key=ApiKey.OFFSET_DELETE, handle=handle, cut=CUT)
+    return HandlerSpec(key=ApiKey.OFFSET_DELETE, guard=guards.offset_delete, handle=handle, cut=CUT)
 
 
 def _check_topics(

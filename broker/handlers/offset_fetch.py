@@ -22,6 +22,7 @@ from functools import partial
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.runtime.shard import Shard
+from lowtide.broker.guards import offset_fetch as guards
 from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
@@ -171,7 +172,9 @@ class OffsetFetchHandler:
 
 def handler(groups: GroupCoordinator) -> HandlerSpec:
     """The handler over the groups of a broker."""
-    return HandlerSpec(key=ApiKey.OFFSET_FETCH, handle=OffsetFetchHandler(groups).handle, cut=cut)
+    return HandlerSpec(
+        key=ApiKey.OFFSET_FETCH, guard=guards.offset_fetch, handle=OffsetFetchHandler(groups).handle, cut=cut
+    )
 
 
 def _as_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Final
 
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.guards import topics as guards
 from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.partitions.replica_manager import ReplicaManager
@@ -46,7 +47,13 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             ],
         )
 
-    return HandlerSpec(key=ApiKey.OFFSET_FOR_LEADER_EPOCH, handle=handle, cut=CUT)
+    return HandlerSpec(
+        key=ApiKey.OFFSET_FOR_LEADER_EPOCH,
+        guard=guards.offset_for_leader_epoch,
+        handle=handle,
+        cut=CUT,
+        between_brokers=True,
+    )
 
 
 def _end(replicas: ReplicaManager, topic: str, row: OffsetForLeaderPartition) -> EpochEndOffset:

@@ -29,6 +29,8 @@ from typing import Final
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from lowtide.broker.coordinator.transactions.transaction_verifier import TransactionVerifier
+from lowtide.broker.guards.guard import OwnGuard
+from lowtide.broker.guards.producing import guarded_produce
 from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.partitions.produce.joint_produce import joint_produce
@@ -38,6 +40,7 @@ from lowtide.broker.partitions.produce.produce_rows import failed, has_transacti
 from lowtide.broker.partitions.produce.produce_slowly import SlowProduce
 from lowtide.broker.partitions.produce.slow_batches import KeptBytes
 from lowtide.broker.pending import Pending
+from lowtide.broker.quotas.metered_handlers import produced_bytes
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -102,7 +105,14 @@ def handler(broker: BrokerContext, transactions: TransactionCoordinator) -> Hand
     verifier = TransactionVerifier(transactions, transactions.peers, transactions.loop)
     produce = ProduceHandler(broker, verifier)
     return HandlerSpec(
-        key=ApiKey.PRODUCE, handle=produce.handle, advertised_minimum=0, joint=joint_produce(produce.parts), cut=CUT
+        key=ApiKey.PRODUCE,
+        guard=OwnGuard(guarded_produce),
+        handle=produce.handle,
+        advertised_minimum=0,
+        cut=CUT,
+        joint=joint_produce(produce.parts),
+        counts_errors=True,
+        request_bytes=produced_bytes,
     )
 
 

@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any, Final
 
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.guards.guard import FOR_EVERYONE
 from lowtide.broker.handlers.get_telemetry_subscriptions import telemetry_max_bytes
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.places import WaitingPlaces
@@ -75,7 +76,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             return ErrorCode.INVALID_RECORD
         return ErrorCode.NONE
 
-    return HandlerSpec(key=ApiKey.PUSH_TELEMETRY, handle_later=handle)
+    return HandlerSpec(key=ApiKey.PUSH_TELEMETRY, guard=FOR_EVERYONE, handle_later=handle)
 
 
 def _kept(clients: ClientInstances, client: Any, content: bytes) -> Generator[None, None, None]:

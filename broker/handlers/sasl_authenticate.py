@@ -10,6 +10,7 @@ KIPs: 152, 368.
 
 from __future__ import annotations
 
+from lowtide.broker.guards.guard import FOR_EVERYONE
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
@@ -25,4 +26,4 @@ def handler() -> HandlerSpec:
     def handle(_request: SaslAuthenticateRequest, _context: RequestContext) -> SaslAuthenticateResponse:
         return SaslAuthenticateResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=_TEXT, auth_bytes=b"")
 
-    return HandlerSpec(key=ApiKey.SASL_AUTHENTICATE, handle=handle)
+    return HandlerSpec(key=ApiKey.SASL_AUTHENTICATE, guard=FOR_EVERYONE, handle=handle)

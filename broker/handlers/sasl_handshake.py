@@ -10,6 +10,7 @@ KIPs: 43, 152, 368.
 
 from __future__ import annotations
 
+from lowtide.broker.guards.guard import FOR_EVERYONE
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
@@ -23,4 +24,4 @@ def handler() -> HandlerSpec:
     def handle(_request: SaslHandshakeRequest, _context: RequestContext) -> SaslHandshakeResponse:
         return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=[])
 
-    return HandlerSpec(key=ApiKey.SASL_HANDSHAKE, handle=handle)
+    return HandlerSpec(key=ApiKey.SASL_HANDSHAKE, guard=FOR_EVERYONE, handle=handle)

@@ -20,6 +20,7 @@ from lowtide.broker.coordinator.classic.rebalancing import sync_failed
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.runtime.shard import Shard
+from lowtide.broker.guards import groups as guards
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
@@ -47,7 +48,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
             return sync_failed(shard)
         return _sync(groups, shard, request)
 
-    return HandlerSpec(key=ApiKey.SYNC_GROUP, handle=handle)
+    return HandlerSpec(key=ApiKey.SYNC_GROUP, guard=guards.sync_group, handle=handle)
 
 
 def _sync(groups: GroupCoordinator, shard: Shard[Groups], request: SyncGroupRequest) -> Pending[SyncGroupResponse]:

@@ -29,6 +29,7 @@ from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.runtime.shard import Shard
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from lowtide.broker.coordinator.transactions.transaction_verifier import TransactionVerifier, told_to_committer
+from lowtide.broker.guards import transactions as guards
 from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.partitions.produce.transaction_question import AskedTransaction, Question
@@ -178,4 +179,4 @@ def handler(groups: GroupCoordinator, transactions: TransactionCoordinator) -> H
     ) -> TxnOffsetCommitResponse | Pending[TxnOffsetCommitResponse]:
         return _Commit(groups, request, context).start(verifier)
 
-    return HandlerSpec(key=ApiKey.TXN_OFFSET_COMMIT, handle=handle, cut=CUT)
+    return HandlerSpec(key=ApiKey.TXN_OFFSET_COMMIT, guard=guards.txn_offset_commit, handle=handle, cut=CUT)

@@ -17,7 +17,8 @@ from typing import Final
 
 from lowtide.broker.administration.committing import decide_and_commit
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.guards import administration as guards
+from lowtide.broker.network.routes import Forwarding, HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import ApiKey
@@ -44,7 +45,12 @@ def handler(broker: BrokerContext) -> HandlerSpec:
         broker.log.info("broker unregistered", broker_id=request.broker_id)
         return UnregisterBrokerResponse()
 
-    return HandlerSpec(key=ApiKey.UNREGISTER_BROKER, handle_later=handle)
+    return HandlerSpec(
+        key=ApiKey.UNREGISTER_BROKER,
+        guard=guards.unregister_broker,
+        handle_later=handle,
+        forwarding=Forwarding(refused, shows),
+    )
 
 
 def refused(_request: UnregisterBrokerRequest, _version: int, refusal: Refusal) -> UnregisterBrokerResponse:

@@ -22,8 +22,10 @@ from typing import Final
 
 from lowtide.broker.administration.committing import check_timeout, decide_and_commit
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.guards import administration as guards
+from lowtide.broker.guards.audited_requests import CHANGED_FEATURES
 from lowtide.broker.network.features import FEATURES, features_of
-from lowtide.broker.network.routes import HandlerSpec, VersionRange
+from lowtide.broker.network.routes import Forwarding, HandlerSpec, VersionRange
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import ApiKey
@@ -66,7 +68,13 @@ def handler(broker: BrokerContext, advertised: Mapping[ApiKey, VersionRange]) ->
                 broker.log.info("levels of features are changed", levels=metadata.image.features.levels)
         return refused(request, version, planned) if isinstance(planned, Refusal) else _done(request, version)
 
-    return HandlerSpec(key=ApiKey.UPDATE_FEATURES, handle_later=handle)
+    return HandlerSpec(
+        key=ApiKey.UPDATE_FEATURES,
+        guard=guards.update_features,
+        handle_later=handle,
+        forwarding=Forwarding(refused, shows),
+        audit=CHANGED_FEATURES,
+    )
 
 
 def refused(_request: UpdateFeaturesRequest, _version: int, refusal: Refusal) -> UpdateFeaturesResponse:

@@ -22,6 +22,7 @@ from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.transactions.marker_sender import TIMEOUT_MS
 from lowtide.broker.coordinator.transactions.marker_writer import MarkerWriter, TransactionEnd
 from lowtide.broker.coordinator.transactions.transaction import EPOCH_BUMPS_SINCE
+from lowtide.broker.guards.guard import CHECKS_ITSELF
 from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
@@ -72,7 +73,13 @@ def handler(broker: BrokerContext, writer: MarkerWriter) -> HandlerSpec:
                     done(index, key, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return pending
 
-    return HandlerSpec(key=ApiKey.WRITE_TXN_MARKERS, handle=handle, cut=CUT)
+    return HandlerSpec(
+        key=ApiKey.WRITE_TXN_MARKERS,
+        guard=CHECKS_ITSELF,
+        handle=handle,
+        cut=CUT,
+        between_brokers=True,
+    )
 
 
 def _keys(marker: WritableTxnMarker) -> list[TopicPartition]:

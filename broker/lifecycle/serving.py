@@ -24,8 +24,8 @@ from lowtide.broker.coordinator.share_state.share_coordinator import ShareCoordi
 from lowtide.broker.coordinator.share_state.share_persister import SharePersister
 from lowtide.broker.coordinator.share_state.share_settings import share_groups_enabled
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
-from lowtide.broker.handlers.registry import Coordinators, handlers, handlers_of_ours
-from lowtide.broker.handlers.share.registry import ShareParts, share_handlers
+from lowtide.broker.handlers.registry import Coordinators, HandlerParts, handlers
+from lowtide.broker.handlers.share.registry import ShareParts
 from lowtide.broker.http.readiness import Stage
 from lowtide.broker.lifecycle.auditing import make_audit
 from lowtide.broker.lifecycle.authorization import make_authorizer
@@ -129,11 +129,8 @@ class Serving:
             metered=meter.metered,
         )
         transactions = TransactionCoordinator(context, administrator, peers, groups, ports.loop, is_alone=is_alone)
-        if shares is not None:
-            dispatcher.register(share_handlers(context, groups, shares))
         self.coordinators = Coordinators(groups, transactions, shares)
         configs = ConfigAdministrator(context, (self._certificates, self._logins))
-        dispatcher.register(handlers(context, administrator, configs, self.coordinators, dispatcher.advertised))
         consumption = Consumption(context, groups, peers)
         self.retention = Retention(context, SegmentAges(ports.filesystem), ports.loop, consumption)
         self.cleaner = self._cleaner(context)
@@ -154,9 +151,15 @@ class Serving:
         )
         self._loop = self._loop_parts(context)
         self.observed = self._observed()
-        dispatcher.register(handlers_of_ours(context, groups, self.retention, self.observed, dispatcher.routes))
+        dispatcher.register(handlers(self._handler_parts(context, administrator, configs)))
         ticks = (*self._ticks(log_manager), TokenSweep(context).on_tick, *pieces)
         self._due_work = DueWork(ports.loop, ports.clock, log_manager.directories, ticks)
+
+    def _handler_parts(
+        self, context: BrokerContext, topics: TopicAdministrator, configs: ConfigAdministrator
+    ) -> HandlerParts:
+        known = (context, topics, configs, self.coordinators, self.retention, self.observed, self._dispatcher)
+        return HandlerParts(*known)
 
     def _loop_parts(self, context: BrokerContext) -> _LoopParts:
         ports, rules = self._base.ports, balance_rules(self._base.configs.current)

@@ -22,8 +22,6 @@ ERROR_FIELDS: Final = frozenset({"error_code", "partition_error_code"})
 Errors: TypeAlias = "Counter[tuple[str, int]]"
 """Counts by the name of an API and an error code. Both are of the protocol, so there are few."""
 
-COUNT_THEIR_OWN: Final = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
-
 
 class AnswerErrors:
     """Counts the errors in answers of one API and version, in `errors`."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from lowtide.broker.network.answer_errors import COUNT_THEIR_OWN, AnswerErrors, Errors
+from lowtide.broker.network.answer_errors import AnswerErrors, Errors
 from lowtide.broker.network.client_quirks import SurplusBytes, without_array_padding
 from lowtide.broker.network.outgoing import Part
 from lowtide.broker.network.request_times import RequestTimes
@@ -161,7 +161,7 @@ class Dispatcher:
         if not api.min_version <= api_version <= offered.maximum:
             return None
         handle = spec.handle if spec.handle is not None else self._spawning(spec)
-        counts = None if spec.key in COUNT_THEIR_OWN else AnswerErrors(spec.key, api_version, self.errors)
+        counts = None if spec.counts_errors else AnswerErrors(spec.key, api_version, self.errors)
         write = _writer(spec, api_version)
         form = wire_form(api.request, api_version)
         cut = spec.cut(api_version) if callable(spec.cut) else spec.cut
@@ -184,6 +184,7 @@ class Dispatcher:
             times=self.times.of(spec.key),
             follower_times=self.times.of_followers(spec.key),
             joint=spec.joint,
+            is_forwarded=spec.forwarding is not None,
         )
 
     def _spawning(self, spec: HandlerSpec) -> Handle:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 import msgspec
 
+from lowtide.broker.audit.audit_log import AuditEvent
 from lowtide.broker.network.large_requests import Bounds
 from lowtide.broker.network.outgoing import Part
 from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.request_times import ApiTimes
 from lowtide.broker.request_context import Client
+from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import ApiKey
+from lowtide.replication.refusal import Refusal
 
 Handle = Callable[[Any, Any], Any]
 HandleLater = Callable[[Any, Any], Coroutine[Any, Any, Any]]
+AuditLine = tuple[str, dict[str, Any], bool]
+"""Event, fields, and whether something was changed."""
 
 
 class JointForm(msgspec.Struct, frozen=True):
@@ -33,18 +38,69 @@ class JointForm(msgspec.Struct, frozen=True):
     answer: Callable[[Any, Any, list[Client]], list[Any] | None]
 
 
+class NoGuard(msgspec.Struct, frozen=True):
+    """Declares that no guard stands before a handler, and why."""
+
+    reason: str
+
+
+class Forwarding(msgspec.Struct, frozen=True):
+    """Declares that only the controller can carry out a request: other brokers forward it.
+
+    `refused` makes the answer to a request, in a version, that can't be forwarded. `shows` returns whether an image shows
+    what the answer says; the broker waits for that before it answers.
+    """
+
+    refused: Callable[[Any, int, Refusal], Any]
+    shows: Callable[[Any, Any, MetadataImage], bool] | None = None
+
+
+class AuditLines(msgspec.Struct, frozen=True):
+    """Declares what the audit log says about a request.
+
+    `lines` makes the lines from the request, its answer (None if the client has gone), what `before` returned, and the
+    broker. `before` is called with the request and the broker before the request is carried out.
+    """
+
+    kind: AuditEvent
+    lines: Callable[[Any, Any, Any, Any], Iterable[AuditLine]]
+    before: Callable[[Any, Any], Any] = lambda _request, _broker: None
+
+
+class PartitionChanges(msgspec.Struct, frozen=True, kw_only=True):
+    """Declares that a request changes partitions, which `controller_mutation_rate` limits (KIP-599).
+
+    `costs` returns the rows of a request and how many partitions each changes, from the request, its version, the image
+    and the default number of partitions. `rows` names the field with the rows in a version, `answers` that of the answer.
+    From version `refused_since` on `refused` makes the answer's row of one above the quota.
+    """
+
+    refused_since: int
+    costs: Callable[[Any, int, MetadataImage, int], list[tuple[Any, int]]]
+    refused: Callable[[Any], Any]
+    answers: str
+    rows: Callable[[int], str] = lambda _version: "topics"
+
+
 class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a handler module offers: `handle` answers in the loop, `handle_later` is a coroutine that writes metadata.
+    """Everything that an API declares. Tables of APIs elsewhere are derived from this.
+
+    `guard` checks the permissions of a request (`guards/guard.py:Guard`); it has no default. Exactly one of `handle`, which answers in the
+    loop, and `handle_later`, a coroutine that may wait for metadata, is set.
 
     `advertised_minimum` differs from the lowest served version where clients need to see more (KAFKA-18659). `answers_again` is how many
     responses the handler may give out more than once, as the same object that doesn't change: so many are kept in their
-    encoded form.
+    encoded form. `counts_errors`: the handler counts the errors of its answers itself.
 
     `bounds` say how many rows of a request the handler takes at once. `cut` says how a request of more is cut, where it
     may depend on the version; without it a request is handled whole.
+
+    Quotas count the bytes of `request_bytes` as produced and those of `answer_bytes` as consumed. They count nothing
+    `between_brokers`.
     """
 
     key: ApiKey
+    guard: Any
     handle: Handle | None = None
     handle_later: HandleLater | None = None
     advertised_minimum: int | None = None
@@ -52,6 +108,13 @@ class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
     cut: Cut | Callable[[int], Cut | None] | None = None
     answers_again: int = 0
     joint: JointForm | None = None
+    forwarding: Forwarding | None = None
+    audit: AuditLines | None = None
+    counts_errors: bool = False
+    between_brokers: bool = False
+    partition_changes: PartitionChanges | None = None
+    request_bytes: Callable[[Any], int] | None = None
+    answer_bytes: Callable[[Any], int] | None = None
 
     def wrapped(self, **handlers: Any) -> HandlerSpec:
         """Returns it with handlers around these, and without the joint form unless that is given too: it would go past them."""
@@ -80,6 +143,8 @@ class Route(msgspec.Struct, frozen=True):
     """For requests of brokers that follow: `Client.of_a_follower`."""
     joint: JointForm | None = None
     """Tried first."""
+    is_forwarded: bool = False
+    """Whether the request may come in an envelope."""
 
 
 class VersionRange(msgspec.Struct, frozen=True, gc=False):

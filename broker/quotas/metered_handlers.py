@@ -27,11 +27,11 @@ from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.partitions.fetch.fetch_reader import replica_of
 from lowtide.broker.pending import NO_ANSWER, Pending, mapped
 from lowtide.broker.quotas.client_quotas import ClientQuotas
-from lowtide.broker.quotas.mutation_quota import TELLS_SINCE, add_refused, admit, costs_of
+from lowtide.broker.quotas.mutation_quota import add_refused, admit, costs_of
 from lowtide.broker.quotas.quota_entity import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.session import MetadataSession
-from lowtide.protocol.api_keys import FIRST_OF_OURS, SHARE_STATE_KEYS, ApiKey
+from lowtide.protocol.api_keys import FIRST_OF_OURS, ApiKey
 from lowtide.protocol.messages.fetch import FetchRequest, FetchResponse
 from lowtide.protocol.messages.produce import ProduceRequest
 from lowtide.protocol.messages.share_fetch import ShareFetchResponse
@@ -39,9 +39,6 @@ from lowtide.runtime.clock import Clock
 
 ANSWER_S: Final = 10
 """One answer has at most what the quota allows in this time: the samples that a rate spans at least."""
-
-BETWEEN_BROKERS: Final = SHARE_STATE_KEYS | {ApiKey.ENVELOPE, ApiKey.WRITE_TXN_MARKERS, ApiKey.OFFSET_FOR_LEADER_EPOCH}
-"""What brokers ask each other, besides Fetch and what is Lowtide's own."""
 
 
 class Meter:
@@ -58,37 +55,37 @@ class Meter:
 
     def metered(self, spec: HandlerSpec) -> HandlerSpec:
         """The handler that counts; the handler itself where no quota is set, or brokers are the clients."""
-        if not self._quotas.has_clients or spec.key in BETWEEN_BROKERS or spec.key >= FIRST_OF_OURS:
+        if not self._quotas.has_clients or spec.between_brokers or spec.key >= FIRST_OF_OURS:
             return spec
         changes: dict[str, Any] = {}
         if spec.handle is not None:
-            changes["handle"] = self._at_once(spec.key, spec.handle)
+            changes["handle"] = self._at_once(spec, spec.handle)
         if spec.handle_later is not None:
-            changes["handle_later"] = self._later(spec.key, spec.handle_later)
+            changes["handle_later"] = self._later(spec, spec.handle_later)
         return spec.wrapped(**changes)
 
-    def _at_once(self, key: ApiKey, handle: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def _at_once(self, spec: HandlerSpec, handle: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         def metered(request: Any, context: RequestContext) -> Any:
-            if key == ApiKey.FETCH and is_of_a_follower(request):
+            if spec.key == ApiKey.FETCH and is_of_a_follower(request):
                 return handle(request, context)
-            began_ns, size_bytes = self._clock.monotonic_ns(), self._before(key, request, context)
+            began_ns, size_bytes = self._clock.monotonic_ns(), self._before(spec, request, context)
             answer = handle(request, context)
             spent_ns = self._clock.monotonic_ns() - began_ns
             if isinstance(answer, Pending):
-                return mapped(answer, lambda given: self._after(key, given, context, size_bytes, spent_ns))
-            return self._after(key, answer, context, size_bytes, spent_ns)
+                return mapped(answer, lambda given: self._after(spec, given, context, size_bytes, spent_ns))
+            return self._after(spec, answer, context, size_bytes, spent_ns)
 
         return metered
 
-    def _later(self, key: ApiKey, handle: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def _later(self, spec: HandlerSpec, handle: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         async def metered(request: Any, context: RequestContext) -> Any:
             if context.of_a_broker:
                 return await handle(request, context)
-            if key in TELLS_SINCE and self._metadata.is_controller:
-                return await self._carry_out_part(key, request, context, handle)
+            if spec.partition_changes is not None and self._metadata.is_controller:
+                return await self._carry_out_part(spec, request, context, handle)
             answer = await handle(request, context)
-            wait_ms = answer.throttle_time_ms if key in TELLS_SINCE else 0  # As the controller says.
-            return self._after(key, answer, context, 0, 0, wait_ms=wait_ms)
+            wait_ms = answer.throttle_time_ms if spec.partition_changes is not None else 0  # As the controller says.
+            return self._after(spec, answer, context, 0, 0, wait_ms=wait_ms)
 
         return metered
 
@@ -98,42 +95,47 @@ class Meter:
         return self._quotas.change_partitions(user, client_id, count, self._clock.monotonic_ms(), force=force)
 
     async def _carry_out_part(
-        self, key: ApiKey, request: Any, context: RequestContext, handle: Callable[[Any, Any], Any]
+        self, spec: HandlerSpec, request: Any, context: RequestContext, handle: Callable[[Any, Any], Any]
     ) -> Any:
         """Carry out what the client's quota of changed partitions lets in.
 
         The controller counts, for the clients of all brokers.
         """
-        costs = costs_of(key, request, context.api_version, self._metadata.image, self._default_partitions())
+        changes = spec.partition_changes
+        assert changes is not None, spec.key
+        costs = costs_of(changes, request, context.api_version, self._metadata.image, self._default_partitions())
 
         def take(count: int, force: bool) -> int:  # noqa: FBT001  as `admit` calls it
             return self.change_partitions(context, count, force=force)
 
-        admitted = admit(key, request, context.api_version, costs, take)
-        answer = add_refused(key, await handle(admitted.request, context), admitted.refused)
-        return self._after(key, answer, context, 0, 0, wait_ms=admitted.wait_ms)
+        admitted = admit(changes, request, context.api_version, costs, take)
+        answer = add_refused(changes, await handle(admitted.request, context), admitted.refused)
+        return self._after(spec, answer, context, 0, 0, wait_ms=admitted.wait_ms)
 
-    def _before(self, key: ApiKey, request: Any, context: RequestContext) -> int:
+    def _before(self, spec: HandlerSpec, request: Any, context: RequestContext) -> int:
         """What a Produce brings, in bytes. Bounds what a consumer's Fetch may have at once."""
-        if key == ApiKey.PRODUCE:
-            return produced_bytes(request)
-        if key in (ApiKey.FETCH, ApiKey.SHARE_FETCH):
+        if spec.answer_bytes is not None:
             limit = self._quotas.limit(CONSUMER_BYTE_RATE, context.principal.name, context.client_id or "")
             if limit is not None:
                 request.max_bytes = min(request.max_bytes, int(limit * ANSWER_S))
-        return 0
+        return 0 if spec.request_bytes is None else spec.request_bytes(request)
 
     def _after(
-        self, key: ApiKey, answer: Any, context: RequestContext, size_bytes: int, spent_ns: int, *, wait_ms: int = 0
+        self,
+        spec: HandlerSpec,
+        answer: Any,
+        context: RequestContext,
+        size_bytes: int,
+        spent_ns: int,
+        *,
+        wait_ms: int = 0,
     ) -> Any:
         """Count what was used, and slow the client down; returns the answer with the time that it is asked to wait."""
         throttle_ms = max(wait_ms, self._use(REQUEST_PERCENTAGE, context, spent_ns / 1e7))
-        if key == ApiKey.PRODUCE:
+        if spec.request_bytes is not None:
             throttle_ms = max(throttle_ms, self._use(PRODUCER_BYTE_RATE, context, size_bytes))
-        elif isinstance(answer, FetchResponse):
-            throttle_ms = max(throttle_ms, self._use(CONSUMER_BYTE_RATE, context, fetched_bytes(answer)))
-        elif isinstance(answer, ShareFetchResponse):
-            throttle_ms = max(throttle_ms, self._use(CONSUMER_BYTE_RATE, context, share_fetched_bytes(answer)))
+        if spec.answer_bytes is not None and answer is not None and answer is not NO_ANSWER:
+            throttle_ms = max(throttle_ms, self._use(CONSUMER_BYTE_RATE, context, spec.answer_bytes(answer)))
         if throttle_ms == 0:
             return answer
         context.connection.mute(throttle_ms)

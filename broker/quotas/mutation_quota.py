@@ -16,30 +16,25 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
+from lowtide.broker.network.routes import PartitionChanges
 from lowtide.metadata.image import MetadataImage
-from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopicResult
 from lowtide.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsRequest
 from lowtide.protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest
 from lowtide.replication.new_topics import MAX_REQUEST_PARTITIONS
 
-TELLS_SINCE: Final[Mapping[ApiKey, int]] = {
-    ApiKey.CREATE_TOPICS: 6,
-    ApiKey.CREATE_PARTITIONS: 3,
-    ApiKey.DELETE_TOPICS: 5,
-}
-"""From which version on a request has an error for it."""
-
 _BY_ID_SINCE: Final = 6
-_CODE: Final = ErrorCode.THROTTLING_QUOTA_EXCEEDED
-_MESSAGE: Final = "The quota of changed partitions (controller_mutation_rate) is used up"
+_REFUSED: Final[Mapping[str, Any]] = {
+    "error_code": ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+    "error_message": "The quota of changed partitions (controller_mutation_rate) is used up",
+}
 
 Cost: TypeAlias = "tuple[Any, int]"
 """A row of a request, and how many partitions it changes."""
 
 
-class Admitted(msgspec.Struct, frozen=True):
+class AdmittedChanges(msgspec.Struct, frozen=True):
     """What becomes of a request: what is carried out of it, what is refused, and how long its client is to wait."""
 
     request: Any
@@ -47,46 +42,42 @@ class Admitted(msgspec.Struct, frozen=True):
     wait_ms: int
 
 
-def admit(key: ApiKey, request: Any, version: int, costs: list[Cost], take: Callable[[int, bool], int]) -> Admitted:
-    """Let changes in, one by one in their order.
+def admit(
+    changes: PartitionChanges, request: Any, version: int, costs: list[Cost], take: Callable[[int, bool], int]
+) -> AdmittedChanges:
+    """Admits the rows of a request in their order.
 
-    `take` takes a number of partitions from the client's rate, also where nothing is left if its second argument says so; it returns for
-    how long the client is to wait, and 0 where it need not.
+    `take` takes a number of partitions from the client's rate, also where nothing is left if its second argument says so. It returns how
+    long the client must wait, 0 if it need not.
     """
-    tells, wait_ms = version >= TELLS_SINCE[key], 0
+    refuses, wait_ms = version >= changes.refused_since, 0
     allowed: list[Any] = []
     refused: list[Any] = []
     for row, count in costs:
-        row_wait_ms = take(count, not tells) if count else 0
+        row_wait_ms = take(count, not refuses) if count else 0
         wait_ms = max(wait_ms, row_wait_ms)
-        (refused if tells and row_wait_ms else allowed).append(row)
-    if not refused:
-        return Admitted(request, [], wait_ms)
-    return Admitted(
-        replace(request, **{_rows_field(key, version): allowed}), [_refusal(key, row) for row in refused], wait_ms
-    )
+        (refused if refuses and row_wait_ms else allowed).append(row)
+    if refused:
+        request = replace(request, **{changes.rows(version): allowed})
+    return AdmittedChanges(request, [changes.refused(row) for row in refused], wait_ms)
 
 
-def costs_of(key: ApiKey, request: Any, version: int, image: MetadataImage, default_partitions: int) -> list[Cost]:
-    """How many partitions each row of a request changes: 0 of one that asks for more than any request may, and is refused."""
-    if key == ApiKey.CREATE_TOPICS:
-        costs = _of_creations(request, default_partitions)
-    elif key == ApiKey.CREATE_PARTITIONS:
-        costs = _of_growth(request, image)
-    else:
-        return _of_deletions(request, version, image)
+def costs_of(
+    changes: PartitionChanges, request: Any, version: int, image: MetadataImage, default_partitions: int
+) -> list[Cost]:
+    """Returns how many partitions each row changes: 0 for one above the limit of a request, which is refused anyway."""
+    costs = changes.costs(request, version, image, default_partitions)
     return [(row, count if count <= MAX_REQUEST_PARTITIONS else 0) for row, count in costs]
 
 
-def add_refused(key: ApiKey, answer: Any, refused: list[Any]) -> Any:
-    """The answer with the rows that were not let in."""
-    field = {ApiKey.CREATE_TOPICS: "topics", ApiKey.CREATE_PARTITIONS: "results", ApiKey.DELETE_TOPICS: "responses"}[
-        key
-    ]
-    return replace(answer, **{field: [*getattr(answer, field), *refused]}) if refused else answer
+def add_refused(changes: PartitionChanges, answer: Any, refused: list[Any]) -> Any:
+    """Returns the answer with the rows that were refused."""
+    return replace(answer, **{changes.answers: [*getattr(answer, changes.answers), *refused]}) if refused else answer
 
 
-def _of_creations(request: CreateTopicsRequest, default_partitions: int) -> list[Cost]:
+def _of_creations(
+    request: CreateTopicsRequest, _version: int, _image: MetadataImage, default_partitions: int
+) -> list[Cost]:
     return [
         (
             topic,
@@ -98,7 +89,7 @@ def _of_creations(request: CreateTopicsRequest, default_partitions: int) -> list
     ]
 
 
-def _of_growth(request: CreatePartitionsRequest, image: MetadataImage) -> list[Cost]:
+def _of_growth(request: CreatePartitionsRequest, _version: int, image: MetadataImage, _default: int) -> list[Cost]:
     def added(name: str, count: int) -> int:
         known = image.topics.get(name)
         return 0 if known is None or request.validate_only else max(count - len(known.partitions), 0)
@@ -106,7 +97,7 @@ def _of_growth(request: CreatePartitionsRequest, image: MetadataImage) -> list[C
     return [(topic, added(topic.name, topic.count)) for topic in request.topics]
 
 
-def _of_deletions(request: DeleteTopicsRequest, version: int, image: MetadataImage) -> list[Cost]:
+def _of_deletions(request: DeleteTopicsRequest, version: int, image: MetadataImage, _default: int) -> list[Cost]:
     def lost(name: str | None) -> int:
         known = None if name is None else image.topics.get(name)
         return 0 if known is None else len(known.partitions)
@@ -116,15 +107,28 @@ def _of_deletions(request: DeleteTopicsRequest, version: int, image: MetadataIma
     return [(topic, lost(topic.name or image.topic_names.get(topic.topic_id))) for topic in request.topics]
 
 
-def _rows_field(key: ApiKey, version: int) -> str:
-    return "topic_names" if key == ApiKey.DELETE_TOPICS and version < _BY_ID_SINCE else "topics"
-
-
-def _refusal(key: ApiKey, row: Any) -> Any:
-    if key == ApiKey.CREATE_TOPICS:
-        return CreatableTopicResult(name=row.name, error_code=_CODE, error_message=_MESSAGE)
-    if key == ApiKey.CREATE_PARTITIONS:
-        return CreatePartitionsTopicResult(name=row.name, error_code=_CODE, error_message=_MESSAGE)
+def _refused_deletion(row: Any) -> DeletableTopicResult:
     if isinstance(row, str):
-        return DeletableTopicResult(name=row, error_code=_CODE, error_message=_MESSAGE)
-    return DeletableTopicResult(name=row.name, topic_id=row.topic_id, error_code=_CODE, error_message=_MESSAGE)
+        return DeletableTopicResult(name=row, **_REFUSED)
+    return DeletableTopicResult(name=row.name, topic_id=row.topic_id, **_REFUSED)
+
+
+CREATIONS: Final = PartitionChanges(
+    refused_since=6,
+    costs=_of_creations,
+    refused=lambda row: CreatableTopicResult(name=row.name, **_REFUSED),
+    answers="topics",
+)
+GROWTH: Final = PartitionChanges(
+    refused_since=3,
+    costs=_of_growth,
+    refused=lambda row: CreatePartitionsTopicResult(name=row.name, **_REFUSED),
+    answers="results",
+)
+DELETIONS: Final = PartitionChanges(
+    refused_since=5,
+    costs=_of_deletions,
+    refused=_refused_deletion,
+    answers="responses",
+    rows=lambda version: "topic_names" if version < _BY_ID_SINCE else "topics",
+)

@@ -5,37 +5,21 @@ from __future__ import annotations
 import re
 from collections import Counter
 from pathlib import Path
-from unittest.mock import MagicMock
 
 import pytest
 
 from lowtide.broker.config.broker_config import broker_key, load_config
 from lowtide.broker.config.maximum_versions import api_name
 from lowtide.broker.config.sources import from_environment, from_settings, merge
-from lowtide.broker.handlers.registry import Coordinators, handlers, handlers_of_ours
-from lowtide.broker.handlers.share.registry import ShareParts, share_handlers
-from lowtide.broker.network.dispatcher import Dispatcher
 from lowtide.protocol.api_keys import API, FIRST_OF_OURS, ApiKey
 from lowtide.storage.log.log_values import LogConfig
 from lowtide.storage.log.retention.retention_plan import Reason
+from tests.unit.broker.declared import registry
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TEXTS = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in PAGES}
 KIPS, OPERATIONS = TEXTS["docs/kips.md"], TEXTS["docs/operations.md"]
-
-
-def registry() -> Dispatcher:
-    """The handlers as a broker registers them; the parts behind them do not run."""
-    made = Dispatcher(spawn=MagicMock(), maximum_versions={})
-    made.register(
-        handlers(
-            MagicMock(), MagicMock(forwarder=None), MagicMock(), Coordinators(MagicMock(), MagicMock()), made.advertised
-        )
-    )
-    made.register(share_handlers(MagicMock(), MagicMock(), ShareParts(MagicMock(), MagicMock(), MagicMock())))
-    made.register(handlers_of_ours(MagicMock(), MagicMock(), MagicMock(), MagicMock(), made.routes))
-    return made
 
 
 def rows(title: str) -> list[list[str]]:

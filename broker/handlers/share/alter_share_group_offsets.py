@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.share_offsets import ShareOffsets, why_not
+from lowtide.broker.guards import share_groups as guards
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
@@ -64,7 +65,9 @@ def handler(broker: BrokerContext, offsets: ShareOffsets) -> HandlerSpec:
             )
         return AlterShareGroupOffsetsResponse(responses=responses)
 
-    return HandlerSpec(key=ApiKey.ALTER_SHARE_GROUP_OFFSETS, handle_later=handle)
+    return HandlerSpec(
+        key=ApiKey.ALTER_SHARE_GROUP_OFFSETS, guard=guards.alter_share_group_offsets, handle_later=handle
+    )
 
 
 def _altered(name: str, number: int, code: ErrorCode) -> AlteredShareOffset:

@@ -15,6 +15,7 @@ from typing import Final
 
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.share_offsets import ShareOffsets, why_not
+from lowtide.broker.guards import share_groups as guards
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
@@ -55,4 +56,6 @@ def handler(broker: BrokerContext, offsets: ShareOffsets) -> HandlerSpec:
         ]
         return DeleteShareGroupOffsetsResponse(responses=rows)
 
-    return HandlerSpec(key=ApiKey.DELETE_SHARE_GROUP_OFFSETS, handle_later=handle)
+    return HandlerSpec(
+        key=ApiKey.DELETE_SHARE_GROUP_OFFSETS, guard=guards.delete_share_group_offsets, handle_later=handle
+    )

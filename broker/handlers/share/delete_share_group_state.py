@@ -26,3 +26,4 @@ STATE_API = StateApi(
     DeleteStateResult,
     DeleteStatePartitionResult,
 )
+handler = STATE_API.handler

@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import Final
 
 from lowtide.broker.coordinator.groups.share_offsets import ShareOffsets
+from lowtide.broker.guards import share_groups as guards
 from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
@@ -37,4 +38,6 @@ def handler(offsets: ShareOffsets) -> HandlerSpec:
     ) -> DescribeShareGroupOffsetsResponse:
         return DescribeShareGroupOffsetsResponse(groups=[await offsets.describe(group) for group in request.groups])
 
-    return HandlerSpec(key=ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, handle_later=handle, cut=CUT)
+    return HandlerSpec(
+        key=ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, guard=guards.describe_share_group_offsets, handle_later=handle, cut=CUT
+    )

@@ -27,3 +27,4 @@ STATE_API = StateApi(
     InitializeStateResult,
     InitializeStatePartitionResult,
 )
+handler = STATE_API.handler

@@ -27,3 +27,4 @@ STATE_API = StateApi(
     ReadStateResult,
     ReadStatePartitionResult,
 )
+handler = STATE_API.handler

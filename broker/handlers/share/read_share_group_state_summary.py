@@ -28,3 +28,4 @@ STATE_API = StateApi(
     SummaryStateResult,
     SummaryStatePartitionResult,
 )
+handler = STATE_API.handler

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lowtide.broker.guards.share_groups import for_members
 from lowtide.broker.handlers.share.share_access import JoinedParts, ShareAccess, by_topic, session_key
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
@@ -86,7 +87,7 @@ def handler(access: ShareAccess) -> HandlerSpec:
             shares.end_session(key)
         return joined.answer()
 
-    return HandlerSpec(key=ApiKey.SHARE_ACKNOWLEDGE, handle=handle)
+    return HandlerSpec(key=ApiKey.SHARE_ACKNOWLEDGE, guard=for_members(failed), handle=handle)
 
 
 def failed(error: ErrorCode) -> ShareAcknowledgeResponse:

@@ -22,11 +22,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.guards.share_groups import for_members
 from lowtide.broker.handlers.share.share_access import JoinedParts, ShareAccess, by_topic, session_key
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.partitions.share.share_fetch import FetchedShare, ShareFetch, ShareFetchParams
 from lowtide.broker.partitions.share.share_reading import ShareRead
 from lowtide.broker.partitions.share.share_sessions import SessionKey, ShareSession
+from lowtide.broker.quotas.metered_handlers import share_fetched_bytes as answer_bytes
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -113,7 +115,7 @@ def handler(broker: BrokerContext, access: ShareAccess) -> HandlerSpec:
         if not found.done:
             answer.joined.pending.on_abandoned = found.abandon
 
-    return HandlerSpec(key=ApiKey.SHARE_FETCH, handle=handle)
+    return HandlerSpec(key=ApiKey.SHARE_FETCH, guard=for_members(failed), handle=handle, answer_bytes=answer_bytes)
 
 
 def is_sound(request: ShareFetchRequest, acknowledged: dict[SharePlace, list[ShareAcknowledgementBatch]]) -> bool:

@@ -17,6 +17,7 @@ from functools import partial
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.modern.share_heartbeats import check_heartbeat, heartbeat_failed
 from lowtide.broker.coordinator.runtime.effects import Effects
+from lowtide.broker.guards import share_groups as guards
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
@@ -53,4 +54,4 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
 
         return groups.decide(shard, decide)
 
-    return HandlerSpec(key=ApiKey.SHARE_GROUP_HEARTBEAT, handle=handle)
+    return HandlerSpec(key=ApiKey.SHARE_GROUP_HEARTBEAT, guard=guards.share_group_heartbeat, handle=handle)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from lowtide.broker.coordinator.runtime.effects import Effects, Reply
 from lowtide.broker.coordinator.share_state.share_coordinator import ShareCoordinator
 from lowtide.broker.coordinator.share_state.share_states import ShareStates
+from lowtide.broker.guards.share_groups import for_brokers
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.slices import ask_in_slices
@@ -56,7 +57,12 @@ class StateApi(NamedTuple):
 
     def handler(self, coordinator: ShareCoordinator) -> HandlerSpec:
         """Returns the handler over the share coordinator of a broker."""
-        return HandlerSpec(key=self.key, handle=lambda request, _context: self._answer(coordinator, request))
+        return HandlerSpec(
+            key=self.key,
+            guard=for_brokers(self.refused),
+            handle=lambda request, _context: self._answer(coordinator, request),
+            between_brokers=True,
+        )
 
     def refused(self, request: StateRequest, error: ErrorCode, message: str | None = None) -> Any:
         """Returns the response to a request that is refused as a whole."""

@@ -29,3 +29,4 @@ STATE_API = StateApi(
     WriteStateResult,
     WriteStatePartitionResult,
 )
+handler = STATE_API.handler

@@ -13,11 +13,10 @@ from lowtide.broker.administration.forwarding import (
     CONNECTIONS_MAX,
     CONNECTIONS_SHARE,
     CONTROLLER_WAIT_MS,
-    FORWARDED,
     Forwarder,
 )
 from lowtide.broker.network.peer_client import PeerError
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routes import Forwarding
 from lowtide.broker.pending import promised
 from lowtide.broker.security.principal import KafkaPrincipal
 from lowtide.metadata.image import BrokerImage, ImageDelta, MetadataImage
@@ -32,9 +31,11 @@ from lowtide.protocol.messages.list_partition_reassignments import (
 from lowtide.replication.refusal import Refusal
 from lowtide.runtime.simulated_loop import SimulatedLoop
 from lowtide.runtime.tasks import TaskRegistry
+from tests.unit.broker.declared import spec_of
 
 REQUEST = ListPartitionReassignmentsRequest(timeout_ms=30_000)
 KEY = ApiKey.LIST_PARTITION_REASSIGNMENTS
+FORWARDING = Forwarding(lambda _request, _version, refusal: refusal)
 
 
 class Session:
@@ -106,7 +107,7 @@ class Peers:
                     peers.asked.append((broker_id, purpose, version))
                     return answer_of(broker_id)
                 assert key == ApiKey.ENVELOPE
-                inner = opened(envelope, FORWARDED)
+                inner = opened(envelope, lambda key, _version: key == KEY)
                 assert (inner.key, inner.body) == (KEY, REQUEST)
                 peers.asked.append((broker_id, purpose, inner.version))
                 peers.origins.append(inner.origin)
@@ -291,7 +292,7 @@ def test_what_was_forwarded_is_answered_here() -> None:
         async def local(_request: object, _context: object) -> str:
             return "here"
 
-        wrapped = forwarder.wrap(HandlerSpec(key=KEY, handle_later=local), lambda _request, _version, refusal: refusal)
+        wrapped = forwarder.wrap(spec_of(KEY, handle_later=local, forwarding=FORWARDING))
         handle = wrapped.handle_later
         assert handle is not None
         assert await handle(REQUEST, Context("me", forwarded=True)) == "here"
@@ -310,9 +311,7 @@ def test_the_controller_gets_the_client_of_a_request() -> None:
     async def scenario(_session: Session, peers: Peers, forwarder: Forwarder) -> None:
         async def local(_request: object, _context: object) -> None: ...
 
-        handle = forwarder.wrap(
-            HandlerSpec(key=KEY, handle_later=local), lambda _request, _version, refusal: refusal
-        ).handle_later
+        handle = forwarder.wrap(spec_of(KEY, handle_later=local, forwarding=FORWARDING)).handle_later
         assert handle is not None
         await handle(REQUEST, Context("broker-3-forwarding-0"))
         await forwarder.ask(KEY, 0, REQUEST, 1000)

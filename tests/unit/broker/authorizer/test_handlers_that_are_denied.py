@@ -11,7 +11,6 @@ import pytest
 from lowtide.broker.authorizer.authorizer import ALLOW_ALL, Audit, Requester, allowed_topics
 from lowtide.broker.authorizer.resources import CLUSTER, Operation, Resource, ResourceType, topic
 from lowtide.broker.guards.guard import guarded
-from lowtide.broker.guards.table import GUARDS
 from lowtide.broker.handlers import (
     alter_partition_reassignments,
     create_partitions,
@@ -83,7 +82,7 @@ def administrator(authorizer: Only) -> Any:
 def answer(handler: Any, request: Any, version: int | None = None, broker: Any = None) -> Any:
     """From a handler, behind its guard if it has one."""
     if broker is not None:
-        handler = guarded(handler, GUARDS[handler.key], broker)
+        handler = guarded(handler, handler.guard, broker)
     context = SimpleNamespace(
         api_version=type(request).VERSIONS.high if version is None else version,
         principal=ANONYMOUS,

@@ -11,7 +11,6 @@ import pytest
 from lowtide.broker.audit.audit_log import AuditEvent, AuditLog
 from lowtide.broker.guards import audited_requests
 from lowtide.broker.guards.audited_requests import audited
-from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.security.principal import KafkaPrincipal
 from lowtide.metadata import keys
@@ -76,6 +75,7 @@ from lowtide.protocol.messages.incremental_alter_configs import (
 )
 from lowtide.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
 from lowtide.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
+from tests.unit.broker.declared import spec_of
 
 MARKER = "marker-5d1c"
 CONTEXT: Any = SimpleNamespace(
@@ -108,7 +108,7 @@ class World:
         async def handle(_request: Any, _context: Any) -> Any:
             return answer
 
-        (spec,) = audited([HandlerSpec(key=key, handle_later=handle)], self.broker)
+        spec = audited(spec_of(key, handle_later=handle), self.broker)
         assert spec.handle_later is not None
         assert asyncio.run(spec.handle_later(request, CONTEXT)) is answer
         assert all({name: line.pop(name) for name in WHO} == WHO for line in self.lines)
@@ -136,7 +136,7 @@ def deleted(*rows: tuple[str, int, int]) -> DeleteRecordsResponse:
 
 def test_a_delete_has_what_was_there_before_and_after() -> None:
     world, pending = World(), Pending[Any]()
-    (spec,) = audited([HandlerSpec(key=ApiKey.DELETE_RECORDS, handle=lambda _request, _context: pending)], world.broker)
+    spec = audited(spec_of(ApiKey.DELETE_RECORDS, handle=lambda _request, _context: pending), world.broker)
     assert spec.handle is not None
     watched = spec.handle(delete(("t", 7), ("none", 1)), CONTEXT)
     assert world.lines == []
@@ -159,7 +159,7 @@ def test_a_delete_has_what_was_there_before_and_after() -> None:
 def test_a_delete_whose_client_is_gone_is_a_line_too() -> None:
     world, pending, gone = World(), Pending[Any](), []
     pending.on_abandoned = lambda: gone.append(1)
-    (spec,) = audited([HandlerSpec(key=ApiKey.DELETE_RECORDS, handle=lambda _request, _context: pending)], world.broker)
+    spec = audited(spec_of(ApiKey.DELETE_RECORDS, handle=lambda _request, _context: pending), world.broker)
     assert spec.handle is not None
     spec.handle(delete(("t", 7)), CONTEXT).abandon()
     assert gone == [1]
@@ -168,9 +168,7 @@ def test_a_delete_whose_client_is_gone_is_a_line_too() -> None:
 
 def test_deletes_that_change_nothing_are_bounded() -> None:
     world = World()
-    (spec,) = audited(
-        [HandlerSpec(key=ApiKey.DELETE_RECORDS, handle=lambda _request, _context: deleted(("t", 3, 0)))], world.broker
-    )
+    spec = audited(spec_of(ApiKey.DELETE_RECORDS, handle=lambda _request, _context: deleted(("t", 3, 0))), world.broker)
     assert spec.handle is not None
     for _ in range(100):
         spec.handle(delete(("t", 1)), CONTEXT)
@@ -365,5 +363,5 @@ def test_a_request_of_very_many_rows_has_a_bounded_number_of_lines(monkeypatch: 
 def test_without_an_audit_log_handlers_are_as_they_were() -> None:
     world = World()
     world.broker.audit = AuditLog(None, frozenset({AuditEvent.DENIED}), lambda: 0)
-    spec = HandlerSpec(key=ApiKey.DELETE_RECORDS, handle=lambda _request, _context: None)
-    assert audited([spec], world.broker)[0] is spec
+    spec = spec_of(ApiKey.DELETE_RECORDS, handle=lambda _request, _context: None)
+    assert audited(spec, world.broker) is spec

@@ -11,11 +11,7 @@ import pytest
 
 from lowtide.broker.authorizer.resources import CLUSTER, Operation, Resource, ResourceType, group, topic
 from lowtide.broker.guards.fetching import GuardedFetchReader
-from lowtide.broker.guards.guard import guarded
-from lowtide.broker.guards.table import ASK_THEMSELVES, FOR_EVERYBODY, GUARDS, behind_guards
-from lowtide.broker.handlers.registry import Coordinators, handlers, handlers_of_ours
-from lowtide.broker.network.dispatcher import Dispatcher
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.guards.guard import behind_guard, guarded
 from lowtide.broker.pending import NO_ANSWER, Pending
 from lowtide.broker.security.principal import ANONYMOUS
 from lowtide.protocol.api_keys import API, ApiKey
@@ -92,28 +88,17 @@ from lowtide.protocol.messages.produce import PartitionProduceData, ProduceReque
 from lowtide.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from lowtide.protocol.types import ZERO_TOPIC_ID
 from lowtide.replication.topic_traffic import TrafficTable
+from tests.unit.broker.declared import spec_of
 
-from .asking import GROUP, ID, SECRET_ID, TOPIC, WHOLE, Everything, Only, ask, image
-
-
-def test_every_api_that_is_served_has_a_guard_or_a_reason() -> None:
-    made = Dispatcher(spawn=MagicMock(), maximum_versions={})
-    specs = handlers(
-        MagicMock(), MagicMock(forwarder=None), MagicMock(), Coordinators(MagicMock(), MagicMock()), made.advertised
-    )
-    specs += handlers_of_ours(MagicMock(), MagicMock(), MagicMock(), MagicMock(), made.routes)
-    served = {spec.key for spec in specs}
-    assert served == set(GUARDS) | ASK_THEMSELVES | FOR_EVERYBODY
-    assert len(served) == len(GUARDS) + len(ASK_THEMSELVES) + len(FOR_EVERYBODY)
+from .asking import GROUP, ID, SECRET_ID, TOPIC, WHOLE, Everything, Only, ask, guard_of, image
 
 
 def test_where_nothing_is_forbidden_there_are_no_guards() -> None:
     """The handlers are unchanged: no request costs more."""
-    spec = HandlerSpec(key=ApiKey.PRODUCE, handle=MagicMock())
-    (same,) = behind_guards([spec], MagicMock(authorizer=SimpleNamespace(allows_all=True)))
-    assert same is spec
-    (other,) = behind_guards([spec], MagicMock(authorizer=Only()))
-    assert other.handle is not spec.handle
+    for key in (ApiKey.PRODUCE, ApiKey.OFFSET_COMMIT):
+        spec = spec_of(key, handle=MagicMock())
+        assert behind_guard(spec, MagicMock(authorizer=SimpleNamespace(allows_all=True))) is spec
+        assert behind_guard(spec, MagicMock(authorizer=Only())).handle is not spec.handle
 
 
 def produce(version: int, *names: str, acks: int = 1) -> ProduceRequest:
@@ -558,9 +543,7 @@ def test_a_handler_that_answers_later_is_guarded_too() -> None:
         return DescribeLogDirsResponse(throttle_time_ms=0, error_code=0)
 
     broker: Any = SimpleNamespace(authorizer=Only(), metadata=SimpleNamespace(image=image()), config=None)
-    spec = guarded(
-        HandlerSpec(key=ApiKey.DESCRIBE_LOG_DIRS, handle_later=handle), GUARDS[ApiKey.DESCRIBE_LOG_DIRS], broker
-    )
+    spec = guarded(spec_of(ApiKey.DESCRIBE_LOG_DIRS, handle_later=handle), guard_of(ApiKey.DESCRIBE_LOG_DIRS), broker)
     assert spec.handle_later is not None
     context = SimpleNamespace(api_version=5, principal=ANONYMOUS)
     assert asyncio.run(spec.handle_later(DescribeLogDirsRequest(topics=None), context)).error_code == WHOLE
@@ -569,9 +552,7 @@ def test_a_handler_that_answers_later_is_guarded_too() -> None:
 def test_a_client_that_disconnects_abandons_what_the_handler_waits_for() -> None:
     inner: Pending[Any] = Pending(holds_connection=True)
     broker: Any = SimpleNamespace(authorizer=Only(), metadata=SimpleNamespace(image=image()), config=None)
-    spec = guarded(
-        HandlerSpec(key=ApiKey.PRODUCE, handle=lambda _request, _context: inner), GUARDS[ApiKey.PRODUCE], broker
-    )
+    spec = guarded(spec_of(ApiKey.PRODUCE, handle=lambda _request, _context: inner), guard_of(ApiKey.PRODUCE), broker)
     assert spec.handle is not None
     outer = spec.handle(produce(12, "secret"), SimpleNamespace(api_version=12, principal=ANONYMOUS))
     assert outer.holds_connection

@@ -6,8 +6,7 @@ from typing import Any
 
 from lowtide.broker.authorizer.resources import Operation, ResourceType
 from lowtide.broker.guards import share_groups
-from lowtide.broker.handlers.share.registry import SHARE_GUARDS
-from lowtide.protocol.api_keys import API, ApiKey
+from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,
@@ -43,6 +42,7 @@ from lowtide.protocol.messages.share_group_describe import (
     ShareGroupDescribeResponse,
 )
 from lowtide.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
+from tests.unit.broker.declared import SPECS
 
 
 class Asker:
@@ -110,7 +110,7 @@ def test_only_what_may_be_seen_is_described() -> None:
 def test_states_are_for_brokers() -> None:
     topics = [ReadStateTopic(topic_id=bytes(16), partitions=[ReadStatePartition(partition=3, leader_epoch=0)])]
     request = ReadShareGroupStateRequest(group_id="g", topics=topics)
-    guard = SHARE_GUARDS[ApiKey.READ_SHARE_GROUP_STATE]
+    guard = SPECS[ApiKey.READ_SHARE_GROUP_STATE].guard
     assert guard(request, Asker((Operation.CLUSTER_ACTION, ""))).request is request  # type: ignore[arg-type]
     [row] = guard(request, Asker()).answer.results[0].partitions  # type: ignore[arg-type]
     assert (row.partition, row.error_code) == (3, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
@@ -173,7 +173,3 @@ def test_offsets_are_altered_and_deleted_with_rights_on_group_and_topic() -> Non
     assert [each.topic_name for each in verdict.request.topics] == ["u"]
     [gone] = verdict.merge(DeleteShareGroupOffsetsResponse()).responses  # type: ignore[misc]
     assert (gone.topic_name, gone.error_code) == ("t", ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-
-
-def test_all_of_share_groups_is_guarded() -> None:
-    assert {key for key in API if "SHARE" in key.name} == set(SHARE_GUARDS)

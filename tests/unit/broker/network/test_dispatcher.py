@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from lowtide.broker.guards.guard import FOR_EVERYONE
 from lowtide.broker.network.client_quirks import SURPLUS_SERIES_MAX, SurplusBytes
 from lowtide.broker.network.dispatcher import Dispatcher
 from lowtide.broker.network.routes import HandlerSpec, QuickPath
@@ -24,7 +25,9 @@ from lowtide.runtime.tasks import TaskRegistry
 
 def make(*keys: ApiKey, maximum: dict[ApiKey, int] | None = None) -> Dispatcher:
     dispatcher = Dispatcher(spawn=lambda coro, *, name: None, maximum_versions=maximum or {})
-    dispatcher.register([HandlerSpec(key=key, handle=lambda request, context: request) for key in keys])
+    dispatcher.register(
+        [HandlerSpec(key=key, guard=FOR_EVERYONE, handle=lambda request, context: request) for key in keys]
+    )
     return dispatcher
 
 
@@ -47,7 +50,7 @@ def test_only_registered_apis_and_versions_have_routes() -> None:
 def test_a_handler_that_is_wrapped_loses_its_quick_path() -> None:
     """It would go past what is around the handler: a guard, a quota, a line of the audit log."""
     quick = QuickPath(lambda *_: None, lambda *_: None)
-    spec = HandlerSpec(key=ApiKey.METADATA, handle=lambda request, context: request, quick=quick)
+    spec = HandlerSpec(key=ApiKey.METADATA, guard=FOR_EVERYONE, handle=lambda request, context: request, quick=quick)
     assert spec.wrapped(handle=spec.handle).quick is None
     assert spec.wrapped(handle=spec.handle, quick=quick).quick is quick
 
@@ -126,7 +129,9 @@ def test_a_request_that_is_cut_short_is_refused() -> None:
 def test_a_repeated_response_has_the_same_bytes_and_another_has_its_own() -> None:
     """Also after more responses than the cache holds, and when a response was freed and another has its address in memory."""
     dispatcher = Dispatcher(spawn=lambda coro, *, name: None, maximum_versions={})
-    dispatcher.register([HandlerSpec(key=ApiKey.METADATA, handle=lambda request, context: request, answers_again=3)])
+    dispatcher.register(
+        [HandlerSpec(key=ApiKey.METADATA, guard=FOR_EVERYONE, handle=lambda request, context: request, answers_again=3)]
+    )
     route = dispatcher.routes[ApiKey.METADATA, 12]
     assert route is not None
 
@@ -150,7 +155,13 @@ def test_a_repeated_response_has_the_same_bytes_and_another_has_its_own() -> Non
 def test_the_cache_of_responses_has_a_limit_in_bytes() -> None:
     """Otherwise a client that requests everything, in every version, would make the broker keep sixty megabytes."""
     dispatcher = Dispatcher(spawn=lambda coro, *, name: None, maximum_versions={})
-    dispatcher.register([HandlerSpec(key=ApiKey.METADATA, handle=lambda request, context: request, answers_again=1000)])
+    dispatcher.register(
+        [
+            HandlerSpec(
+                key=ApiKey.METADATA, guard=FOR_EVERYONE, handle=lambda request, context: request, answers_again=1000
+            )
+        ]
+    )
     route = dispatcher.routes[ApiKey.METADATA, 12]
     assert route is not None
     nobodys = MetadataResponse(throttle_time_ms=0, brokers=[], cluster_id="c", controller_id=0, topics=[])
@@ -172,7 +183,7 @@ async def test_a_connection_is_closed_when_the_answer_of_a_spawned_handler_canno
     async def later(request: Any, _context: Any) -> Any:
         return request
 
-    dispatcher.register([HandlerSpec(key=ApiKey.DELETE_TOPICS, handle_later=later)])
+    dispatcher.register([HandlerSpec(key=ApiKey.DELETE_TOPICS, guard=FOR_EVERYONE, handle_later=later)])
     route = dispatcher.routes[ApiKey.DELETE_TOPICS, 6]
     assert route is not None
     pending = route.handle("not a response", SimpleNamespace(connection=SimpleNamespace(peer="somebody")))

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from lowtide.broker.guards.guard import FOR_EVERYONE
 from lowtide.broker.handlers import api_versions, sasl_authenticate, sasl_handshake
 from lowtide.broker.network.admission import ConnectionLimits
 from lowtide.broker.network.connection_host import ConnectionHost
@@ -67,7 +68,7 @@ class World:
             sasl_handshake.handler(),
             sasl_authenticate.handler(),
         ]
-        dispatcher.register([*specs, HandlerSpec(key=ApiKey.LIST_GROUPS, handle=self._serve)])
+        dispatcher.register([*specs, HandlerSpec(key=ApiKey.LIST_GROUPS, guard=FOR_EVERYONE, handle=self._serve)])
         self.host = ConnectionHost(
             dispatcher=dispatcher,
             clock=self.clock,
@@ -156,7 +157,7 @@ def test_requests_that_come_together_are_executed_together_only_behind_a_login()
 
     async def test(world: World) -> None:
         quick = QuickPath(lambda *_: None, lambda *_: None, RunPath(take, lambda end, *_: (b"\0\0\0\1!", end, 2)))
-        spec = HandlerSpec(key=ApiKey.PRODUCE, handle=world._serve, quick=quick)  # noqa: SLF001 - never called
+        spec = HandlerSpec(key=ApiKey.PRODUCE, guard=FOR_EVERYONE, handle=world._serve, quick=quick)  # noqa: SLF001 - never called
         world.host.dispatcher.register([spec])
         content = struct.pack(">hhi", 0, 9, 7) + bytes(10)
         frames = (struct.pack(">i", len(content)) + content) * 2

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import NO_ANSWER, Pending
 from lowtide.broker.quotas.client_quotas import ClientQuotas
 from lowtide.broker.quotas.metered_handlers import Meter, fetched_bytes
@@ -27,6 +26,7 @@ from lowtide.protocol.messages.fetch import (
 )
 from lowtide.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from tests.unit.broker.declared import spec_of
 
 
 class Bench:
@@ -55,7 +55,7 @@ class Bench:
             self.now_ns += takes_ms * 1_000_000
             return answer
 
-        spec = self.meter.metered(HandlerSpec(key=key, handle=handle))
+        spec = self.meter.metered(spec_of(key, handle=handle))
         assert spec.handle is not None
         return spec.handle(request, self.context)
 
@@ -71,12 +71,12 @@ def fetched(size: int) -> FetchResponse:
 
 
 def test_a_handler_is_left_alone_where_no_quota_is_set() -> None:
-    spec = HandlerSpec(key=ApiKey.PRODUCE, handle=lambda *_: None)
+    spec = spec_of(ApiKey.PRODUCE, handle=lambda *_: None)
     assert Bench().meter.metered(spec) is spec
     assert Bench(ip={"connection_creation_rate": "1"}).meter.metered(spec) is spec
     limited = Bench(**{"client-id=app": {"producer_byte_rate": "1"}}).meter
     assert limited.metered(spec) is not spec
-    markers = HandlerSpec(key=ApiKey.WRITE_TXN_MARKERS, handle=lambda *_: None)
+    markers = spec_of(ApiKey.WRITE_TXN_MARKERS, handle=lambda *_: None)
     assert limited.metered(markers) is markers
 
 
@@ -119,7 +119,7 @@ def test_what_a_fetch_is_sent_later_is_counted_then() -> None:
     bench = Bench(**{"client-id=app": {"consumer_byte_rate": "100"}})
     request = FetchRequest(max_wait_ms=1, min_bytes=1, max_bytes=1 << 30, topics=[])
     pending: Pending[Any] = Pending()
-    spec = bench.meter.metered(HandlerSpec(key=ApiKey.FETCH, handle=lambda _request, _context: pending))
+    spec = bench.meter.metered(spec_of(ApiKey.FETCH, handle=lambda _request, _context: pending))
     assert spec.handle is not None
     answer = spec.handle(request, bench.context)
     response = fetched(0)
@@ -153,7 +153,7 @@ def test_changes_of_partitions_are_let_in_by_their_quota() -> None:
         seen.append([topic.name for topic in request.topics])
         return CreateTopicsResponse(topics=[])
 
-    spec = bench.meter.metered(HandlerSpec(key=ApiKey.CREATE_TOPICS, handle_later=handle))
+    spec = bench.meter.metered(spec_of(ApiKey.CREATE_TOPICS, handle_later=handle))
     assert spec.handle_later is not None
     rows = [
         CreatableTopic(name=name, num_partitions=20, replication_factor=1, assignments=[], configs=[]) for name in "ab"
@@ -179,7 +179,7 @@ def test_the_controller_counts_changes_of_partitions_and_others_do_what_it_says(
     async def handle(_request: CreateTopicsRequest, _context: Any) -> CreateTopicsResponse:
         return CreateTopicsResponse(topics=[], throttle_time_ms=1_234)
 
-    spec = bench.meter.metered(HandlerSpec(key=ApiKey.CREATE_TOPICS, handle_later=handle))
+    spec = bench.meter.metered(spec_of(ApiKey.CREATE_TOPICS, handle_later=handle))
     assert spec.handle_later is not None
     rows = [
         CreatableTopic(name=name, num_partitions=200, replication_factor=1, assignments=[], configs=[]) for name in "ab"
