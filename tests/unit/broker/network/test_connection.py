@@ -51,11 +51,18 @@ class Log:
         return [values["reason"] for event, values in self.lines if event == "connection closed"]
 
 
+class Parked(Pending[Any]):
+    """An answer that a handler gives later. Plain bytes are the frames of a joint form."""
+
+    def complete(self, response: bytes | None) -> None:
+        super().complete(None if response is None else bytearray(response))
+
+
 class FakeDispatcher:
     """Routes that echo, park, or fail. The body of a request follows its eight bytes of header."""
 
     def __init__(self) -> None:
-        self.parked: list[tuple[bytes, Pending[bytes]]] = []
+        self.parked: list[tuple[bytes, Parked]] = []
         self.executed, self.surplus = list[bytes](), SurplusBytes()
         self.routes = Routes(lambda api_key, _version: self._route(api_key) if api_key in range(6) else None)
 
@@ -72,7 +79,7 @@ class FakeDispatcher:
             if key == RAISES:
                 raise RuntimeError("bug")
             if key in (PARK, PARK_PRODUCE):
-                pending: Pending[bytes] = Pending()
+                pending = Parked()
                 self.parked.append((request, pending))
                 return pending
             if key == UNWRITABLE:

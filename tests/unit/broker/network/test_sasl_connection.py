@@ -7,6 +7,7 @@ import random
 import struct
 from collections.abc import Callable, Coroutine
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from lowtide.broker.network.connection_host import ConnectionHost
 from lowtide.broker.network.dispatcher import Dispatcher
 from lowtide.broker.network.listener_security import ListenerSecurity
 from lowtide.broker.network.login_memory import LOGIN_MEMORY_BYTES
-from lowtide.broker.network.routes import HandlerSpec, QuickPath, RunPath
+from lowtide.broker.network.routes import HandlerSpec, JointForm
 from lowtide.broker.network.sasl_connection import FREE_FRAME_BYTES, SaslSettings
 from lowtide.broker.network.server import Server
 from lowtide.broker.pending import AnswerRounds
@@ -148,16 +149,16 @@ def simulate(test: Callable[[World], Coroutine[Any, Any, None]], **world: int) -
 
 
 def test_requests_that_come_together_are_executed_together_only_behind_a_login() -> None:
-    """A run goes past `_on_request`, which knows about logins."""
+    """The joint form goes past `_on_request`, which knows about logins."""
     taken: list[int] = []
 
-    def take(buffer: memoryview, position: int, end: int, _frame_max: int) -> Any:
+    def read(_buffer: memoryview, position: int, end: int, _frame_max: int, _is_one: bool) -> Any:  # noqa: FBT001
         taken.append(end - position)
-        return end
+        return [SimpleNamespace(version=9, correlation_ids=[7, 7], places=[0, 0], stop=end)]
 
     async def test(world: World) -> None:
-        quick = QuickPath(lambda *_: None, lambda *_: None, RunPath(take, lambda end, *_: (b"\0\0\0\1!", end, 2)))
-        spec = HandlerSpec(key=ApiKey.PRODUCE, guard=FOR_EVERYONE, handle=world._serve, quick=quick)  # noqa: SLF001 - never called
+        joint = JointForm(read, lambda *_: [b"\0\0\0\1!"] * 2)
+        spec = HandlerSpec(key=ApiKey.PRODUCE, guard=FOR_EVERYONE, handle=world._serve, joint=joint)  # noqa: SLF001 - never called
         world.host.dispatcher.register([spec])
         content = struct.pack(">hhi", 0, 9, 7) + bytes(10)
         frames = (struct.pack(">i", len(content)) + content) * 2
