@@ -23,7 +23,7 @@ from lowtide.broker.network.routes import Route
 from lowtide.broker.network.server import Server
 from lowtide.broker.network.slow_clients import ABANDONED_MS
 from lowtide.broker.network.slow_lane import Refusals
-from lowtide.broker.pending import AnswerRounds, Pending
+from lowtide.broker.pending import AnswerRounds, Pending, mapped
 from lowtide.broker.turns import Turns
 from lowtide.protocol.errors import ProtocolError
 from lowtide.runtime.clock import SimulatedClock
@@ -51,18 +51,11 @@ class Log:
         return [values["reason"] for event, values in self.lines if event == "connection closed"]
 
 
-class Parked(Pending[Any]):
-    """An answer that a handler gives later. Plain bytes are the frames of a joint form."""
-
-    def complete(self, response: bytes | None) -> None:
-        super().complete(None if response is None else bytearray(response))
-
-
 class FakeDispatcher:
     """Routes that echo, park, or fail. The body of a request follows its eight bytes of header."""
 
     def __init__(self) -> None:
-        self.parked: list[tuple[bytes, Parked]] = []
+        self.parked: list[tuple[bytes, Pending[bytes]]] = []
         self.executed, self.surplus = list[bytes](), SurplusBytes()
         self.routes = Routes(lambda api_key, _version: self._route(api_key) if api_key in range(6) else None)
 
@@ -79,9 +72,9 @@ class FakeDispatcher:
             if key == RAISES:
                 raise RuntimeError("bug")
             if key in (PARK, PARK_PRODUCE):
-                pending = Parked()
+                pending = Pending[bytes]()
                 self.parked.append((request, pending))
-                return pending
+                return mapped(pending, bytearray)  # Bytes would be the frame of a joint form.
             if key == UNWRITABLE:
                 return 0
             return request * 1_000_000 if key == LARGE else request
