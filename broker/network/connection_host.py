@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -12,7 +13,7 @@ from lowtide.broker.network.dispatcher import Dispatcher
 from lowtide.broker.network.frame_buffers import FrameBuffers
 from lowtide.broker.network.gathering import Gathering
 from lowtide.broker.network.handshake_turns import HandshakeTurns
-from lowtide.broker.network.large_requests import LargeRequests
+from lowtide.broker.network.large_requests import ROWS_MAX_KEY, LargeRequests
 from lowtide.broker.network.login_memory import LOGIN_MEMORY_BYTES, LoginMemory
 from lowtide.broker.network.outgoing import CHUNK_BYTES, BufferPool
 from lowtide.broker.network.request_memory import RequestMemory
@@ -20,9 +21,11 @@ from lowtide.broker.network.request_times import RequestClock
 from lowtide.broker.network.routes import Route
 from lowtide.broker.network.slow_clients import Watched
 from lowtide.broker.network.slow_lane import Laned, SlowLane
+from lowtide.broker.network.turn_taking import TurnTaking
 from lowtide.broker.pending import AnswerRounds
 from lowtide.broker.request_context import Client
 from lowtide.broker.turns import Turns
+from lowtide.protocol.errors import ProtocolError, TooManyRowsError
 from lowtide.runtime.addresses import network_of
 from lowtide.runtime.clock import Clock
 from lowtide.runtime.worker import Worker
@@ -60,12 +63,16 @@ class RequestBounds(NamedTuple):
 class HostedConnection(Client, Admitted, Watched, Laned, Protocol):
     """What is asked of an open connection."""
 
-    def begin(self) -> None:
-        """The broker serves now."""
-        ...
+    turns: TurnTaking
 
     def look_for_end(self) -> None:
         """Find out whether the client has gone, where nothing tells that."""
+        ...
+
+    security_protocol: str
+
+    def refuse(self, reason: str) -> None:
+        """Closes because the client has sent invalid bytes."""
         ...
 
     def close_gracefully(self) -> None:
@@ -112,7 +119,7 @@ class ConnectionHost:
         self.answers = AnswerMemory(answer_memory_bytes, clock.monotonic_ms)
         self.large_requests = LargeRequests(turns, request_rows_max, self._on_large_bug)
         self.frame_buffers = FrameBuffers(BufferPool(CHUNK_BYTES, _IDLE_CHUNKS))
-        self.gathering = Gathering(SCRATCH_BYTES, self.routes, self.clock)
+        self.gathering = Gathering(SCRATCH_BYTES, self.routes, self.clock, self.on_failed)
         """Its room is what connections receive into."""
         self.cipher_scratch = memoryview(bytearray(SCRATCH_BYTES))
         """The same for bytes that are still encrypted; no page of it is touched where no listener has TLS."""
@@ -133,7 +140,7 @@ class ConnectionHost:
         """Answer those who connected while `serving` was False: the port is known before the broker is ready."""
         self.serving = True
         for connection in self.connections:
-            connection.begin()
+            connection.turns.begin()
 
     def on_connected(self, connection: HostedConnection) -> str | None:
         """Count a connection. Returns why it may not stay, None when it may."""
@@ -196,6 +203,21 @@ class ConnectionHost:
     def _on_large_bug(self, name: str, error: Exception) -> None:
         self.log.error("request failed", request=name, exc_info=error)
 
-    def on_bug(self, connection: Client, route: Route, error: Exception) -> None:
-        """A handler raised: a bug, logged with its traceback."""
-        self.log.error("request failed", peer=connection.peer, request=route.name, exc_info=error)
+    def on_invalid_length(self, connection: HostedConnection, size: int, maximum: int) -> None:
+        """Refuses a frame of invalid length: the client speaks another protocol."""
+        from lowtide.broker.network.foreign_protocols import instead_of_kafka  # noqa: PLC0415  for clients that are refused
+
+        spoken = instead_of_kafka(struct.pack(">i", size), connection.security_protocol)
+        connection.refuse(spoken or f"a frame of {size} bytes is announced, 1 to {maximum} are allowed")
+
+    def on_failed(
+        self, connection: HostedConnection, route: Route | None, name: str, error: Exception, *, was_read: bool
+    ) -> None:
+        """Closes a connection whose request is invalid, or met a bug, which is logged with its traceback."""
+        if isinstance(error, TooManyRowsError):
+            connection.refuse(f"{name if route is None else route.name} has {error}; {ROWS_MAX_KEY} is the limit")
+        elif route is None or (isinstance(error, ProtocolError) and not was_read):
+            connection.refuse(f"{name}: {error}")
+        else:
+            self.log.error("request failed", peer=connection.peer, request=route.name, exc_info=error)
+            connection.close(f"{name} failed inside")

@@ -15,11 +15,14 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from lowtide.broker.network.answers import Answers
+from lowtide.broker.network.execution import RUNNING
 from lowtide.broker.network.request_times import RequestClock
 from lowtide.broker.network.routes import JointForm, Route
+from lowtide.broker.network.turn_taking import TurnTaking
 from lowtide.broker.request_context import Client
 from lowtide.protocol.api_keys import ApiKey
 
@@ -37,21 +40,19 @@ _FRAME = struct.Struct(">ihh")
 
 
 class Gathered(Client, Protocol):
-    """What is asked of a connection with a request that waits."""
+    """A connection whose request may wait."""
 
+    answers: Answers
+    turns: TurnTaking
     closed: bool
 
-    def execute_alone(self, buffer: memoryview, start: int, stop: int) -> None:
-        """Execute the request whose frame is `buffer[start:stop]`, and send its answer."""
+    def on_request(self, buffer: memoryview, start: int, stop: int) -> None:
+        """Executes the request `buffer[start:stop]`."""
         ...
 
-    def give_answer(self, route: Route, correlation_id: int, answer: Any) -> None:
-        """Send the answer of the request that waited: the frame of one, what a handler returns, or the promise of either."""
-        ...
 
-    def fail_gathered(self, route: Route, error: Exception) -> None:
-        """Close: a bug of ours, which is logged."""
-        ...
+OnFailed = Callable[..., None]
+"""`ConnectionHost.on_failed`."""
 
 
 def _joint_form(route: Route | None) -> JointForm | None:
@@ -62,7 +63,7 @@ def _joint_form(route: Route | None) -> JointForm | None:
 class Gathering:
     """The requests of a broker's connections that wait for the end of a pass."""
 
-    def __init__(self, size: int, routes: Mapping[Any, Route | None], clock: RequestClock) -> None:
+    def __init__(self, size: int, routes: Mapping[Any, Route | None], clock: RequestClock, on_failed: OnFailed) -> None:
         """`size` bytes are what a receive may bring while nothing waits; otherwise it may bring half of that at least."""
         self.room = self._buffer = memoryview(bytearray(size))
         """Where connections receive: the rest of the buffer, behind the requests that wait."""
@@ -71,6 +72,7 @@ class Gathering:
         self._last_ns = self._rest_until_ns = self._first_ns = 0
         self._routes = routes
         self._clock = clock
+        self._on_failed = on_failed
         self._connections: list[Gathered] = []
         self._ends: list[int] = []
 
@@ -79,16 +81,19 @@ class Gathering:
 
         False if it isn't to.
         """
+        if connection.turns.execution != RUNNING:
+            return False
         now_ns = self._clock.moment_ns
         is_near = now_ns - self._last_ns < NEAR_NS
         self.last, self._last_ns = connection, now_ns
-        if not is_near or now_ns < self._rest_until_ns or size < _FRAME.size:
+        if not is_near or now_ns < self._rest_until_ns:
             return False
         if _joint_form(self._routes[_FRAME.unpack_from(self.room)[1:]]) is None:
             return False
         if not self._connections:
             self._first_ns = now_ns
             asyncio.get_running_loop().call_soon(self.execute)
+        connection.answers.gathered = True
         used = size + (self._ends[-1] if self._ends else 0)
         self._connections.append(connection)
         self._ends.append(used)
@@ -118,10 +123,48 @@ class Gathering:
         for place, (connection, end) in enumerate(zip(connections, ends, strict=True)):
             if place not in executed:
                 clock.moment_ns = clock.now_ns()
-                connection.execute_alone(self._buffer, start, end)
+                connection.answers.gathered = False
+                if not connection.closed:
+                    connection.on_request(self._buffer, start + 4, end)
+                    connection.answers.flush()
             start = end
         self.room = self._buffer
         self._last_ns = clock.now_ns()
+
+    def execute_own(self, connection: Gathered, buffer: memoryview, position: int, end: int, frame_max: int) -> int:
+        """Executes the request of a connection that begins at `position`, with those behind it that are alike.
+
+        Returns where they end, or 0 if they must be executed one by one. The connection executes at once and owes no
+        answer, so answers leave in the order of their requests.
+        """
+        route = self._routes[_FRAME.unpack_from(buffer, position)[1:]]
+        joint = None if route is None else route.joint
+        if route is None or joint is None:
+            return 0
+        clock, answers = self._clock, connection.answers
+        try:
+            groups = joint.read(buffer, position, end, frame_max, True)
+            if not groups:
+                return 0
+            group = groups[0]
+            given = joint.answer(group, buffer, [connection] * len(group.places))
+        except Exception as error:  # noqa: BLE001  as in `Connection.on_request`
+            self._on_failed(connection, route, route.name, error, was_read=True)
+            return 0
+        if given is None:
+            return 0
+        stop: int = group.stop
+        count = len(given)
+        if answers.slots or type(given[0]) is not bytes:
+            for correlation_id, answer in zip(group.correlation_ids, given, strict=True):
+                answers.give(route, correlation_id, answer, (stop - position) // count)
+            return stop
+        answers.ready += given
+        took_ns = clock.now_ns() - clock.moment_ns
+        times = clock.times = route.times
+        times.quick[(took_ns // count).bit_length()] += count
+        times.quick_ns += took_ns
+        return stop
 
     def _execute_groups(self, connections: list[Gathered], end: int) -> set[int]:
         """Returns the places of the requests that were executed."""
@@ -143,7 +186,8 @@ class Gathering:
             answers = joint.answer(group, self._buffer, list[Client](connections))
         except Exception as error:  # noqa: BLE001  as in `Connection._on_request`, of several
             for connection in connections:
-                connection.fail_gathered(route, error)
+                connection.answers.gathered = False
+                self._on_failed(connection, route, route.name, error, was_read=True)
             return True
         if answers is None:
             return False
@@ -154,5 +198,5 @@ class Gathering:
             times.quick[(took_ns // count).bit_length()] += count
             times.quick_ns += took_ns
         for connection, correlation_id, answer in zip(connections, group.correlation_ids, answers, strict=True):
-            connection.give_answer(route, correlation_id, answer)
+            connection.answers.give_gathered(route, correlation_id, answer)
         return True

@@ -1,7 +1,7 @@
-"""The frame of a connection that has begun to arrive and isn't whole: where its bytes are kept, and how many of them may come.
+"""A frame that has begun to arrive: where its bytes are kept, and how many of them may arrive.
 
-It goes into a buffer of the connection's own, which grows with what really arrives, never with what the client announces. A large one is
-mapped: its pages come into being as they are written, so that nothing is copied to grow, and go back to the system at once.
+The buffer grows with what arrives, never with what the client announces. That of a large frame is mapped memory: growing
+copies nothing, and the memory returns to the system at once.
 
 Guards: beyond `FREE_FRAME_BYTES`, and what one receive brings, nothing of a frame is read before memory for it is granted
 (`request_memory`): for its beginning, or for all of it.
@@ -9,12 +9,11 @@ Guards: beyond `FREE_FRAME_BYTES`, and what one receive brings, nothing of a fra
 
 from __future__ import annotations
 
-import asyncio
 import mmap
 import struct
 
-from lowtide.broker.network.connection_host import ConnectionHost
-from lowtide.broker.network.frame_buffers import FRAME_BUFFER_BYTES, GROWTH_FACTOR
+from lowtide.broker.network.frame_buffers import FRAME_BUFFER_BYTES, GROWTH_FACTOR, FrameBuffers
+from lowtide.broker.network.request_memory import Receiver, RequestMemory
 
 FREE_FRAME_BYTES = FRAME_BUFFER_BYTES
 """So much of a frame is read whatever others hold."""
@@ -25,171 +24,125 @@ BEGINNING_BYTES = 1 << 20
 _LENGTH = struct.Struct(">i")
 
 
-class PartialFrame(asyncio.BufferedProtocol):
-    """The part of a connection that receives; the connection executes."""
+class FrameRefusedError(Exception):
+    """There is no memory for a frame: the connection must be closed."""
 
-    security_protocol = "PLAINTEXT"
-    """What clients without TLS have to set to be understood."""
 
-    def __init__(self, host: ConnectionHost) -> None:
-        """`host` gives what connections share: buffers, memory, limits."""
-        self._host = host
-        self._maximum_frame_bytes = host.bounds.frame_max
-        self._frame: bytearray | mmap.mmap | None = None
-        self._filled = self._target = self._allowed = 0
-        self.frame_started_ms = 0
-        self.active_ns = 0
-        """When something was received last, or its turn began."""
+class PartialFrame:
+    """The incomplete frame of a connection, if there is one. Memory is granted to the connection, `receiver`."""
 
-    @property
-    def last_active_ms(self) -> int:
-        """When something was received last."""
-        return self.active_ns // 1_000_000
+    __slots__ = ("_buffers", "_memory", "allowed", "buffer", "filled", "started_ms", "target")
 
-    # ------------------------------------------------------------------ what the connection does
-    def close(self, reason: str) -> None:
-        """Close without another answer."""
-        raise NotImplementedError
-
-    def refuse(self, reason: str) -> None:
-        """The client has sent what makes no sense: close."""
-        raise NotImplementedError
+    def __init__(self, buffers: FrameBuffers, memory: RequestMemory) -> None:
+        self._buffers = buffers
+        self._memory = memory
+        self.buffer: bytearray | mmap.mmap | None = None
+        self.filled = 0
+        """Bytes that have arrived."""
+        self.target = 0
+        """The length of the frame with its prefix; that of the prefix alone until it is whole."""
+        self.allowed = 0
+        """How many bytes may arrive now."""
+        self.started_ms = 0
 
     @property
-    def _blocked(self) -> bool | int:
-        raise NotImplementedError
+    def is_whole(self) -> bool:
+        """Whether the frame has arrived and was not executed yet."""
+        return self.buffer is not None and self.filled == self.target > _LENGTH.size
 
-    def _execute(self, buffer: memoryview, position: int, stop: int, end: int) -> int:
-        raise NotImplementedError
+    @property
+    def announced_bytes(self) -> int | None:
+        """The length in a prefix that has just become whole; None if that is not so."""
+        if self.buffer is None or not self.filled == self.target == _LENGTH.size:
+            return None
+        return int(_LENGTH.unpack_from(self.buffer)[0])
 
-    def _pause_reading(self) -> None:
-        raise NotImplementedError
+    @property
+    def waits_for_memory(self) -> bool:
+        return self.buffer is not None and self.filled == self.allowed < self.target
 
-    def _unblock(self) -> None:
-        raise NotImplementedError
-
-    # ------------------------------------------------------------------ the frame
-    def _start_frame(self, received: memoryview) -> None:
-        """Keep the beginning of a frame whose end has not arrived."""
+    def start(self, received: memoryview, receiver: Receiver, now_ms: int) -> bool:
+        """Keeps the beginning of a frame. Returns whether more may arrive. Errors: FrameRefusedError."""
         count = len(received)
         is_known = count >= _LENGTH.size
-        self._filled = count
-        self._target = _LENGTH.size + (_LENGTH.unpack_from(received)[0] if is_known else 0)
-        self._allowed = min(self._target, max(count, FREE_FRAME_BYTES))
-        may_go_on = count < self._allowed or not is_known or self._is_granted_more()
-        self._frame = self._host.frame_buffers.take(min(self._allowed, max(FRAME_BUFFER_BYTES, count * GROWTH_FACTOR)))
-        self._frame[:count] = received
-        self.frame_started_ms = self._host.clock.now_ms()
-        if not may_go_on:
-            self._pause_reading()
+        self.filled = count
+        self.target = _LENGTH.size + (_LENGTH.unpack_from(received)[0] if is_known else 0)
+        self.allowed = min(self.target, max(count, FREE_FRAME_BYTES))
+        may_go_on = count < self.allowed or not is_known or self._is_granted_more(receiver)
+        self.buffer = self._buffers.take(min(self.allowed, max(FRAME_BUFFER_BYTES, count * GROWTH_FACTOR)))
+        self.buffer[:count] = received
+        self.started_ms = now_ms
+        return may_go_on
 
-    def _continue_frame(self) -> None:
-        """More of the partial frame is there: complete it, or make room for what follows."""
-        frame = self._frame
-        assert frame is not None
-        if self._filled < min(len(frame), self._allowed):
-            return
-        if self._filled < self._target:
-            self._make_room()
-        elif self._target == _LENGTH.size:
-            self._learn_length(_LENGTH.unpack_from(frame)[0])
-        elif self._blocked:
-            self._pause_reading()
-        else:
-            self._execute_frame(frame)
+    def learn_length(self, size: int, receiver: Receiver) -> None:
+        """Makes room after a prefix that arrived in pieces. Errors: FrameRefusedError."""
+        assert self.buffer is not None
+        self.target += size
+        self.allowed = min(self.target, FREE_FRAME_BYTES)
+        self.buffer = self._buffers.grow(self.buffer, self.filled, min(self.target, FRAME_BUFFER_BYTES))
 
-    @property
-    def _frame_is_whole(self) -> bool:
-        """Whether a frame is there that could not be executed yet."""
-        return self._frame is not None and self._filled == self._target > _LENGTH.size
+    def make_room(self, receiver: Receiver) -> bool:
+        """Returns whether more may arrive now. Errors: FrameRefusedError.
 
-    def _execute_frame(self, frame: bytearray | mmap.mmap) -> None:
-        self._frame = None
-        self._execute(memoryview(frame), 0, self._target, self._target)
-        self._host.frame_buffers.give(frame)
-        self._forget_large_frame()
-
-    def _drop_frame(self) -> None:
-        frame, self._frame = self._frame, None
-        if frame is not None:
-            self._host.frame_buffers.give(frame)
-        self._forget_large_frame()
-
-    def _forget_large_frame(self) -> None:
-        if self._target > FREE_FRAME_BYTES:
-            self._target = 0
-            self._host.memory.give_back(self)
-
-    def _learn_length(self, size: int) -> None:
-        """The four bytes that were cut apart are there."""
-        if not 0 < size <= self._maximum_frame_bytes:
-            self._refuse_length(size)
-            return
-        self._target += size
-        self._allowed = min(self._target, FREE_FRAME_BYTES)
-        assert self._frame is not None
-        self._frame = self._host.frame_buffers.grow(self._frame, self._filled, min(self._target, FRAME_BUFFER_BYTES))
-
-    def _refuse_length(self, size: int) -> None:
-        """No frame has this length: the client speaks another protocol, or nonsense."""
-        from lowtide.broker.network.foreign_protocols import instead_of_kafka  # noqa: PLC0415  for clients that are refused
-
-        spoken = instead_of_kafka(_LENGTH.pack(size), self.security_protocol)
-        self.refuse(spoken or f"a frame of {size} bytes is announced, 1 to {self._maximum_frame_bytes} are allowed")
-
-    def _make_room(self) -> None:
-        """Let more of the frame come.
-
-        Beyond what is free for each it is counted, and not read while there is no memory for it. A client that
-        announces large frames must not stop clients that send them, nor these clients that send small ones.
+        Beyond `FREE_FRAME_BYTES` a frame is counted, and not read while there is no memory for it: clients that announce large frames must
+        not stop those that send them, nor these clients that send small ones.
         """
-        if self._filled < self._allowed or self._is_granted_more():
-            self._enlarge_frame()
-        else:
-            self._pause_reading()
+        if self.filled < self.allowed or self._is_granted_more(receiver):
+            self._enlarge()
+            return True
+        return False
 
-    def _is_granted_more(self) -> bool:
-        """Whether more of the frame than was allowed may come now."""
-        memory = self._host.memory
-        beginning = min(self._target, BEGINNING_BYTES)
-        if self._allowed < beginning and memory.lend(self, beginning):
-            self._allowed = beginning
-        elif memory.take(self, self._target):
-            self._allowed = self._target
+    def on_memory_granted(self, now_ms: int) -> None:
+        """Reads the frame on that waited for memory. Errors: FrameRefusedError."""
+        self.allowed = self.target
+        self._enlarge()
+        self.started_ms = now_ms
+
+    def take(self) -> bytearray | mmap.mmap:
+        """Returns the whole frame, which is to be given back with `give`."""
+        buffer, self.buffer = self.buffer, None
+        assert buffer is not None
+        return buffer
+
+    def give(self, buffer: bytearray | mmap.mmap, receiver: Receiver) -> None:
+        """Takes the buffer of a frame that was executed."""
+        self._buffers.give(buffer)
+        self.give_memory_back(receiver)
+
+    def drop(self, receiver: Receiver) -> None:
+        """Forgets the frame."""
+        if self.buffer is not None:
+            self._buffers.give(self.take())
+        self.give_memory_back(receiver)
+
+    def give_memory_back(self, receiver: Receiver) -> None:
+        """Gives back the memory that was granted for the frame."""
+        if self.target > FREE_FRAME_BYTES:
+            self.target = 0
+            self._memory.give_back(receiver)
+
+    def _is_granted_more(self, receiver: Receiver) -> bool:
+        beginning = min(self.target, BEGINNING_BYTES)
+        if self.allowed < beginning and self._memory.lend(receiver, beginning):
+            self.allowed = beginning
+        elif self._memory.take(receiver, self.target):
+            self.allowed = self.target
         else:
             return False
         return True
 
-    def _enlarge_frame(self) -> None:
-        assert self._frame is not None
-        if self._filled < len(self._frame):
+    def _enlarge(self) -> None:
+        assert self.buffer is not None
+        if self.filled < len(self.buffer):
             return
-        if self._allowed > BEGINNING_BYTES:
+        if self.allowed > BEGINNING_BYTES:
             try:
-                mapped = mmap.mmap(-1, self._target)
+                mapped = mmap.mmap(-1, self.target)
             except OSError as error:
-                self.close(f"a request of {self._target} bytes finds no memory: {error.strerror}")
-                return
-            mapped[: self._filled] = memoryview(self._frame)[: self._filled]
-            self._host.frame_buffers.give(self._frame)
-            self._frame = mapped
+                raise FrameRefusedError(f"a request of {self.target} bytes finds no memory: {error.strerror}") from None
+            mapped[: self.filled] = memoryview(self.buffer)[: self.filled]
+            self._buffers.give(self.buffer)
+            self.buffer = mapped
         else:
-            self._frame = self._host.frame_buffers.grow(
-                self._frame, self._filled, min(self._allowed, self._filled * GROWTH_FACTOR)
-            )
-
-    @property
-    def received_bytes(self) -> int:
-        """How much of the frame that is being received is there."""
-        return self._filled
-
-    def on_memory_granted(self) -> None:
-        """The frame that waited for memory may be read on."""
-        self._allowed = self._target
-        self._enlarge_frame()
-        self.frame_started_ms = self._host.clock.now_ms()
-        self._unblock()
-
-    @property
-    def _waits_for_memory(self) -> bool:
-        return self._frame is not None and self._filled == self._allowed < self._target
+            size = min(self.allowed, self.filled * GROWTH_FACTOR)
+            self.buffer = self._buffers.grow(self.buffer, self.filled, size)

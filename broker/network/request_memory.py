@@ -37,8 +37,17 @@ class Receiver(Protocol):
     """A connection that receives a large frame."""
 
     @property
+    def client_address(self) -> str:
+        """Where it comes from."""
+        ...
+
+    @property
     def received_bytes(self) -> int:
         """How much of the frame is there."""
+        ...
+
+    def close(self, reason: str) -> None:
+        """Closes without another answer."""
         ...
 
     def on_memory_granted(self) -> None:

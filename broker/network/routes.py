@@ -15,6 +15,7 @@ from lowtide.broker.network.request_times import ApiTimes
 from lowtide.broker.request_context import Client
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import SurplusBytesError
 from lowtide.replication.refusal import Refusal
 
 Handle = Callable[[Any, Any], Any]
@@ -152,3 +153,17 @@ class VersionRange(msgspec.Struct, frozen=True, gc=False):
 
     minimum: int
     maximum: int
+
+
+def read_request(
+    route: Route, buffer: memoryview, start: int, stop: int, on_surplus: Callable[[str, int], None] = lambda *_: None
+) -> tuple[Any, str | None]:
+    """Returns the request in `buffer[start:stop]` and its client id; bytes behind its fields are ignored, as in Kafka.
+
+    `on_surplus` is called with the route's name and how many they are. Errors: those of `Route.read`.
+    """
+    try:
+        return route.read(buffer, start, stop, route.rows_max, route.is_flexible)
+    except SurplusBytesError as surplus:
+        on_surplus(route.name, stop - surplus.position)
+        return route.read(buffer, start, surplus.position, route.rows_max, route.is_flexible)

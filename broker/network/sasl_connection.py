@@ -15,13 +15,17 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from functools import partial
 from typing import Final
 
 from lowtide.broker.network.connection import Connection
 from lowtide.broker.network.connection_host import ConnectionHost
 from lowtide.broker.network.execution import PARK
 from lowtide.broker.network.outgoing import Part
+from lowtide.broker.network.partial_frame import FrameRefusedError, PartialFrame
 from lowtide.broker.network.refusals import refusal_of_all
+from lowtide.broker.network.request_memory import Receiver
+from lowtide.broker.network.routes import read_request
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.security.login import NEVER_MS, Login, Mechanisms, Reply
 from lowtide.broker.security.login_state import LoginState
@@ -56,20 +60,58 @@ class SaslSettings:
         self.mechanisms.update(mechanisms)
 
 
+class FrameBeforeLogin(PartialFrame):
+    """The incomplete frame of a client that isn't logged in. The memory of all of these is bounded."""
+
+    __slots__ = ("_login_memory", "_visitor")
+
+    def __init__(self, host: ConnectionHost) -> None:
+        super().__init__(host.frame_buffers, host.memory)
+        self._login_memory = host.login_memory
+        self._visitor = ""
+        """The network of a client that holds memory."""
+
+    def start(self, received: memoryview, receiver: Receiver, now_ms: int) -> bool:
+        """Keeps the beginning of a frame. Errors: FrameRefusedError, also where others hold the memory for logins."""
+        if len(received) >= _LENGTH.size:
+            self._hold(_LENGTH.unpack_from(received)[0], receiver)
+        return super().start(received, receiver, now_ms)
+
+    def learn_length(self, size: int, receiver: Receiver) -> None:
+        """Makes room after a prefix that arrived in pieces. Errors: as `start`."""
+        self._hold(size, receiver)
+        super().learn_length(size, receiver)
+
+    def give_memory_back(self, receiver: Receiver) -> None:
+        """Gives back the memory that was granted for the frame."""
+        if self._visitor:
+            self._login_memory.give_back(receiver, self._visitor)
+            self._visitor = ""
+        super().give_memory_back(receiver)
+
+    def _hold(self, size: int, receiver: Receiver) -> None:
+        if size + _LENGTH.size <= FREE_FRAME_BYTES:
+            return
+        visitor = network_of(receiver.client_address)
+        if not self._login_memory.take(receiver, visitor, size):
+            raise FrameRefusedError("a large frame before its login finds no memory: others hold it")
+        self._visitor = visitor
+
+
 class SaslConnection(Connection):
     """One connection of a client that has to log in."""
 
     security_protocol = "SASL_PLAINTEXT"
+    may_gather = False
 
     def __init__(self, host: ConnectionHost, listener_name: str, settings: SaslSettings) -> None:
         super().__init__(host, listener_name)
         self._settings = settings
         self._login = Login(settings.mechanisms)
         self._is_in = False
-        self._holds_memory = False
-        self._visitor = ""
         self._farewell: asyncio.TimerHandle | None = None
         self._maximum_frame_bytes = min(settings.maximum_frame_bytes, host.bounds.frame_max)
+        self.frame = FrameBeforeLogin(host)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """As for each connection; until the login it has a time limit."""
@@ -84,37 +126,11 @@ class SaslConnection(Connection):
             self._farewell = None
         super().connection_lost(exc)
 
-    # ------------------------------------------------------------------ memory before the login
-    def _start_frame(self, received: memoryview) -> None:
-        if self._is_in or len(received) < _LENGTH.size or self._hold(_LENGTH.unpack_from(received)[0]):
-            super()._start_frame(received)
-
-    def _learn_length(self, size: int) -> None:
-        if self._is_in or not 0 < size <= self._maximum_frame_bytes or self._hold(size):
-            super()._learn_length(size)
-
-    def _hold(self, size: int) -> bool:
-        """Whether there is memory for a frame of this size; if there is none, the connection is closed."""
-        if size + _LENGTH.size <= FREE_FRAME_BYTES:
-            return True
-        self._visitor = network_of(self.client_address)
-        if not self._host.login_memory.take(self, self._visitor, size):
-            self.close("a large frame before its login finds no memory: others hold it")
-            return False
-        self._holds_memory = True
-        return True
-
-    def _forget_large_frame(self) -> None:
-        if self._holds_memory:
-            self._host.login_memory.give_back(self, self._visitor)
-            self._holds_memory = False
-        super()._forget_large_frame()
-
     def resume_writing(self) -> None:
         """The socket is empty again: a failed login has been answered."""
         super().resume_writing()
         if self._farewell is not None:
-            self._close_when_done()
+            self.close_when_done()
 
     def _pause_reading(self) -> None:
         if self._farewell is not None:
@@ -127,18 +143,14 @@ class SaslConnection(Connection):
         expires_ms = self._login.expires_ms
         if self._is_in and self.last_active_ms < expires_ms:
             return super()._execute(buffer, position, stop, end if expires_ms == NEVER_MS else stop)
-        self._on_request(buffer, position + _LENGTH.size, stop)
+        self.on_request(buffer, position + _LENGTH.size, stop)
         return stop
 
-    def _waits(self, size: int) -> bool:
-        """Only while nothing can end the login."""
-        return self._is_in and self._login.expires_ms == NEVER_MS and super()._waits(size)
-
-    def _on_request(self, buffer: memoryview, start: int, stop: int) -> None:
+    def on_request(self, buffer: memoryview, start: int, stop: int) -> None:
         if self._is_in:
             login = self._login
             if login.expires_ms == NEVER_MS:
-                super()._on_request(buffer, start, stop)
+                super().on_request(buffer, start, stop)
                 return
             is_handshake = (
                 stop - start >= REQUEST_HEADER_BYTES_MIN and _HEAD.unpack_from(buffer, start)[0] == _HANDSHAKE
@@ -147,13 +159,10 @@ class SaslConnection(Connection):
                 self.close(f"the login of {login.principal} has ended, and it was not followed by another one")
                 return
             if not is_handshake or not login.begins_again(self.last_active_ms):
-                super()._on_request(buffer, start, stop)
+                super().on_request(buffer, start, stop)
                 return
-            self._is_in = False
-        self._on_login_request(buffer, start, stop)
-
-    def _on_login_request(self, buffer: memoryview, start: int, stop: int) -> None:
-        """A frame of a client that isn't logged in, or that logs in again."""
+            self._is_in = self.may_gather = False
+            self.frame = FrameBeforeLogin(host=self._host)
         if self._login.state is LoginState.BARE_TOKENS:
             reply = self._login.on_token(bytes(buffer[start:stop]), self._host.clock.now_ms())
             token = reply.answer
@@ -178,7 +187,7 @@ class SaslConnection(Connection):
                 answer = host.dispatcher.answer_unsupported(key, version, correlation_id, buffer[start + 8 : stop])
                 self._reply(login.on_versions(succeeds=False), answer)
                 return
-            request, client_id = self._read(route, buffer, start, stop)
+            request, client_id = read_request(route, buffer, start, stop, partial(host.on_surplus, self))
             response = route.handle(request, RequestContext(version, client_id, self))
             self._reply(
                 login.on_versions(succeeds=response.error_code == ErrorCode.NONE), route.write(correlation_id, response)
@@ -194,7 +203,7 @@ class SaslConnection(Connection):
                     route.write(correlation_id, refusal_of_all(ApiKey(key), version, ErrorCode.ILLEGAL_SASL_STATE)),
                 )
             return
-        request, _ = self._read(route, buffer, start, stop)
+        request, _ = read_request(route, buffer, start, stop, partial(host.on_surplus, self))
         if isinstance(request, SaslHandshakeRequest):
             reply = login.on_handshake(version, request.mechanism, host.clock.now_ms())
         else:
@@ -204,12 +213,20 @@ class SaslConnection(Connection):
     def _reply(self, reply: Reply, parts: list[Part]) -> None:
         """Send an answer now, or where the login has failed late, with the end of the connection."""
         if not reply.failure:
-            self._answer(parts)
+            self.answers.add(parts)
             if self._login.state is LoginState.LOGGED_IN:
-                self._on_logged_in()
+                host = self._host
+                self._is_in = True
+                self.may_gather = self._login.expires_ms == NEVER_MS
+                self.frame.give_memory_back(self)
+                self.frame = PartialFrame(host.frame_buffers, host.memory)
+                self._maximum_frame_bytes = host.bounds.frame_max
+                self.principal, self.shown_by = self._login.principal, self._login.shown_by
+                host.logins.pop(self, None)
+                host.on_login(self, "")
             return
         self._host.on_login_failed(self, reply.failure)
-        self._execution = PARK[self._execution]
+        self.turns.execution = PARK[self.turns.execution]
         delay_s = self._settings.delay_ms / 1000
         self._farewell = asyncio.get_running_loop().call_later(delay_s, self._say_farewell, parts)
 
@@ -217,17 +234,7 @@ class SaslConnection(Connection):
         if self.closed:
             return
         self._backlog = b""
-        self._drop_frame()
-        self._answer(parts)
-        self._flush()
+        self.frame.drop(self)
+        self.answers.add(parts)
+        self.answers.flush()
         self.close_gracefully()
-
-    def _on_logged_in(self) -> None:
-        """From here on it is a connection like others."""
-        host = self._host
-        self._is_in = True
-        self._forget_large_frame()
-        self._maximum_frame_bytes = host.bounds.frame_max
-        self.principal, self.shown_by = self._login.principal, self._login.shown_by
-        host.logins.pop(self, None)
-        host.on_login(self, "")

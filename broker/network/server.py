@@ -6,10 +6,8 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import cast
 
 from lowtide.broker.config.listeners import Listener as ConfiguredListener
-from lowtide.broker.network.connection import Connection
 from lowtide.broker.network.connection_host import ConnectionHost
 from lowtide.broker.network.listener_security import OPEN, ListenerSecurity, make_connection
 from lowtide.broker.network.slow_clients import why_to_end
@@ -95,7 +93,7 @@ class Server:
         self._sweep = asyncio.get_running_loop().call_later(_SWEEP_INTERVAL_S, self._on_sweep)
 
     def _on_hurry(self) -> None:
-        for connection in cast("list[Connection]", self._host.memory.stalled(self._host.clock.now_ms())):
+        for connection in self._host.memory.stalled(self._host.clock.now_ms()):
             connection.close("its request has stopped arriving, and others wait for the memory that it holds")
         oldest_ms = self._host.clock.now_ms() - self._login_timeout_ms
         for login in [login for login in self._host.logins if login.connected_ms < oldest_ms]:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from lowtide.broker.network.turn_queue import TurnQueue
+from lowtide.broker.network.turn_taking import TurnTaking
 from lowtide.runtime.addresses import network_of
 
 REFUSALS_PER_S = 10
@@ -66,13 +67,11 @@ class Refusals:
 class Laned(Protocol):
     """A connection in the lane."""
 
+    turns: TurnTaking
+
     @property
     def client_address(self) -> str:
         """Where it comes from."""
-        ...
-
-    def enter_slow_lane(self, turns: int) -> None:
-        """Execute a frame at a time, when it is given a turn; until it has had so many, or may leave."""
         ...
 
     def take_turn(self, *, may_leave: bool) -> None:
@@ -90,7 +89,7 @@ class SlowLane(TurnQueue[Laned]):
     def on_connected(self, connection: Laned) -> None:
         """A connection is there, which may have to go into the lane."""
         if self._refusals.is_troubled(network_of(connection.client_address), self._now_ms()):
-            connection.enter_slow_lane(TURNS)
+            connection.turns.enter_slow_lane(TURNS)
 
     def on_malformed(self, address: str) -> None:
         """An address has sent what makes no sense."""

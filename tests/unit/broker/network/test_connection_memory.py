@@ -20,8 +20,8 @@ def test_announced_length_costs_no_memory_until_it_arrives() -> None:
         writer.write(struct.pack(">i", MAXIMUM_FRAME_BYTES) + b"0123456789")
         await asyncio.sleep(0.05)
         (connection,) = world.host.connections
-        assert connection._frame is not None
-        assert len(connection._frame) <= 64 * 1024
+        assert connection.frame.buffer is not None
+        assert len(connection.frame.buffer) <= 64 * 1024
 
     simulate(run)
 
@@ -124,7 +124,7 @@ def test_half_sent_frames_have_bounded_memory(monkeypatch: pytest.MonkeyPatch, s
             await asyncio.sleep(0.01)
             writer.write(half[first:])
         await asyncio.sleep(1)
-        held = sum(connection._filled for connection in world.host.connections)
+        held = sum(connection.frame.filled for connection in world.host.connections)
         assert world.host.memory.begun_bytes <= room
         assert world.host.memory.used_bytes <= limit_bytes
         assert held <= room + limit_bytes + 41 * FREE_FRAME_BYTES + (200_000 if first > FREE_FRAME_BYTES else 0)
@@ -161,9 +161,9 @@ def test_a_large_frame_of_a_client_that_reads_no_responses_stays_counted() -> No
         await asyncio.sleep(5)
         (connection,) = world.host.connections
         held = world.host.memory.used_bytes + BEGINNING_BYTES
-        assert len(connection._backlog) + (0 if connection._frame is None else len(connection._frame)) <= max(
-            held, 2 * BEGINNING_BYTES
-        )
+        assert len(connection._backlog) + (
+            0 if connection.frame.buffer is None else len(connection.frame.buffer)
+        ) <= max(held, 2 * BEGINNING_BYTES)
         reader._transport.resume_reading()  # type: ignore[attr-defined]
         for number in range(6):
             assert (await answer(reader))[0] == number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,13 +13,13 @@ IDLE_MS = 600_000
 
 
 class Watched:
-    frame_started_ms = received_bytes = eof_ms = 0
+    frame = SimpleNamespace(buffer=None, filled=0, started_ms=0)
+    reading_paused = False
     last_active_ms = 1
-    awaits_bytes = waiting = False
-    parked_ms: int | None = None
 
-    def __init__(self, **values: Any) -> None:
-        self.__dict__.update(values)
+    def __init__(self, *, eof_ms: int = 0, parked_ms: int | None = None, waiting: bool = False) -> None:
+        self.eof_ms = eof_ms
+        self.answers = SimpleNamespace(parked_ms=parked_ms, waiting=waiting)
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_an_address_without_refusals_never_sees_the_lane() -> None:
             for number in range(50):
                 assert await answer(reader) == (number, b"")
         assert all(
-            connection._execution == Execution.RUNNING and connection._turns_left == 0
+            connection.turns.execution == Execution.RUNNING and connection.turns.turns_left == 0
             for connection in world.host.connections
         )
 
@@ -91,10 +91,13 @@ def test_a_connection_from_before_stays_out_of_the_lane() -> None:
         await answer(reader)
         await trouble(world)
         (connection,) = world.host.connections
-        assert connection._execution == Execution.RUNNING
+        assert connection.turns.execution == Execution.RUNNING
         await world.client()
         await asyncio.sleep(0.1)
-        assert [connection._execution != Execution.RUNNING for connection in world.host.connections] == [False, True]
+        assert [connection.turns.execution != Execution.RUNNING for connection in world.host.connections] == [
+            False,
+            True,
+        ]
 
     simulate(run)
 
@@ -167,17 +170,17 @@ def test_connections_leave_the_lane_after_valid_requests_or_when_their_address_i
     async def run(world: World) -> None:
         readers, (proven, other) = await laned(world, 2)
         for number in range(TURNS):
-            assert proven._execution != Execution.RUNNING
+            assert proven.turns.execution != Execution.RUNNING
             bring(proven, frame(ECHO, number))
             assert await answer(readers[0]) == (number, b"")
-        assert proven._execution == Execution.RUNNING
+        assert proven.turns.execution == Execution.RUNNING
         bring(other, frame(ECHO, 1))
         assert await answer(readers[1]) == (1, b"")
-        assert other._execution != Execution.RUNNING
+        assert other.turns.execution != Execution.RUNNING
         await asyncio.sleep(2)
         bring(other, frame(ECHO, 2))
         assert await answer(readers[1]) == (2, b"")
-        assert other._execution == Execution.RUNNING
+        assert other.turns.execution == Execution.RUNNING
 
     simulate(run)
 
@@ -192,11 +195,11 @@ def test_a_parked_request_holds_its_connection_in_the_lane_too() -> None:
         await asyncio.sleep(0.5)
         assert world.dispatcher.executed == [b"slow"]
         (connection,) = world.host.connections
-        turns = connection._turns_left
+        turns = connection.turns.turns_left
         writer.write(frame(ECHO, 3, b"more"))
         await asyncio.sleep(0.1)
         assert len(world.host.lane) == 0
-        assert connection._turns_left == turns
+        assert connection.turns.turns_left == turns
         world.dispatcher.parked[0][1].complete(b"done")
         assert [await answer(reader) for _ in range(3)] == [(1, b"done"), (2, b"fast"), (3, b"more")]
 
@@ -216,7 +219,7 @@ def test_a_laned_connection_is_read_only_as_far_as_it_is_executed() -> None:
             writer.write(frame(ECHO, number, body))
             await asyncio.sleep(0.1)
         (connection,) = world.host.connections
-        assert len(connection._backlog) + connection._filled <= len(world.host.gathering.room)
+        assert len(connection._backlog) + connection.frame.filled <= len(world.host.gathering.room)
         world.host.lane._is_scheduled = False
         world.host.lane.enter(connection)
         for number in range(40):

@@ -1,0 +1,193 @@
+"""The answers of one connection, which leave in the order of its requests: each has a slot until it can be sent."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from lowtide.broker.network.execution import GO_ON, PARK
+from lowtide.broker.network.outgoing import AnswerSlot, OutgoingQueue, Part, held_bytes
+from lowtide.broker.network.routes import Route
+from lowtide.broker.pending import NO_ANSWER, AnswerRounds, Pending
+
+if TYPE_CHECKING:
+    from lowtide.broker.network.request_times import RequestClock
+    from lowtide.broker.network.turn_taking import TurnTaking
+
+
+class Answering(Protocol):
+    """The connection whose answers these are."""
+
+    closed: bool
+    of_a_follower: bool
+
+    def close(self, reason: str) -> None:
+        """Closes without another answer."""
+        ...
+
+    def unblock(self) -> None:
+        """Executes requests that had to wait."""
+        ...
+
+    def close_when_done(self) -> None:
+        """Closes if no request will come and no answer is owed."""
+        ...
+
+
+class Answers:
+    """Answers that wait for earlier ones (`slots`), and those that are sent next (`ready`)."""
+
+    __slots__ = (
+        "_clock",
+        "_connection",
+        "_parked_min",
+        "_rounds",
+        "_turns",
+        "ends",
+        "gathered",
+        "outgoing",
+        "ready",
+        "slots",
+    )
+
+    def __init__(
+        self, connection: Answering, turns: TurnTaking, clock: RequestClock, rounds: AnswerRounds, parked_min: int
+    ) -> None:
+        """`parked_min`: how many bytes a pending request counts at least."""
+        self._clock = clock
+        self._rounds = rounds
+        self._parked_min = parked_min
+        self._turns = turns
+        self._connection: Answering | None = connection
+        self.outgoing: OutgoingQueue | None = None
+        self.slots: deque[AnswerSlot[Route]] = deque()
+        self.ready: list[Part] = []
+        self.gathered = False
+        """Whether a request waits for the end of this pass of the loop, to be executed with those of other connections."""
+        self.ends = False
+        """Whether the connection is to be closed when all answers were sent."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a request of this client is being worked on."""
+        return bool(self.slots) or self.gathered
+
+    @property
+    def busy(self) -> bool:
+        """Whether an answer is owed or on its way."""
+        return self.waiting or (self.outgoing is not None and not self.outgoing.idle)
+
+    @property
+    def parked_ms(self) -> int | None:
+        """When the oldest request was parked whose answer is not ready; None if there is none."""
+        return self.slots[0].parked_ns // 1_000_000 if self.slots else None
+
+    def close(self) -> None:
+        """Abandons all requests: the connection has ended."""
+        self._connection = None
+        for slot in self.slots:
+            if slot.pending is not None:
+                slot.pending.abandon()
+        self.slots.clear()
+        if self.outgoing is not None:
+            self.outgoing.close()
+            self.outgoing = None
+
+    def add(self, parts: list[Part]) -> None:
+        """Adds an answer behind those that are owed."""
+        if self.slots:
+            slot = AnswerSlot(cast("Route", None), 0, None, max(held_bytes(parts), self._parked_min), parts)
+            self._turns.parked_bytes += slot.size
+            self.slots.append(slot)
+        else:
+            self.ready += parts
+
+    def park(self, route: Route, correlation_id: int, pending: Pending[Any], size: int) -> None:
+        """Keeps the place of an answer that comes later, to a request of `size` bytes."""
+        assert self._connection is not None, "it is open"
+        size = max(size, self._parked_min)
+        may_be_followed = route.is_produce and not pending.holds_connection
+        slot = AnswerSlot(route, correlation_id, pending, size, None, may_be_followed=may_be_followed)
+        slot.times = route.follower_times if self._connection.of_a_follower else route.times
+        clock = self._clock
+        slot.began_ns, slot.parked_ns = clock.moment_ns, clock.now_ns()
+        clock.moment_ns = slot.parked_ns
+        self._turns.parked_bytes += size
+        self.slots.append(slot)
+        if not may_be_followed:
+            self._turns.execution = PARK[self._turns.execution]
+        pending.listen(lambda response: self._on_answer(slot, response))
+
+    def give(self, route: Route, correlation_id: int, answer: Any, size: int) -> None:
+        """Adds the answer of a joint form: its frame, what a handler returns, or the promise of either."""
+        if type(answer) is Pending:
+            self.park(route, correlation_id, answer, size)
+        else:
+            self.add([answer] if type(answer) is bytes else route.write(correlation_id, answer))
+
+    def give_gathered(self, route: Route, correlation_id: int, answer: Any) -> None:
+        """Sends the answer of the request that was gathered."""
+        self.gathered = False
+        connection = self._connection
+        if connection is None:
+            return
+        if type(answer) is bytes and self.outgoing is not None and not (connection.closed or self.ends):
+            self.outgoing.send([answer])
+        else:
+            self.give(route, correlation_id, answer, 0)  # It is small, and all that waits.
+            self.flush()
+
+    def flush(self) -> None:
+        """Sends what is ready."""
+        connection = self._connection
+        if connection is None or connection.closed:
+            return
+        if self.ready and self.outgoing is not None:
+            ready, self.ready = self.ready, []
+            self.outgoing.send(ready)
+        if self.ends:
+            connection.close_when_done()
+
+    def send_answers(self) -> None:
+        """Sends the answers of a round, and executes requests that had to wait."""
+        connection = self._connection
+        if connection is None:
+            return
+        try:
+            self.flush()
+            connection.unblock()
+        except Exception:
+            connection.close("its answers could not be sent")
+            raise
+
+    def _on_answer(self, slot: AnswerSlot[Route], response: Any) -> None:
+        connection = self._connection
+        if connection is None or connection.closed:
+            return
+        slot.pending = None
+        clock, slots = self._clock, self.slots
+        if not slot.answered_ns:  # Otherwise it was: it is bytes only now.
+            slot.answered_ns = clock.now_ns()
+        if not slot.may_be_followed:
+            self._turns.execution = GO_ON[self._turns.execution]
+        if response is None:
+            connection.close(f"{slot.route.name} could not be answered")
+            return
+        if type(response) is bytes:
+            slot.parts = [response]  # The frame of a joint form.
+        else:
+            slot.parts = slot.route.write(slot.correlation_id, response) if response is not NO_ANSWER else []
+        if slots[0] is not slot:
+            return
+        clock.moment_ns = clock.now_ns()
+        while slots and slots[0].parts is not None:
+            slot = slots.popleft()
+            self._turns.parked_bytes -= slot.size
+            self.ready.extend(slot.parts or ())
+            slot.note_flushed(clock)
+        answered = self._rounds.answered
+        if answered is None:
+            self.flush()
+            connection.unblock()
+        else:
+            answered[self] = None
