@@ -46,6 +46,44 @@ LARGE = {
 }
 """Classes with more attributes or methods, with how many of each they have today."""
 
+LEVELS_MAX = 2
+BASED_METHODS_MAX = 30
+RECORD_METHODS_MAX = 3
+"""A class with so few methods is a record: how many levels it has matters little, as for errors."""
+
+TOWERS: dict[str, tuple[int, int]] = {
+    "broker/handlers/deletes/delayed_delete.py:DelayedDeleteRecords": (3, 17),
+    "broker/partitions/commit_waits.py:CommitWait": (3, 9),
+    "broker/partitions/fetch/delayed_fetch.py:DelayedFetch": (3, 25),
+    "broker/partitions/produce/delayed_produce.py:DelayedProduce": (3, 15),
+    "broker/partitions/produce/joint_produce.py:DelayedJointProduce": (3, 9),
+    "broker/partitions/share/share_fetch.py:ShareFetch": (3, 18),
+    "metadata/embedded.py:EmbeddedStore": (2, 33),
+    "metadata/local.py:LocalStore": (1, 32),
+    "metadata/memory.py:MemoryStore": (2, 35),
+    "runtime/filesystem/memory.py:MemoryFileSystem": (1, 33),
+    "runtime/simulated_loop.py:SimulatedLoop": (3, 26),
+    "runtime/simulated_transport.py:SimulatedTransport": (1, 39),
+    "simulation/broker_simulation.py:CheckedLoop": (4, 26),
+    "simulation/cluster_simulation.py:ClusterLoop": (4, 26),
+    "simulation/cluster_simulation.py:ClusterSimulation": (2, 36),
+    "simulation/consumer_group_load.py:ClassicConsumer": (5, 29),
+    "simulation/consumer_group_load.py:ConsumerGroupLoad": (3, 9),
+    "simulation/consumer_group_load.py:Grower": (3, 12),
+    "simulation/consumer_member.py:ConsumerMember": (5, 28),
+    "simulation/group_load.py:AnyMember": (3, 14),
+    "simulation/group_load.py:Committer": (3, 12),
+    "simulation/group_load.py:GroupMember": (4, 31),
+    "simulation/group_load.py:OffsetFetcher": (3, 12),
+    "simulation/keyed_load.py:KeyedReader": (3, 9),
+    "simulation/owning_member.py:OwningMember": (4, 20),
+    "simulation/partition_actors.py:IdempotentProducer": (3, 11),
+    "simulation/pipelined_producer.py:PipelinedProducer": (4, 14),
+    "simulation/transformer.py:Transformer": (3, 20),
+    "storage/log/segments/segment.py:Segment": (2, 46),
+}
+"""Classes with more levels of ours, or more methods with those of their bases, with how many of each they have today."""
+
 OPEN = frozenset({"admin/client.py:AdminClient"})
 """Classes that have a method for each thing that their users may ask for: they grow with these."""
 
@@ -107,6 +145,64 @@ def sizes() -> dict[str, Size]:
             if isinstance(node, ast.ClassDef) and not is_value(node) and name not in OPEN:
                 found[name] = size_of(node)
     return found
+
+
+class Form(NamedTuple):
+    """A class as it is declared: the names of its bases and of its methods."""
+
+    bases: tuple[str, ...]
+    methods: frozenset[str]
+    is_protocol: bool
+
+
+@functools.cache
+def forms() -> dict[str, dict[str, Form]]:
+    """All classes at the top of modules, by name and module: some names stand more than once."""
+    found: dict[str, dict[str, Form]] = {}
+    for path in SOURCES:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                named = [base.value if isinstance(base, ast.Subscript) else base for base in node.bases]
+                bases = tuple(ast.unparse(base).rpartition(".")[2] for base in named)
+                methods = {each.name for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+                form = Form(bases, frozenset(methods), "Protocol" in bases)
+                found.setdefault(node.name, {})[str(path.relative_to(ROOT))] = form
+    return found
+
+
+def tower(name: str, module: str) -> tuple[int, set[str]]:
+    """Returns how many levels of ours a class has with its own, and the names of all methods. Protocols are no level."""
+    form = forms()[name][module]
+    levels, methods = 0, set(form.methods)
+    for base in form.bases:
+        of_name = forms().get(base, {})
+        if not of_name or base == name:
+            continue
+        below = module if module in of_name else next(iter(of_name))
+        if of_name[below].is_protocol:
+            continue
+        height, inherited = tower(base, below)
+        levels, methods = max(levels, height), methods | inherited
+    return levels + 1, methods
+
+
+@functools.cache
+def towers() -> dict[str, tuple[int, int]]:
+    """The levels and methods of each class that has more than it may."""
+    found = {}
+    for name, modules in forms().items():
+        for module in modules:
+            levels, methods = tower(name, module)
+            key = f"{module}:{name}"
+            is_record = len(methods) <= RECORD_METHODS_MAX or name.endswith("Error")
+            if key not in OPEN and not is_record and (levels > LEVELS_MAX or len(methods) > BASED_METHODS_MAX):
+                found[key] = (levels, len(methods))
+    return found
+
+
+def test_no_class_is_a_tower() -> None:
+    """A class has at most two levels of ours and 30 methods, those of its bases counted; the list only shrinks."""
+    assert towers() == TOWERS
 
 
 def wired_in(text: str) -> set[str]:

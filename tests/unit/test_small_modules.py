@@ -1,0 +1,233 @@
+"""Class names are unique in the tree, and a small module with one importer belongs into that importer.
+
+The lists have what isn't so yet. They only shrink.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = (
+    "admin",
+    "broker",
+    "cli",
+    "console",
+    "metadata",
+    "pipeline",
+    "protocol",
+    "replication",
+    "runtime",
+    "simulation",
+    "storage",
+    "testing",
+)
+LINES_MAX = 60
+
+FOUND_BY_NAME = ("broker/handlers/", "protocol/messages/")
+"""A module for each API, which is found by its name."""
+
+REPEATED: dict[str, int] = {
+    "Accepted": 2,
+    "AclFilter": 2,
+    "AlterConfigsResource": 2,
+    "AlterConfigsResourceResponse": 2,
+    "AlterableConfig": 2,
+    "Answer": 3,
+    "Answering": 2,
+    "Asker": 2,
+    "Broker": 2,
+    "Brokers": 2,
+    "Client": 2,
+    "Cluster": 3,
+    "Committed": 2,
+    "Committer": 2,
+    "ConfigEntry": 2,
+    "ConfigResource": 2,
+    "ConfigSource": 2,
+    "Connection": 2,
+    "ControllerWork": 2,
+    "Coordinator": 2,
+    "Counts": 2,
+    "DeleteRow": 2,
+    "Deletion": 2,
+    "EpochEndOffset": 3,
+    "Event": 3,
+    "Exchange": 2,
+    "Feature": 2,
+    "Fence": 2,
+    "FetchPlan": 2,
+    "File": 2,
+    "Found": 2,
+    "Gate": 2,
+    "Given": 2,
+    "GroupMember": 2,
+    "GroupRow": 2,
+    "Identity": 2,
+    "IsrChanges": 2,
+    "Kept": 2,
+    "Kind": 2,
+    "LagHistogram": 2,
+    "LeaderIdAndEpoch": 2,
+    "Leaders": 2,
+    "Listener": 3,
+    "LogDirectories": 2,
+    "Login": 3,
+    "NewTopic": 2,
+    "NodeEndpoint": 2,
+    "Opened": 2,
+    "Pace": 2,
+    "PartitionChanges": 2,
+    "PartitionHistory": 2,
+    "PartitionLoad": 3,
+    "Phase": 2,
+    "Plan": 3,
+    "Ports": 3,
+    "Producer": 2,
+    "ProducerBatch": 2,
+    "Progress": 3,
+    "Reassignment": 2,
+    "Recent": 2,
+    "RecordTimes": 2,
+    "Refusal": 2,
+    "Refused": 2,
+    "Registered": 2,
+    "Resource": 2,
+    "ResourceType": 2,
+    "Retry": 2,
+    "SaslSettings": 2,
+    "ScramChange": 2,
+    "Segment": 2,
+    "Session": 2,
+    "Share": 2,
+    "SharedStore": 2,
+    "Stage": 2,
+    "State": 3,
+    "Step": 3,
+    "Subscription": 3,
+    "TlsSettings": 2,
+    "TransactionState": 3,
+    "Waiting": 2,
+    "Wanted": 5,
+    "Written": 2,
+    "_Answer": 4,
+    "_Change": 2,
+    "_Counted": 2,
+    "_Decided": 3,
+    "_Erasure": 2,
+    "_Field": 2,
+    "_GroupKey": 2,
+    "_Head": 2,
+    "_Held": 2,
+    "_Holding": 2,
+    "_Link": 2,
+    "_Reader": 3,
+    "_Reading": 2,
+    "_Request": 2,
+    "_Rows": 2,
+    "_Waiting": 4,
+}
+"""Class names that stand more than once, with how often."""
+
+SMALL: set[str] = {
+    "admin/partition_sizes.py",
+    "broker/administration/delegation_token_sweep.py",
+    "broker/config/change_lines.py",
+    "broker/config/follower_fetch_rules.py",
+    "broker/config/open_listeners.py",
+    "broker/lifecycle/authorization.py",
+    "broker/lifecycle/memory_upkeep.py",
+    "broker/lifecycle/recovery_lines.py",
+    "broker/metrics/coordinators.py",
+    "broker/metrics/site.py",
+    "broker/network/answer_files.py",
+    "broker/network/client_quirks.py",
+    "broker/network/handshake_turns.py",
+    "broker/pacing.py",
+    "broker/partitions/fence.py",
+    "broker/partitions/fetch/fetch_refused.py",
+    "broker/quotas/configured_window.py",
+    "broker/quotas/recent.py",
+    "broker/security/unknown_keys.py",
+    "cli/metrics.py",
+    "cli/move_file.py",
+    "cli/repair.py",
+    "console/deletes.py",
+    "console/origin.py",
+    "pipeline/smaller_batches.py",
+    "protocol/compiled_codec.py",
+    "protocol/framing.py",
+    "protocol/key_hash.py",
+    "replication/read_replica.py",
+    "replication/unregistration.py",
+    "runtime/filesystem/later.py",
+    "runtime/side_thread.py",
+    "simulation/crowd.py",
+    "simulation/held_loops.py",
+    "simulation/isr_changes.py",
+    "simulation/simulated_keeper.py",
+    "storage/directory/preferred_directories.py",
+    "storage/log/segments/slice_batches.py",
+    "testing/free_ports.py",
+    "testing/freezing.py",
+}
+"""Modules of fewer than `LINES_MAX` lines that one module imports."""
+
+
+@functools.cache
+def trees() -> dict[str, tuple[str, int, ast.Module]]:
+    """The path, the lines and the tree of each module, by its name."""
+    found = {}
+    for path in (path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))):
+        name, text = path.relative_to(ROOT), path.read_text(encoding="utf-8")
+        if not path.name.endswith("_pb2.py"):
+            module = ".".join(("lowtide", *name.with_suffix("").parts))
+            found[module] = (str(name), len(text.splitlines()), ast.parse(text))
+    return found
+
+
+def repeated_names() -> dict[str, int]:
+    counts: dict[str, int] = defaultdict(int)
+    for _, _, tree in trees().values():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                counts[node.name] += 1
+    return {name: count for name, count in sorted(counts.items()) if count > 1}
+
+
+def importers() -> dict[str, set[str]]:
+    """The modules that import each module of ours."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for module, (_, _, tree) in trees().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and not node.level and node.module:
+                for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
+                    found[name].add(module)
+            elif isinstance(node, ast.Import):
+                for alias in node.names:
+                    found[alias.name].add(module)
+    return found
+
+
+def small_modules() -> set[str]:
+    by = importers()
+    return {
+        path
+        for module, (path, lines, _) in trees().items()
+        if lines < LINES_MAX
+        and len(by[module]) == 1
+        and not path.endswith("__init__.py")
+        and not path.startswith(FOUND_BY_NAME)
+    }
+
+
+def test_class_names_are_unique() -> None:
+    """The same thing has one name, and a name means one thing."""
+    assert repeated_names() == REPEATED
+
+
+def test_small_modules_are_part_of_the_module_that_uses_them() -> None:
+    assert small_modules() == SMALL
