@@ -42,9 +42,6 @@ FUNCTION_LINES = 70
 
 LONG_FILES = {
     "tests/chaos/test_bad_directories.py": 510,
-    "tests/unit/broker/coordinator/modern/test_consumer_groups.py": 503,
-    "tests/unit/broker/coordinator/transactions/test_transaction_machine.py": 518,
-    "tests/unit/broker/coordinator/transactions/test_transaction_shard.py": 517,
     "tests/unit/broker/guards/test_guards.py": 601,
     "tests/unit/broker/lifecycle/test_several_directories.py": 501,
     "tests/unit/broker/network/test_connection.py": 514,

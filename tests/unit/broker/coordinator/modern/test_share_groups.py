@@ -1,4 +1,4 @@
-"""Share groups: members come and go, all partitions are assigned once their state has begun, and the log says all of it."""
+"""Share groups: members join and leave, partitions are assigned once they have a state, and the log has it all."""
 
 from __future__ import annotations
 
