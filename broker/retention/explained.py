@@ -24,9 +24,9 @@ from lowtide.protocol.messages.describe_retention import UNKNOWN, RetainedPartit
 from lowtide.protocol.types import Offset, TopicPartition
 from lowtide.replication.partition import Partition
 from lowtide.storage.errors import StorageError
-from lowtide.storage.log.retention_explain import Kept, Outlook, explain
-from lowtide.storage.log.retention_plan import Reason
-from lowtide.storage.log.unfreed import Unfreed
+from lowtide.storage.log.retention.retention_explain import Kept, Outlook, explain
+from lowtide.storage.log.retention.retention_plan import Reason
+from lowtide.storage.log.segments.unfreed import Unfreed
 
 WAITING_MAX: Final = 16
 WAITING_SHARE: Final = 8

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
+from lowtide.broker.partitions.delayed import commit
 
 from lowtide.broker.coordinator.classic import classic_groups, rebalancing
 from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
@@ -26,14 +27,13 @@ from lowtide.broker.coordinator.transactions.marker_sender import MarkerSender
 from lowtide.broker.coordinator.transactions.transaction_shard import Transactions
 from lowtide.broker.coordinator.transactions.transaction_state import ENDING
 from lowtide.broker.coordinator.transactions.transaction_verifier import TransactionVerifier
-from lowtide.broker.partitions.delayed import commit
 from lowtide.broker.pending import Pending
 from lowtide.broker.retention import consumption
 from lowtide.protocol.errors import ErrorCode
 from lowtide.simulation.cluster_simulation import simulate_cluster
 from lowtide.storage.log.offsets import LogOffsets
-from lowtide.storage.log.transaction_index import TransactionIndex
-from lowtide.storage.log.verifications import Verifications
+from lowtide.storage.log.producers.transaction_index import TransactionIndex
+from lowtide.storage.log.producers.verifications import Verifications
 
 from .planting import find
 

@@ -26,8 +26,8 @@ from lowtide.protocol.records import (
 )
 from lowtide.simulation.cluster_simulation import simulate_cluster
 from lowtide.storage.compaction import cleaning, compaction
-from lowtide.storage.log import retention_plan as retention
-from lowtide.storage.log.segment_ages import SegmentAges
+from lowtide.storage.log.retention import retention_plan as retention
+from lowtide.storage.log.retention.segment_ages import SegmentAges
 
 from .planting import find
 

@@ -111,18 +111,9 @@ class GroupCoordinator(Coordinator[Groups]):
         def may_see(name: str) -> bool:
             return authorizer.authorize(context, Operation.DESCRIBE, topic(name))
 
-        known = self.open_client_of(context.client_id, context.connection, context.api_version)
-        if known is not None:
-            return known
-        return MemberClient(context.client_id or "", _host_of(context.connection), context.api_version, may_see)
-
-    def open_client_of(self, client_id: str | None, connection: Connection, api_version: int) -> MemberClient | None:
-        """As `client_of`, without an authorizer; None with one."""
-        return (
-            MemberClient(client_id or "", _host_of(connection), api_version)
-            if self.broker.authorizer.allows_all
-            else None
-        )
+        host = _host_of(context.connection)
+        sees = None if authorizer.allows_all else may_see
+        return MemberClient(context.client_id or "", host, context.api_version, sees)
 
     def effects(self) -> Effects:
         """Returns empty effects of the current time."""

@@ -20,7 +20,7 @@ from lowtide.broker.coordinator.runtime.effects import Effects, Job, Promise, Th
 from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
 from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, S, Shard, make_batch, make_batches
 from lowtide.broker.coordinator.runtime.shard_loader import ShardLoader
-from lowtide.broker.partitions.delayed.commit import committed_end
+from lowtide.broker.partitions.commit_waits import committed_end
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.pending import Pending
 from lowtide.broker.slices import run_in_slices, run_in_turns

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -23,9 +23,6 @@ from lowtide.protocol.group_records import (
 )
 from lowtide.protocol.share_group_records import ShareGroupChange, encode_share_change
 from lowtide.protocol.types import UNKNOWN_OFFSET, Offset, ProducerEpoch, ProducerId, TopicId
-
-if TYPE_CHECKING:
-    from lowtide.protocol.native import CommittedRow
 
 Reply: TypeAlias = Any
 """Stands for a request that is to be answered. Decisions pass it on and never use it."""
@@ -103,14 +100,6 @@ class Effects:
             )
             self.changes.append(OffsetCommits(group, topic, values))
 
-    def keep_plain_offsets(
-        self, group: str, topic: str, rows: Sequence[CommittedRow], *, topic_id: TopicId, encode: Callable[..., Any]
-    ) -> None:
-        """As `keep_offsets`, without metadata; `encode` is the compiled form of `OffsetRecords.encode_all`."""
-        records, change = plain_commits(group, topic, rows, wall_ms=self.wall_ms, topic_id=topic_id, encode=encode)
-        self.records += records
-        self.changes.append(change)
-
     def keep_group(self, group: str, value: GroupMetadataValue | None) -> None:
         """Asks for the record of a classic group; with None, for its tombstone."""
         self.records.append(encode_group_metadata(group, value))
@@ -134,22 +123,6 @@ class Effects:
     def answer_when_committed(self, reply: Reply, response: Any, failed: Callable[[ErrorCode], Any]) -> None:
         """Answers a request when the records are committed. `failed` makes the answer if they can't be."""
         self.then.append(Promise(reply, response, failed))
-
-
-def plain_commits(
-    group: str, topic: str, rows: Sequence[CommittedRow], *, wall_ms: int, topic_id: TopicId, encode: Callable[..., Any]
-) -> tuple[list[CoordinatorRecord], OffsetCommits]:
-    """Returns the records of offsets without metadata, and their content: see `Effects.keep_plain_offsets`."""
-    common = OffsetRecords(group, topic, commit_timestamp=wall_ms, topic_id=topic_id)
-    value = OffsetCommitValue
-    values = [
-        (
-            number,
-            value(offset=offset, leader_epoch=leader_epoch, metadata="", commit_timestamp=wall_ms, topic_id=topic_id),
-        )
-        for number, offset, leader_epoch in rows
-    ]
-    return encode(common.key_start, common.value_end, rows), OffsetCommits(group, topic, values)
 
 
 def append_error(error: ErrorCode) -> ErrorCode:

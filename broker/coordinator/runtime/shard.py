@@ -30,7 +30,7 @@ from lowtide.protocol.types import (
     ProducerId,
 )
 from lowtide.replication.partition import Partition
-from lowtide.storage.log.validator import ValidatedBatch
+from lowtide.storage.log.validation.validator import ValidatedBatch
 
 assert LOG_OVERHEAD < MAGIC_POSITION < CRC_POSITION < RECORD_BATCH_OVERHEAD
 

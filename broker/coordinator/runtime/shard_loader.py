@@ -28,8 +28,8 @@ from lowtide.protocol.types import Offset, ProducerId
 from lowtide.runtime.clock import Clock
 from lowtide.runtime.worker import Worker
 from lowtide.storage.errors import StorageError
-from lowtide.storage.log.segment_file import FileSlice
-from lowtide.storage.log.validation_rules import MAXIMUM_DECOMPRESSED_BYTES
+from lowtide.storage.log.segments.segment_file import FileSlice
+from lowtide.storage.log.validation.validation_rules import MAXIMUM_DECOMPRESSED_BYTES
 
 LOAD_BYTES_MAX: Final = 1 << 20
 """The most bytes of one read, whatever `offsets.load.buffer.size` is. A larger batch is read whole."""

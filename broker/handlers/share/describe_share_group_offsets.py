@@ -14,7 +14,10 @@ KIPs: 932, 1226.
 
 from __future__ import annotations
 
+from typing import Final
+
 from lowtide.broker.coordinator.groups.share_offsets import ShareOffsets
+from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
@@ -22,6 +25,8 @@ from lowtide.protocol.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsResponse,
 )
+
+CUT: Final = Cut(levels=(("groups", "groups"), ("topics", "topics"), ("partitions", "partitions")))
 
 
 def handler(offsets: ShareOffsets) -> HandlerSpec:
@@ -32,4 +37,4 @@ def handler(offsets: ShareOffsets) -> HandlerSpec:
     ) -> DescribeShareGroupOffsetsResponse:
         return DescribeShareGroupOffsetsResponse(groups=[await offsets.describe(group) for group in request.groups])
 
-    return HandlerSpec(key=ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, handle_later=handle)
+    return HandlerSpec(key=ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, handle_later=handle, cut=CUT)

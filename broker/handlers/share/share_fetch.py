@@ -113,7 +113,7 @@ def handler(broker: BrokerContext, access: ShareAccess) -> HandlerSpec:
         if not found.done:
             answer.joined.pending.on_abandoned = found.abandon
 
-    return HandlerSpec(key=ApiKey.SHARE_FETCH, handle=handle, sends_records=True)
+    return HandlerSpec(key=ApiKey.SHARE_FETCH, handle=handle)
 
 
 def is_sound(request: ShareFetchRequest, acknowledged: dict[SharePlace, list[ShareAcknowledgementBatch]]) -> bool:

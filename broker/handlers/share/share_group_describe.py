@@ -12,6 +12,7 @@ KIPs: 430, 932.
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import Final
 
 from lowtide.broker.authorizer.resources import ALL_GROUP_OPERATIONS
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
@@ -20,6 +21,7 @@ from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.modern.modern_member import Assignment, ModernMember
 from lowtide.broker.coordinator.modern.share_groups import ASSIGNOR
 from lowtide.broker.coordinator.runtime.shard import Shard
+from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
@@ -35,6 +37,8 @@ from lowtide.protocol.messages.share_group_describe import (
     ShareGroupDescribeRequest,
     ShareGroupDescribeResponse,
 )
+
+CUT: Final = Cut(levels=(("group_ids", "groups"),))
 
 
 def handler(groups: GroupCoordinator) -> HandlerSpec:
@@ -70,7 +74,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
         operations = ALL_GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED
         return descriptions.answer(request.group_ids, operations)
 
-    return HandlerSpec(key=ApiKey.SHARE_GROUP_DESCRIBE, handle=handle)
+    return HandlerSpec(key=ApiKey.SHARE_GROUP_DESCRIBE, handle=handle, cut=CUT)
 
 
 def _member(member: ModernMember, image: MetadataImage) -> DescribedShareMember:

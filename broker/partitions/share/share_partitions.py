@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lowtide.broker.partitions.delayed.timestamp_search import LongRow, Progress, TimestampSearches, Unfinished
 from lowtide.broker.partitions.share.leader_share_partition import LeaderSharePartition, SharePorts, StateKeeper
 from lowtide.broker.partitions.share.share_rules import ShareRules
 from lowtide.broker.partitions.share.share_sessions import SessionKey, ShareSession, ShareSessions
 from lowtide.broker.partitions.share.share_values import ShareCounts
+from lowtide.broker.partitions.timestamp_search import LongRow, Progress, TimestampSearches, Unfinished
 from lowtide.broker.pending import DelayedQueue, DelayedRequest, Spawn, answer_of
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.share_acknowledge import INITIAL_EPOCH
@@ -23,7 +23,7 @@ from lowtide.protocol.share_state_records import SharePlace
 from lowtide.protocol.types import Offset
 from lowtide.replication.partition import Partition
 from lowtide.storage.errors import StorageError
-from lowtide.storage.log.timestamps import LongSearch, SearchOn
+from lowtide.storage.log.timestamps import LongSearch, SearchOn, search_timestamp
 
 if TYPE_CHECKING:
     import asyncio
@@ -188,7 +188,7 @@ async def begin_offset(
         found = progress.found
         if found is None or found.offset < partition.log.log_start_offset:
             try:
-                step = partition.log.search_timestamp(timestamp_ms, progress.start_offset)
+                step = search_timestamp(partition.log, timestamp_ms, progress.start_offset)
             except StorageError as error:
                 fail(error)
                 return None

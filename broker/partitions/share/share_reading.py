@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from lowtide.broker.partitions.share.share_values import AcquiredRange, AcquireLimits, FetchedBatch
-from lowtide.storage.log.segment_file import FileSlice
-from lowtide.storage.log.slice_batches import batches_of
+from lowtide.storage.log.segments.segment_file import FileSlice
+from lowtide.storage.log.segments.slice_batches import batches_of
 
 if TYPE_CHECKING:
     from lowtide.broker.partitions.share.share_partition import SharePartition
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lowtide.protocol.types import Offset
     from lowtide.replication.partition import Partition
     from lowtide.storage.log.log import Log
-    from lowtide.storage.log.open_transactions import CompletedTransaction
+    from lowtide.storage.log.producers.open_transactions import CompletedTransaction
 
 READS_MAX: Final = 8
 """The most reads for one member while they find nothing to deliver: others' records, markers, aborted transactions."""

@@ -21,7 +21,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.records import read_batch_header
 from lowtide.protocol.types import TopicPartition
 from lowtide.storage.log.markers import make_marker
-from lowtide.storage.log.producer_state import ACCEPTED, ProducerStateManager
+from lowtide.storage.log.producers.producer_state import ACCEPTED, ProducerStateManager
 from tests.examples import examples
 
 from .transaction_world import NAME, NONE, PARTITIONS, TIMEOUT_MS, World, start
