@@ -33,7 +33,7 @@ ATTRIBUTES_MAX = 20
 METHODS_MAX = 26
 
 LARGE = {
-    "broker/coordinator/classic/classic_group.py:ClassicGroup": (20, 37),
+    "broker/coordinator/classic/classic_group.py:ClassicGroup": (20, 30),
     "broker/network/connection.py:Connection": (21, 32),
     "broker/network/connection_host.py:ConnectionHost": (23, 10),
     "metadata/local.py:LocalStore": (12, 32),
