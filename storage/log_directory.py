@@ -68,7 +68,7 @@ _MAX_PARTITION = 2**31 - 1
 _FOLDER_NAME_MAX = 255
 
 
-class Identity(msgspec.Struct, frozen=True, kw_only=True):
+class BrokerIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """The broker that opens a directory."""
 
     cluster_id: str
@@ -100,7 +100,7 @@ class LogDirectory:
         self._lock = lock
 
     @classmethod
-    def open(cls, filesystem: FileSystem, path: str, identity: Identity, random: Random) -> LogDirectory:
+    def open(cls, filesystem: FileSystem, path: str, identity: BrokerIdentity, random: Random) -> LogDirectory:
         """Locks the directory for the broker `identity`; creates it, with its owner, if it is new.
 
         Start code: it syncs. The logs may be read, not changed, before `begin_use`. Errors, in one sentence each:
@@ -373,7 +373,7 @@ def _unusable(path: str, error: OSError) -> StorageError:
     return storage_error(path, error)
 
 
-def _claimed(filesystem: FileSystem, path: str, identity: Identity, random: Random) -> MetaProperties:
+def _claimed(filesystem: FileSystem, path: str, identity: BrokerIdentity, random: Random) -> MetaProperties:
     """Reads the owner of the directory, and writes this broker as the owner if it has none."""
     place = f"{path}/{META_PROPERTIES}"
     known = decode_meta_properties(filesystem.read_bytes(place), place) if filesystem.exists(place) else None

@@ -16,7 +16,7 @@ from typing import Protocol
 import msgspec
 
 from lowtide.protocol.types import TopicId, TopicPartition
-from lowtide.storage.directory.file_removal import FileRemoval, Leaving
+from lowtide.storage.directory.file_removal import FileRemoval, PartitionRemoval
 from lowtide.storage.directory.log_settings import DirectoryPorts
 from lowtide.storage.directory.offset_checkpoint import OnWritten
 from lowtide.storage.errors import is_passing
@@ -80,7 +80,7 @@ class DirectoryDeletions:
             (f"{self._path}/{called.get(key) or key}", f"{self._path}/{name(key, self._ports.random)}") for key in keys
         ]
         self.leaving.update(keys)
-        leaving = Leaving(
+        leaving = PartitionRemoval(
             keys=keys,
             forgotten=forgotten,
             renames=renames,
@@ -128,7 +128,7 @@ class DirectoryDeletions:
         """Begins no further step; deletions under way fail."""
         self._stopped = True
 
-    def _on_renamed(self, leaving: Leaving, error: OSError | None) -> None:
+    def _on_renamed(self, leaving: PartitionRemoval, error: OSError | None) -> None:
         """Makes the free names durable, and clears the checkpoints, which refer to partitions by name."""
         if error is not None and not is_passing(error):
             self._hooks.on_failure(error)
@@ -153,7 +153,7 @@ class DirectoryDeletions:
         for checkpoint in self._hooks.checkpoints:
             checkpoint.write_and_tell(written)
 
-    def _left(self, leaving: Leaving, error: OSError | None) -> None:
+    def _left(self, leaving: PartitionRemoval, error: OSError | None) -> None:
         self.leaving.difference_update(leaving.keys)
         if leaving.delay_ms is not None:
             due_ms = self._ports.clock.monotonic_ms() + leaving.delay_ms

@@ -27,7 +27,7 @@ from lowtide.storage.checkpoint import joined
 from lowtide.storage.directory.hole_notes import create_notes, read_notes, write_notes
 from lowtide.storage.errors import FailureKind, StorageError, failure_kind, is_passing
 from lowtide.storage.log.log_holes import LogHoles
-from lowtide.storage.log.segments.unfreed import MUCH_BYTES, Unfreed, Waiting
+from lowtide.storage.log.segments.unfreed import MUCH_BYTES, UnfreedReason, UnfreedRoom
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from lowtide.runtime.filesystem import FileSystem
     from lowtide.storage.directory.log_settings import DirectoryPorts
     from lowtide.storage.log.log import Log
-    from lowtide.storage.log.segments.hole import Hole
-    from lowtide.storage.log.segments.pending_hole import PendingHole
+    from lowtide.storage.log.segments.hole import Hole, PendingHole
 
 LOGS_PER_ROUND: Final = 256
 """The next round takes the others."""
@@ -105,22 +104,22 @@ class DirectoryHoles:
         """Whether deleted bytes become holes, as far as is known."""
         return self._is_active and self.can_punch
 
-    def unfreed(self, log: Log) -> Unfreed | None:
+    def unfreed(self, log: Log) -> UnfreedRoom | None:
         """Returns what the segment at a log's start still holds below it; None if nothing."""
         size_bytes = LogHoles(log).unfreed_bytes
         if not size_bytes:
             return None
         if not self._is_active:
-            return Unfreed(size_bytes, Waiting.SWITCHED_OFF)
+            return UnfreedRoom(size_bytes, UnfreedReason.SWITCHED_OFF)
         if not LogHoles(log).are_allowed:
-            return Unfreed(size_bytes, Waiting.COMPACTED)
+            return UnfreedRoom(size_bytes, UnfreedReason.COMPACTED)
         if not self.can_punch:
-            return Unfreed(size_bytes, Waiting.FILE_SYSTEM)
+            return UnfreedRoom(size_bytes, UnfreedReason.FILE_SYSTEM)
         pending = LogHoles(log).pending
         if pending is not None and pending.is_read():
-            return Unfreed(size_bytes, Waiting.READER)
+            return UnfreedRoom(size_bytes, UnfreedReason.READER)
         is_waiting = pending is not None or log in self.risen
-        return Unfreed(size_bytes, Waiting.ROUND if is_waiting else Waiting.BATCH)
+        return UnfreedRoom(size_bytes, UnfreedReason.ROUND if is_waiting else UnfreedReason.BATCH)
 
     def read(self) -> None:
         """Reads the notes. Start code. Errors: OSError."""

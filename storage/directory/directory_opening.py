@@ -25,7 +25,7 @@ from lowtide.storage.directory.directory_logs import DirectoryLogs
 from lowtide.storage.directory.known_directories import KNOWN_DIRECTORIES, read_known
 from lowtide.storage.errors import RefusedDirectoryError, StorageError
 from lowtide.storage.log.log_values import LogConfig
-from lowtide.storage.log_directory import Identity, list_directory, moving_to, parse_folder_name
+from lowtide.storage.log_directory import BrokerIdentity, list_directory, moving_to, parse_folder_name
 
 
 class KnownTopic(NamedTuple):
@@ -42,7 +42,7 @@ RememberedTopics: TypeAlias = Callable[[str], TopicId | None]
 class OpenRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Who opens the directories, and what is known of them."""
 
-    identity: Identity
+    identity: BrokerIdentity
     required: str | None = None
     """The directory without which the broker can't start."""
     topics: Mapping[str, KnownTopic] = msgspec.field(default_factory=dict)
@@ -60,7 +60,7 @@ class OfflinePartition(NamedTuple):
     topic_id: TopicId
 
 
-class Opened(msgspec.Struct, kw_only=True):
+class OpeningResult(msgspec.Struct, kw_only=True):
     """The outcome of opening."""
 
     offline: dict[TopicPartition, OfflinePartition] = msgspec.field(default_factory=dict)
@@ -70,7 +70,9 @@ class Opened(msgspec.Struct, kw_only=True):
     """Partitions whose move between directories was interrupted by the stop."""
 
 
-def open_directories(filesystem: FileSystem, directories: Mapping[str, DirectoryLogs], request: OpenRequest) -> Opened:
+def open_directories(
+    filesystem: FileSystem, directories: Mapping[str, DirectoryLogs], request: OpenRequest
+) -> OpeningResult:
     """Opens, prepares and loads all directories; those that fail are offline afterwards.
 
     Start code: it syncs, and may take long. Errors: RefusedDirectoryError, as described above; StorageError, the first
@@ -105,7 +107,7 @@ def open_directories(filesystem: FileSystem, directories: Mapping[str, Directory
             except StorageError as error:
                 opening.on_failed(path, error)
     opening.check_any_is_left()
-    return Opened(offline=opening.offline, lost=opening.lost_directories(), moving=list(opening.starts))
+    return OpeningResult(offline=opening.offline, lost=opening.lost_directories(), moving=list(opening.starts))
 
 
 def _check_ids(directories: Mapping[str, DirectoryLogs]) -> None:

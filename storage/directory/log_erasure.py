@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem import FileToSync
 from lowtide.storage.checkpoint import joined
-from lowtide.storage.compaction.erasing import ErasureOrder, Progress, SegmentErasure
+from lowtide.storage.compaction.erasing import ErasureOrder, ErasureProgress, SegmentErasure
 from lowtide.storage.errors import DamagedSegmentError, StorageError, is_passing
 from lowtide.storage.log.log_holes import LogHoles
 from lowtide.storage.log.segment_swap import CleanedGroup, SeenSegment
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from lowtide.storage.log.segments.segment_files import RemovedSegment
 
 
-class Step(Enum):
+class ErasureStep(Enum):
     """What comes next."""
 
     NOTHING = "no record below the log start is in the log's segments"
@@ -51,23 +51,23 @@ def lets_go(log: Log) -> bool:
     return len(segments) > 1 and segments[1].base_offset <= log.log_start_offset
 
 
-def next_step(log: Log, *, makes_holes: bool) -> Step:
+def next_step(log: Log, *, makes_holes: bool) -> ErasureStep:
     """Returns what erasing a log needs now. Errors: StorageError."""
     start, segment = log.log_start_offset, log.segments[0]
     if lets_go(log):
-        return Step.LET_GO
+        return ErasureStep.LET_GO
     if not segment.size or segment.gone_offset >= start:
-        return Step.NOTHING
+        return ErasureStep.NOTHING
     place = segment.find(start)
     if place is not None and place.base_offset < start:
-        return Step.WRITE_AGAIN
+        return ErasureStep.WRITE_AGAIN
     if (segment.size if place is None else place.position) <= segment.punched:
-        return Step.NOTHING
+        return ErasureStep.NOTHING
     # A hole ends where a batch begins, or the log ends; offsets may be missing between its last batch and the next
     # segment.
     if makes_holes and LogHoles(log).are_allowed and (place is not None or start == log.log_end_offset):
-        return Step.PUNCH
-    return Step.LET_GO if place is None and segment.is_pinned else Step.WRITE_AGAIN
+        return ErasureStep.PUNCH
+    return ErasureStep.LET_GO if place is None and segment.is_pinned else ErasureStep.WRITE_AGAIN
 
 
 class LogErasure:
@@ -126,13 +126,13 @@ class LogErasure:
 
     def _on_step(self, work: SegmentErasure, outcome: object) -> None:
         is_unchanged = self._is_unchanged()
-        if isinstance(outcome, Progress):
+        if isinstance(outcome, ErasureProgress):
             if not is_unchanged:
                 self._abandon(work, None)
-            elif outcome is Progress.NOTHING:
+            elif outcome is ErasureProgress.NOTHING:
                 LogHoles(self.log).on_erased(self._log_start_offset)
                 self._end(None)
-            elif outcome is Progress.GOES_ON:
+            elif outcome is ErasureProgress.GOES_ON:
                 self._submit(work)
             else:
                 self._swap(work)
@@ -226,7 +226,7 @@ def _aborted(log: Log) -> list[CompletedTransaction]:
         return log.swaps.aborted_in(base_offset)
 
 
-def _step(work: SegmentErasure) -> Progress | OSError | StorageError:
+def _step(work: SegmentErasure) -> ErasureProgress | OSError | StorageError:
     try:
         return work.step()
     except (OSError, StorageError) as error:

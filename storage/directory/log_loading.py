@@ -24,7 +24,7 @@ from lowtide.storage.directory.offset_checkpoint import read_checkpoint
 from lowtide.storage.directory.sync_failure import write_anew
 from lowtide.storage.errors import DamagedSegmentError, StorageError, is_passing, storage_error
 from lowtide.storage.log.log_files import LogPlace
-from lowtide.storage.log.opening.known_log import Checked, KnownLog, LoadReport
+from lowtide.storage.log.opening.known_log import KnownLog, LoadReport, LoadTotals
 from lowtide.storage.log.opening.loader import create_log, load_log
 from lowtide.storage.log.producers.producer_state import ProducerStateManager
 from lowtide.storage.log_start.journal_loading import read_offsets
@@ -59,7 +59,7 @@ class LogLoading:
 
         Logs of Kafka may have gaps between segments, from compaction.
         """
-        self.checked = Checked(0, 0, 0)
+        self.checked = LoadTotals(0, 0, 0)
         self.reports: dict[TopicPartition, LoadReport] = {}
         """What loading repaired."""
         self._state = state

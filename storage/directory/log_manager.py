@@ -27,23 +27,23 @@ from lowtide.storage.directory.directory_logs import DirectoryLogs
 from lowtide.storage.directory.directory_opening import (
     KnownTopic,
     OfflinePartition,
-    Opened,
+    OpeningResult,
     OpenRequest,
     RememberedTopics,
     open_directories,
 )
 from lowtide.storage.directory.directory_reports import DirectoryUsage
 from lowtide.storage.directory.held_answers import HeldAnswers
-from lowtide.storage.directory.log_directories import LogDirectories
+from lowtide.storage.directory.log_directories import LogDirectorySet
 from lowtide.storage.directory.log_moves import LogMoves
 from lowtide.storage.directory.log_settings import DirectoryPorts, LogListeners, LogManagerSettings, OnPrefixDeleted
 from lowtide.storage.directory.log_starts import DirectoryLogStarts, LogStarts, all_together
-from lowtide.storage.directory.preferred_directories import PreferredDirectories
+from lowtide.storage.directory.move_place import PreferredDirectories
 from lowtide.storage.directory.set_aside_folders import SetAsideFolders
 from lowtide.storage.errors import FailureKind, RefusedDirectoryError, StorageError, failure_kind, is_passing
 from lowtide.storage.log.log import Log, LogConfig, RemovedSegment
 from lowtide.storage.log.segments.segment_files import CLOSED_SEGMENTS_MAX, SegmentCache
-from lowtide.storage.log_directory import Identity
+from lowtide.storage.log_directory import BrokerIdentity
 from lowtide.storage.log_start.journal import OnDurable
 
 __all__ = ["DirectoryUsage", "KnownTopic", "LogManager", "LogManagerSettings", "OnDirectoryFailed"]
@@ -76,7 +76,7 @@ class LogManager:
         self._paths = [path.rstrip("/") or "/" for path in directories]
         self._committers = committers
         self._given = dict(zip(self._paths, directories, strict=True))
-        self._opened = Opened()
+        self._opened = OpeningResult()
         self._listeners = LogListeners()
         self._is_open = False
         settings = settings or LogManagerSettings()
@@ -104,7 +104,7 @@ class LogManager:
         self.preferred = PreferredDirectories()
         answers = HeldAnswers(clock, lambda log: self._directories[log.parent_directory].parts.holes.is_freeing(log))
         self._listeners.freed.append(answers.release)
-        self.directories = LogDirectories(
+        self.directories = LogDirectorySet(
             filesystem, self._directories, committers, self._given, answers, self.moves, self._beside
         )
         """The directories as such: their paths, their state, their due work."""
@@ -136,7 +136,7 @@ class LogManager:
         if repeated:
             raise RefusedDirectoryError(min(repeated), "the log directory is given twice")
         request = OpenRequest(
-            identity=Identity(cluster_id=cluster_id, node_id=node_id),
+            identity=BrokerIdentity(cluster_id=cluster_id, node_id=node_id),
             required=None if required is None else required.rstrip("/") or "/",
             topics=topics or {},
             deleted_topics=deleted_topics,
@@ -403,7 +403,7 @@ class LogManager:
     # Stopping
 
     def close(self, broker_epoch: int = -1) -> None:
-        """Stops cleanly: see `LogDirectories.close`."""
+        """Stops cleanly: see `LogDirectorySet.close`."""
         self.directories.close(broker_epoch)
 
     def release(self) -> None:

@@ -22,9 +22,8 @@ from lowtide.storage.log.log_sync import LogSync
 from lowtide.storage.log.log_values import LogConfig
 from lowtide.storage.log.offsets import LogOffsets
 from lowtide.storage.log.producers.producer_state import ProducerStateManager
-from lowtide.storage.log.producers.snapshots import ProducerSnapshots
+from lowtide.storage.log.producers.snapshots import ProducerSnapshots, rebuild_aborted
 from lowtide.storage.log.producers.transaction_index import TransactionIndex
-from lowtide.storage.log.producers.transaction_recovery import rebuild_aborted
 from lowtide.storage.log.segment_swap import SegmentSwaps
 from lowtide.storage.log.segments.segment import Segment
 from lowtide.storage.log.segments.segment_file import BatchPlace

@@ -10,8 +10,7 @@ from contextlib import suppress
 from lowtide.protocol.types import NO_LEADER_EPOCH, Offset
 from lowtide.runtime.filesystem import CannotPunchError
 from lowtide.storage.log.log import Log
-from lowtide.storage.log.segments.hole import Hole
-from lowtide.storage.log.segments.pending_hole import PendingHole
+from lowtide.storage.log.segments.hole import Hole, PendingHole
 
 
 class LogHoles:

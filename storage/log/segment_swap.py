@@ -72,7 +72,7 @@ class CleanedGroup(NamedTuple):
     """Whether there is a transaction index."""
 
 
-class _Unnamed(NamedTuple):
+class _UnnamedSegment(NamedTuple):
     """A compacted segment that the log reads already, and those of its files that are still called `.swap`.
 
     The `.log` comes first, or a start would take the named files for those of the replaced segments.
@@ -110,7 +110,7 @@ class SegmentSwaps:
         self._snapshots = snapshots
         self._aborted = aborted
         self._begun: CleanedGroup | None = None
-        self._unnamed: _Unnamed | None = None
+        self._unnamed: _UnnamedSegment | None = None
 
     def relocate(self, directory: str) -> None:
         """Follows the rename of the log's folder. No swap is under way."""
@@ -218,7 +218,7 @@ class SegmentSwaps:
         self._aborted.replaced(bases, base_offset, has_file=group.has_aborted)
         self._begun, self._unnamed = (
             None,
-            _Unnamed(new, sorted(self._paths(group), key=_naming_order), group.has_aborted),
+            _UnnamedSegment(new, sorted(self._paths(group), key=_naming_order), group.has_aborted),
         )
         return removed
 
@@ -236,7 +236,7 @@ class SegmentSwaps:
             self._unnamed = None
         return Barrier(directories=(self._directory,))
 
-    def _name(self, unnamed: _Unnamed, path: str) -> None:
+    def _name(self, unnamed: _UnnamedSegment, path: str) -> None:
         segment, base_offset = unnamed.segment, unnamed.segment.base_offset
         if not self._segments.holds(segment):  # A delete has passed it.
             with contextlib.suppress(FileNotFoundError):

@@ -36,7 +36,7 @@ _CHUNK_BYTES: Final = 1 << 20
 """The size of a read. A larger batch is read and checksummed in pieces."""
 
 
-class CheckedSegment(msgspec.Struct, gc=False):
+class SegmentCheck(msgspec.Struct, gc=False):
     """The sound part of a segment: this many bytes of whole batches, which end before `next_offset`.
 
     `reason` says what stopped the check.
@@ -49,7 +49,7 @@ class CheckedSegment(msgspec.Struct, gc=False):
     """Whether transactions end in it."""
 
 
-def check_segment(segment: Segment, epochs: LeaderEpochs, interval_bytes: int) -> CheckedSegment:
+def check_segment(segment: Segment, epochs: LeaderEpochs, interval_bytes: int) -> SegmentCheck:
     """Checks a closed segment from its first byte behind a hole, rebuilds its indexes, and notes its leader epochs.
 
     If batches contradict noted epochs, the batches win. An epoch whose batches compaction has removed stays: without it
@@ -66,7 +66,7 @@ def check_segment(segment: Segment, epochs: LeaderEpochs, interval_bytes: int) -
             check.reason = "the file ends early"
         position += check.chunk(buffer[:got], position)
     segment.indexes[1].maybe_append(segment.max_timestamp, segment.max_timestamp_offset)
-    return CheckedSegment(
+    return SegmentCheck(
         position,
         check.next_offset,
         check.reason and f"{segment.path}, byte {position}: {check.reason}",

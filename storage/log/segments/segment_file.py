@@ -26,7 +26,7 @@ from lowtide.storage.log.segments.open_files import OpenFiles
 from lowtide.storage.log.segments.segment_life import WRITTEN, SegmentEvent, SegmentLife, next_life
 
 if TYPE_CHECKING:
-    from lowtide.storage.log.segments.pending_hole import PendingHole
+    from lowtide.storage.log.segments.hole import PendingHole
 
 KNOWN_STARTS: Final = 32
 """Batch starts remembered per generation; two generations exist. A tail reader lags the writer by fewer batches than
@@ -40,6 +40,7 @@ CONTROL_BYTES_MAX: Final = 1 << 16
 SCAN_BYTES: Final = 4096
 """The size of a read when looking for a batch: about what lies between two index entries."""
 _WALK_BYTES: Final = 1 << 16
+_SLICE_BYTES: Final = 1 << 14
 
 # Base offset, batch length and, after epoch, magic, CRC and attributes, the last offset's delta.
 _PLACE: Final = Struct(">qi11xi")
@@ -341,3 +342,32 @@ class SegmentFile:
     def forget_starts(self) -> None:
         """Forgets the places of batches."""
         self._known, self._known_before = {}, {}
+
+
+def batches_of(read: FileSlice, name: str) -> Iterator[tuple[FilePosition, BatchHeader]]:
+    """Yields the headers of the whole batches of a slice, with their byte places.
+
+    Leaves out a batch that is cut at the end. CRCs aren't checked. `name` is what an error calls the log. Errors:
+    StorageError.
+    """
+    position, end = read.position, read.position + read.size
+    while position + RECORD_BATCH_OVERHEAD <= end:
+        try:
+            chunk = read.file.pread(min(_SLICE_BYTES, end - position), position)
+        except OSError as error:
+            raise storage_error(name, error) from error
+        at = 0
+        while at + RECORD_BATCH_OVERHEAD <= len(chunk):
+            try:
+                header = read_batch_header(chunk, at)
+            except ProtocolError as error:
+                raise DamagedSegmentError(name, f"no record batch begins at byte {position + at}: {error}") from error
+            if header.size_bytes < RECORD_BATCH_OVERHEAD:
+                raise DamagedSegmentError(name, f"no record batch begins at byte {position + at}")
+            if position + at + header.size_bytes > end:
+                return
+            yield position + at, header
+            at += header.size_bytes
+        if at == 0:
+            raise DamagedSegmentError(name, f"byte {position} can't be read")
+        position += at

@@ -13,7 +13,7 @@ from lowtide.storage.log.log import FileSlice, Log
 from lowtide.storage.log.log_values import AppendedBatch, FollowerAppend
 from lowtide.storage.log.segments.hole import Hole, decode_hole
 from lowtide.storage.log.segments.segment_names import offset_name
-from lowtide.storage.log.segments.unfreed import Waiting
+from lowtide.storage.log.segments.unfreed import UnfreedReason
 from lowtide.storage.log.timestamps import search_timestamp
 from lowtide.storage.log.validation.validation_rules import ValidationRules
 from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
@@ -415,7 +415,7 @@ def test_notes_of_three_hundred_logs_fit_from_the_beginning() -> None:
     assert read_notes(disk, ONE) == (1, holes)
 
 
-def unfreed(world: World, key: TopicPartition = A0) -> tuple[bool, Waiting] | None:
+def unfreed(world: World, key: TopicPartition = A0) -> tuple[bool, UnfreedReason] | None:
     found = world.manager.directories.unfreed(ONE, world.manager.logs[key])
     return None if found is None else (found.size_bytes > 1000, found.waits_for)
 
@@ -427,19 +427,19 @@ def test_what_is_not_freed_has_a_reason() -> None:
     part = slice_at(log, 0)
     world.delete_to((A0, 50))
     world.run()
-    assert unfreed(world) == (True, Waiting.ROUND)
+    assert unfreed(world) == (True, UnfreedReason.ROUND)
     world.free()
-    assert unfreed(world) == (True, Waiting.READER)
+    assert unfreed(world) == (True, UnfreedReason.READER)
     del part
     settle(world)
     assert unfreed(world) is None
     world.delete_to((A0, 98))
     settle(world)
-    assert unfreed(world) == (False, Waiting.BATCH)
+    assert unfreed(world) == (False, UnfreedReason.BATCH)
     log.configure(msgspec.structs.replace(LARGE, cleanup_policy=frozenset({"compact", "delete"})))
     world.delete_to((A0, 110))
     settle(world)
-    assert unfreed(world) == (True, Waiting.COMPACTED)
+    assert unfreed(world) == (True, UnfreedReason.COMPACTED)
 
 
 @pytest.mark.parametrize("frees", [False, True])
@@ -449,11 +449,11 @@ def test_what_is_never_freed_within_a_segment_has_a_reason(frees: bool) -> None:
     filled(world)
     world.delete_to((A0, 98))
     settle(world)
-    assert unfreed(world) == (True, Waiting.FILE_SYSTEM if frees else Waiting.SWITCHED_OFF)
+    assert unfreed(world) == (True, UnfreedReason.FILE_SYSTEM if frees else UnfreedReason.SWITCHED_OFF)
 
 
 def with_a_gap(world: World) -> Log:
-    """Batches of five records below 50; then none before 60, as in the replica of a log that was compacted elsewhere."""
+    """Batches of five records below 50; then none before 60, as in a log that was compacted elsewhere."""
     log = world.manager.create_log(A0, b"topic-a-16-bytes", LARGE)
     for offset in (*range(0, 50, 5), *range(60, 80, 5)):
         value = DELETED if offset < 50 else KEPT

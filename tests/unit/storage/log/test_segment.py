@@ -52,7 +52,7 @@ def closed(segment: Segment, filesystem: MemoryFileSystem) -> Segment:
     st.sampled_from([0, 100, 4096, 1 << 30]),
 )
 def test_the_batch_of_every_offset_is_found(batches: list[tuple[int, int, int]], interval_bytes: int) -> None:
-    """With a dense index, a sparse one and none: the position is that of the first batch that ends at or after the offset."""
+    """With a dense index, a sparse one and none: the position is that of the first batch at or after the offset."""
     segment = segment_with(*batches, interval_bytes=interval_bytes)
     offset = BASE
     for records, _, _ in batches:
@@ -69,7 +69,7 @@ def test_the_batch_of_every_offset_is_found(batches: list[tuple[int, int, int]],
 
 
 def test_index_entries_follow_kafkas_rules() -> None:
-    """LogSegment.append: after more bytes than the interval the next batch gets an entry; time entries only when the timestamp rises."""
+    """LogSegment.append: an entry after more bytes than the interval; time entries only when the timestamp rises."""
     segment = segment_with((1, 40, 10), (1, 40, 50), (2, 40, 30), (1, 40, 20), (1, 40, 90))
     offsets, times = segment.indexes
     sizes = [header.size_bytes for _, header in segment.batches(0)]
