@@ -52,7 +52,6 @@ LONG_FILES = {
     "tests/unit/metadata/test_session.py": 512,
     "tests/unit/runtime/test_simulated_network.py": 615,
     "tests/unit/storage/compaction/test_log_cleaning.py": 526,
-    "tests/unit/storage/directory/test_holes.py": 502,
     "tests/unit/storage/directory/test_log_manager.py": 1155,
     "tests/unit/storage/log/test_loader.py": 519,
     "tests/unit/storage/log_start/test_journal.py": 727,

@@ -31,6 +31,7 @@ from lowtide.storage.log.leader_epochs import LeaderEpochs
 from lowtide.storage.log.segments.hole import Hole
 from lowtide.storage.log.segments.index import MAX_RELATIVE_OFFSET
 from lowtide.storage.log.segments.segment import Segment
+from lowtide.storage.log.segments.segment_file import place_at
 
 _CHUNK_BYTES: Final = 1 << 20
 """The size of a read. A larger batch is read and checksummed in pieces."""
@@ -79,7 +80,7 @@ def begins_behind(segment: Segment, hole: Hole) -> bool:
 
     Errors: StorageError if reading fails.
     """
-    place = segment.place_at(hole.size)
+    place = place_at(segment, hole.size)
     if place is None or place.base_offset != hole.next_offset + hole.gap or hole.base_offset != segment.base_offset:
         return False
     head = segment.read_batch(place.position, RECORD_BATCH_OVERHEAD)

@@ -28,6 +28,7 @@ from lowtide.storage.log.producers.producer_snapshot import CorruptSnapshotError
 from lowtide.storage.log.producers.producer_state import ProducerStateManager
 from lowtide.storage.log.producers.transaction_index import TransactionIndex
 from lowtide.storage.log.segments.segment import Segment
+from lowtide.storage.log.segments.segment_file import read_control
 from lowtide.storage.log.segments.segment_list import SegmentList
 from lowtide.storage.log.segments.segment_names import SNAPSHOT_SUFFIX, offset_name
 
@@ -135,7 +136,7 @@ class ProducerSnapshots:
             if place is not None:
                 for position, header in segment.batches(place.position):
                     if header.producer_id >= 0:
-                        completed = state.replay(header, now_ms=now_ms, control=segment.read_control(position, header))
+                        completed = state.replay(header, now_ms=now_ms, control=read_control(segment, position, header))
                         if completed is not None and on_completed is not None:
                             on_completed(segment.base_offset, completed)
             segments.used(segment)

@@ -12,6 +12,7 @@ from lowtide.storage.directory.hole_notes import HOLE_NOTES, read_notes, write_n
 from lowtide.storage.log.log import FileSlice, Log
 from lowtide.storage.log.log_values import AppendedBatch, FollowerAppend
 from lowtide.storage.log.segments.hole import Hole, decode_hole
+from lowtide.storage.log.segments.index import read_indexes
 from lowtide.storage.log.segments.segment_names import offset_name
 from lowtide.storage.log.segments.unfreed import UnfreedReason
 from lowtide.storage.log.timestamps import search_timestamp
@@ -58,7 +59,6 @@ def produce(log: Log, value: bytes, batches: int, **options: int) -> None:
 
 
 def filled(world: World, *, deleted: int = 20, kept: int = 4) -> Log:
-    """A log of one segment; batches of five records."""
     log = world.manager.create_log(A0, b"topic-a-16-bytes", LARGE)
     produce(log, DELETED, deleted)
     produce(log, KEPT, kept)
@@ -66,7 +66,6 @@ def filled(world: World, *, deleted: int = 20, kept: int = 4) -> Log:
 
 
 def loaded(world: World) -> Log:
-    """The log after a start."""
     log = world.manager.logs[A0]
     log.configure(LARGE)
     log.advance_high_watermark(log.log_end_offset)
@@ -74,9 +73,8 @@ def loaded(world: World) -> Log:
 
 
 def settle(world: World) -> None:
-    world.free()
-    world.tick(1000)
-    world.tick(1000)
+    for later_ms in (0, 1000, 1000):
+        world.tick(later_ms)
 
 
 def slice_at(log: Log, offset: int) -> FileSlice:
@@ -86,12 +84,12 @@ def slice_at(log: Log, offset: int) -> FileSlice:
 
 
 def offsets(log: Log) -> list[int]:
-    """Of all records from the log start on, as a consumer reads them."""
-    found, offset = [], log.log_start_offset
+    start = offset = log.log_start_offset
+    found: list[int] = []
     while offset < log.log_end_offset:
         part = slice_at(log, offset)
         for _, header in iterate_batches(part.file.pread(part.size, part.position)):
-            found += [each for each in range(header.base_offset, header.next_offset) if each >= log.log_start_offset]
+            found += range(max(header.base_offset, start), header.next_offset)
             offset = header.next_offset
     return found
 
@@ -281,7 +279,7 @@ def test_closed_segments_have_holes_too_and_their_indexes_know() -> None:
     world.manager.close()
     world.restart()
     log = loaded(world)
-    assert log.segments[0].stored_indexes() is not None
+    assert read_indexes(world.filesystem, log.segments[0].path.removesuffix(".log"), 0, log.segments[0].size)
     assert offsets(log) == list(range(100, 135))
     for offset in range(100, 135):
         assert search_timestamp(log, 1, offset) is not None

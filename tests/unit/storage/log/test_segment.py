@@ -13,7 +13,8 @@ from lowtide.protocol.records import read_batch_header
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.errors import DamagedSegmentError, StorageError
 from lowtide.storage.log.segments.index import OffsetIndex, TimeIndex
-from lowtide.storage.log.segments.segment import Segment
+from lowtide.storage.log.segments.segment import Segment, load_timestamps, next_offset
+from lowtide.storage.log.segments.segment_file import size_at
 from lowtide.storage.log.segments.segment_files import SegmentCache
 from tests.examples import examples
 
@@ -62,10 +63,10 @@ def test_the_batch_of_every_offset_is_found(batches: list[tuple[int, int, int]],
             assert (place.base_offset, place.last_offset) == (offset, offset + records - 1)
             header = read_batch_header(segment.read_batch(place.position, place.size))
             assert (header.base_offset, header.size_bytes) == (offset, place.size)
-            assert segment.size_at(place.position) == place.size
+            assert size_at(segment, place.position) == place.size
         offset += records
     assert segment.find(offset) is None
-    assert segment.next_offset() == offset
+    assert next_offset(segment) == offset
 
 
 def test_index_entries_follow_kafkas_rules() -> None:
@@ -97,7 +98,7 @@ def test_a_written_index_ends_with_the_largest_timestamp() -> None:
     assert stored is not None
     assert stored.last_entry == (500, BASE)
     again = closed(segment, filesystem)
-    again.load_timestamps()
+    load_timestamps(again)
     assert (again.max_timestamp, again.max_timestamp_offset) == (500, BASE)
 
 
@@ -125,7 +126,7 @@ def test_a_damaged_index_is_rebuilt(suffix: str, damage: str) -> None:
         place = again.find(offset)
         assert place is not None
         assert place.base_offset == offset
-    again.load_timestamps()
+    load_timestamps(again)
     assert (again.max_timestamp, again.max_timestamp_offset) == (19, BASE + 19)
 
 
