@@ -20,8 +20,9 @@ from lowtide.storage.directory.file_removal import FileRemoval, PartitionRemoval
 from lowtide.storage.directory.log_settings import DirectoryPorts
 from lowtide.storage.directory.offset_checkpoint import OnWritten
 from lowtide.storage.errors import is_passing
+from lowtide.storage.folder_names import deleted_folder_name, stray_folder_name
 from lowtide.storage.log.segments.segment_files import Readers
-from lowtide.storage.log_directory import deleted_folder_name, deleted_partition, stray_folder_name
+from lowtide.storage.log_directory import deleted_partition
 from lowtide.storage.log_start.journal import LogStartJournal, OnDurable
 
 

@@ -24,8 +24,9 @@ from lowtide.storage.checkpoint import META_PROPERTIES
 from lowtide.storage.directory.directory_logs import DirectoryLogs
 from lowtide.storage.directory.known_directories import KNOWN_DIRECTORIES, read_known
 from lowtide.storage.errors import RefusedDirectoryError, StorageError
+from lowtide.storage.folder_names import parse_folder_name
 from lowtide.storage.log.log_values import LogConfig
-from lowtide.storage.log_directory import BrokerIdentity, list_directory, moving_to, parse_folder_name
+from lowtide.storage.log_directory import BrokerIdentity, list_directory, moving_to
 
 
 class KnownTopic(NamedTuple):

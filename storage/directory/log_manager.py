@@ -68,10 +68,10 @@ class LogManager:
         on_directory_failed: OnDirectoryFailed | None = None,
     ) -> None:
         """`committers` has one for each of `directories`; they are closed with the manager, the worker isn't."""
-        assert directories, "a broker has at least one log directory"
+        assert directories
         self.logs: dict[TopicPartition, Log] = {}
         """All loaded logs, including those of directories that went offline (`log.offline`)."""
-        self._on_directory_failed = on_directory_failed or _nobody_listens
+        self._on_directory_failed = on_directory_failed or (lambda _path, _reason, _logs: None)
         self._filesystem = filesystem
         self._paths = [path.rstrip("/") or "/" for path in directories]
         self._committers = committers
@@ -160,11 +160,8 @@ class LogManager:
     def expect(self, partitions: Iterable[tuple[TopicPartition, TopicId]]) -> list[TopicPartition]:
         """Takes the partitions that the metadata say have been here; returns those that are offline.
 
-        Start code: it syncs.
-
-        A partition without a log was lost by a crash before it was durable, and may be created again; unless a
-        directory that this broker had is missing, for it may be in there. Such directories are remembered until no
-        partition is missed.
+        A partition without a log was lost by a crash before it was durable, and may be created again; unless a missing
+        directory may have it. Such directories are remembered until no partition is missed. Start code: it syncs.
         """
         offline, missed = self._opened.offline, False
         for key, topic_id in partitions:
@@ -218,9 +215,7 @@ class LogManager:
         """
         log = self.logs.get(topic_partition)
         if log is not None:
-            assert log.topic_id == topic_id, (
-                f"{topic_partition} is the log of another topic, which has to be deleted first"
-            )
+            assert log.topic_id == topic_id, f"{topic_partition} is another topic's log, which must be deleted first"
             return log
         offline = self._opened.offline.get(topic_partition)
         if offline is not None and offline.topic_id in (topic_id, ZERO_TOPIC_ID):
@@ -295,10 +290,7 @@ class LogManager:
         self._listeners.not_erased.append(on_not_erased)
 
     def truncate(self, log: Log, offset: Offset, on_settled: OnDurable) -> None:
-        """Cuts a log at `offset`, its new end.
-
-        It takes no records before `on_settled(None)`: see `LogTruncations.truncate`.
-        """
+        """Cuts a log at `offset`. It takes no records before `on_settled(None)`: see `LogTruncations.truncate`."""
         self._directories[log.parent_directory].parts.truncations.truncate(log, offset, on_settled)
         self.moves.on_truncated(log)
         self._beside.on_truncated(log)
@@ -340,11 +332,7 @@ class LogManager:
 
         erasures = self._directories[log.parent_directory].parts.erasures
         take_back.append(erasures.request(log, offset, self.moves.erase(log, offset, on_own_done)))
-
-        def give_up() -> object:
-            return take_back[-1]()
-
-        return give_up
+        return lambda: take_back[-1]()  # noqa: PLW0108 - the last one then
 
     # Due work and failure
 
@@ -409,7 +397,3 @@ class LogManager:
     def release(self) -> None:
         """Ends without a clean stop: answers what is under way and releases the locks. The next start recovers."""
         self.directories.release()
-
-
-def _nobody_listens(_path: str, _reason: str, _logs: list[Log]) -> None:
-    """The listener until there is one."""

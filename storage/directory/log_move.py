@@ -27,8 +27,9 @@ from lowtide.storage.directory.directory_erasures import EraseFailedError
 from lowtide.storage.directory.log_starts import LogStartIncrement
 from lowtide.storage.directory.move_place import AwaitedErasure, relocate, take_over
 from lowtide.storage.errors import StorageError, is_passing, storage_error
+from lowtide.storage.folder_names import future_folder_name
 from lowtide.storage.log.log_values import FollowerAppend
-from lowtide.storage.log_directory import MOVING_TO, future_folder_name
+from lowtide.storage.log_directory import MOVING_TO
 
 if TYPE_CHECKING:
     from lowtide.runtime.filesystem import FileSystem

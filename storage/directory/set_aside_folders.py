@@ -22,8 +22,9 @@ import msgspec
 from lowtide.protocol.types import ZERO_TOPIC_ID
 from lowtide.storage.directory.directory_erasures import MOVED, EraseChangedError, EraseFailedError
 from lowtide.storage.errors import is_passing
+from lowtide.storage.folder_names import is_deleted_folder, partition_of_folder
 from lowtide.storage.log.segments.segment_names import LOG_SUFFIX, OFFSET_DIGITS
-from lowtide.storage.log_directory import is_deleted_folder, partition_of_folder, topic_id_in
+from lowtide.storage.log_directory import topic_id_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -17,14 +17,13 @@ from lowtide.storage.checkpoint import (
     encode_partition_metadata,
 )
 from lowtide.storage.errors import StorageError
+from lowtide.storage.folder_names import deleted_folder_name, parse_folder_name
 from lowtide.storage.log_directory import (
     REGISTRATION_COUNTER,
     BrokerIdentity,
     LogDirectory,
-    deleted_folder_name,
     deleted_partition,
     list_directory,
-    parse_folder_name,
 )
 
 PATH = "/disk/logs"
