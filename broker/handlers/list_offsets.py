@@ -22,11 +22,12 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
-from lowtide.broker.partitions.delayed.timestamp_search import LongRow, Progress, TimestampSearches, Unfinished
+from lowtide.broker.partitions.timestamp_search import LongRow, Progress, TimestampSearches, Unfinished
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
@@ -54,6 +55,8 @@ _SINCE = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TI
 _READ_COMMITTED = 1
 _CONSUMER, _DEBUGGER = -1, -2
 _OFFSET_NOT_AVAILABLE_SINCE = 5
+
+CUT: Final = Cut(levels=(("topics", "topics"), ("partitions", "partitions")), names=("name", "partition_index"))
 
 
 class _Bounds(NamedTuple):
@@ -133,7 +136,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
         response = ListOffsetsResponse(throttle_time_ms=0, topics=topics)
         return searches.start(response) if searches else response
 
-    return HandlerSpec(key=ApiKey.LIST_OFFSETS, handle=handle)
+    return HandlerSpec(key=ApiKey.LIST_OFFSETS, handle=handle, cut=CUT)
 
 
 def _visible_end(partition: Partition, request: ListOffsetsRequest) -> Offset:

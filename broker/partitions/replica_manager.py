@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from lowtide.broker.partitions.delayed.commit import CommitWait
+from lowtide.broker.partitions.commit_waits import CommitWait
 from lowtide.broker.slices import RequestSlices
 from lowtide.metadata.records import NO_LEADER
 from lowtide.protocol.errors import ErrorCode
@@ -31,11 +31,11 @@ from lowtide.storage.log.producers.verifications import EarlyRefusals
 if TYPE_CHECKING:
     import asyncio
 
-    from lowtide.broker.partitions.delayed.waiting import Waiting
     from lowtide.broker.partitions.fence import Fence
     from lowtide.broker.partitions.hosted_logs import OfflinePartitions
     from lowtide.broker.partitions.leader_partitions import LedPartitions
     from lowtide.broker.partitions.replication_throttle import ReplicationThrottle
+    from lowtide.broker.partitions.waiting import Waiting
     from lowtide.metadata.image import MetadataImage
     from lowtide.runtime.clock import Clock
     from lowtide.storage.directory.log_manager import LogManager

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from lowtide.broker.coordinator.groups.consumed import Consumed
+from lowtide.broker.coordinator.groups.consumed import ConsumedEnd
 from lowtide.broker.retention import cleaner
 from lowtide.broker.retention.cleaner import Cleaner
 from lowtide.broker.retention.log_retention import Retention
@@ -67,7 +67,7 @@ def as_old_as_the_first_record(patch: Patch) -> None:
 
 def the_fastest_group_counts(patch: Patch) -> None:
     """Records are deleted that only one group has consumed."""
-    patch.setattr(Consumed, "__and__", lambda self, other: max(self, other))
+    patch.setattr(ConsumedEnd, "__and__", lambda self, other: max(self, other))
 
 
 def consumed_at_any_age(patch: Patch) -> None:

@@ -34,7 +34,6 @@ METHODS_MAX = 26
 
 LARGE = {
     "broker/coordinator/classic/classic_group.py:ClassicGroup": (20, 37),
-    "broker/coordinator/consumer/consumer_groups.py:ConsumerGroups": (10, 28),
     "broker/network/connection.py:Connection": (21, 32),
     "broker/network/connection_host.py:ConnectionHost": (23, 10),
     "metadata/local.py:LocalStore": (12, 32),

@@ -42,7 +42,7 @@ FUNCTION_LINES = 70
 
 LONG_FILES = {
     "tests/chaos/test_bad_directories.py": 510,
-    "tests/unit/broker/coordinator/consumer/test_consumer_groups.py": 503,
+    "tests/unit/broker/coordinator/modern/test_consumer_groups.py": 503,
     "tests/unit/broker/coordinator/transactions/test_transaction_machine.py": 518,
     "tests/unit/broker/coordinator/transactions/test_transaction_shard.py": 517,
     "tests/unit/broker/guards/test_guards.py": 601,
@@ -62,12 +62,9 @@ LONG_SOURCES = frozenset(
     {
         "admin/client.py",
         "broker/administration/config_administrator.py",
-        "broker/coordinator/consumer/consumer_groups.py",
-        "broker/coordinator/consumer/share_groups.py",
-        "broker/coordinator/transactions/transaction_shard.py",
         "broker/lifecycle/serving.py",
         "broker/network/connection.py",
-        "broker/partitions/delayed/fetch_reader.py",
+        "broker/partitions/fetch/fetch_reader.py",
         "broker/partitions/replica_fetcher.py",
         "metadata/etcd_connection.py",
         "metadata/recovery.py",

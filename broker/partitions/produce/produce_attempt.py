@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from lowtide.broker.network.endpoints import endpoints_for
-from lowtide.broker.partitions.delayed.produce import DelayedProduce, ProduceWait
+from lowtide.broker.partitions.produce.delayed_produce import DelayedProduce, ProduceWait
 from lowtide.broker.partitions.produce.produce_rows import failed, header_of, not_appended, refused_for_now, rejected
 from lowtide.broker.partitions.produce.slow_batches import LARGE_BYTES, KeptBytes, Rest, SlowBatch, is_compressed
 from lowtide.broker.partitions.produce.transaction_question import (

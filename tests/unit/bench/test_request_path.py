@@ -58,9 +58,9 @@ def test_a_request_keeps_to_its_budget(name: str) -> None:
             "Fetch, records there",
             [
                 (
-                    "broker/partitions/delayed/fetch_reader.py"
+                    "broker/partitions/fetch/fetch_reader.py"
                     if native.compiled is None
-                    else "broker/partitions/delayed/small_reads.py",
+                    else "broker/partitions/fetch/usual_fetch.py",
                     "read",
                 ),
                 ("storage/log/log.py", "read"),

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.partitions.delayed.fetch import DelayedFetch
-from lowtide.broker.partitions.delayed.fetch_reader import FetchReader
-from lowtide.broker.partitions.delayed.fetch_rules import FetchRules
-from lowtide.broker.partitions.fetch_session import FetchPlan, FetchTarget
+from lowtide.broker.partitions.fetch.delayed_fetch import DelayedFetch
+from lowtide.broker.partitions.fetch.fetch_reader import FetchReader
+from lowtide.broker.partitions.fetch.fetch_rules import FetchRules
+from lowtide.broker.partitions.fetch.fetch_session import FetchPlan, FetchTarget
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import ZERO_TOPIC_ID, TopicPartition
 from lowtide.replication.topic_traffic import TrafficTable

@@ -79,7 +79,7 @@ class World:
         self.next_id += 1
         return self.next_id
 
-    def tell(self, transaction: Transaction) -> None:
+    def send_markers(self, transaction: Transaction) -> None:
         self.told.append(transaction)
 
     def decide(self, decision: Callable[[Effects], None]) -> None:
