@@ -172,7 +172,6 @@ def _horizon_ms(header: BatchHeader) -> int | None:
 
 
 def _kept(offsets: OffsetMap, header: BatchHeader, found: RecordKeys, *, drops_tombstones: bool) -> list[int] | range:
-    """Returns the numbers of the records that stay."""
     gone = set(offsets.superseded(found, header.base_offset))
     others = [*found.keyless, *(found.tombstones if drops_tombstones else ())]
     gone.update(number for number in others if header.base_offset + found.deltas[number] <= offsets.latest_offset)
@@ -251,7 +250,6 @@ def _empty(header: BatchHeader) -> bytes:
 
 
 def _copied(records: bytes, found: RecordKeys, kept: list[int] | range) -> bytes:
-    """Copies the records that are kept, run by run."""
     starts = [0, *found.ends]
     out = bytearray()
     run = end = starts[kept[0]]
@@ -265,7 +263,6 @@ def _copied(records: bytes, found: RecordKeys, kept: list[int] | range) -> bytes
 
 
 def _shifted(records: bytes, found: RecordKeys, kept: list[int] | range, shift: int) -> bytes:
-    """Copies the records that are kept, with `shift` added to their timestamp deltas."""
     starts = [0, *found.ends]
     out = bytearray()
     for number in kept:

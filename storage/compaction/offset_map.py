@@ -108,7 +108,6 @@ class OffsetMap:
         return True
 
     def _hashes(self, keys: list[bytes]) -> tuple[Iterable[int], Iterable[int]]:
-        """Returns two hashes of each key."""
         if self._compiled is None:
             return map(hash, keys), map(crc32, keys)
         hash_key, secret = self._compiled.hash_key, self._secret

@@ -29,7 +29,7 @@ from lowtide.storage.log_start.journal import LogStartJournal, OnDurable
 class NamedCheckpoint(Protocol):
     """A file that names partitions."""
 
-    def write_and_tell(self, on_written: OnWritten) -> None:
+    def write_and_call(self, on_written: OnWritten) -> None:
         """Rewrites the file without partitions that are gone, then calls `on_written`."""
 
 
@@ -152,7 +152,7 @@ class DirectoryDeletions:
                     self._hooks.journal.forget(leaving.forgotten, partial(self._left, leaving))
 
         for checkpoint in self._hooks.checkpoints:
-            checkpoint.write_and_tell(written)
+            checkpoint.write_and_call(written)
 
     def _left(self, leaving: PartitionRemoval, error: OSError | None) -> None:
         self.leaving.difference_update(leaving.keys)

@@ -19,7 +19,7 @@ import msgspec
 
 from lowtide.runtime.committer import Barrier
 from lowtide.storage.directory.directory_reports import ErasureTotals, PendingErasures
-from lowtide.storage.directory.log_erasure import ErasureStep, LogErasure, lets_go, next_step
+from lowtide.storage.directory.log_erasure import ErasureStep, LogErasure, has_segments_below_start, next_step
 from lowtide.storage.errors import DamagedSegmentError, StorageError, is_passing, storage_error
 from lowtide.storage.log.log_holes import LogHoles
 
@@ -228,16 +228,15 @@ class DirectoryErasures:
             self._on_error(log, error)
 
     def _take(self, step: ErasureStep, log: Log, now_ms: int) -> None:
-        """Takes one step. Errors: StorageError, OSError."""
         if step is not ErasureStep.PUNCH:
             self._held_ms.pop(log, None)
         elif self._is_held(log, now_ms):
-            step = ErasureStep.LET_GO if log.log_start_offset == log.log_end_offset else ErasureStep.WRITE_AGAIN
+            step = ErasureStep.REMOVE_SEGMENTS if log.log_start_offset == log.log_end_offset else ErasureStep.REWRITE
         if step is ErasureStep.NOTHING:
             LogHoles(log).on_erased(log.log_start_offset)
             if not self._removal.remove_now(log.directory, log.log_start_offset):
                 self.wanted.pop(log, None)
-        elif step is ErasureStep.LET_GO:
+        elif step is ErasureStep.REMOVE_SEGMENTS:
             if log.log_start_offset == log.log_end_offset:
                 log.roll(self._ports.clock.wall_ms())
             self._remove(log, log.files.remove_below(log.log_start_offset, log.config))
@@ -254,7 +253,6 @@ class DirectoryErasures:
             self._running[log] = erasure
 
     def _is_held(self, log: Log, now_ms: int) -> bool:
-        """Returns whether a hole has waited too long for its readers."""
         hole = log.segments[0].hole
         return hole is not None and hole.is_read() and now_ms - self._held_ms.setdefault(log, now_ms) >= HELD_MS
 
@@ -263,7 +261,6 @@ class DirectoryErasures:
         self._hooks.on_removed(log, removed)
 
     def _remove_replaced(self, log: Log, removed: list[RemovedSegment]) -> None:
-        """Removes the segment that was replaced."""
         self.erased = ErasureTotals(
             self.erased.segments + 1, self.erased.written_bytes + self._running[log].written_bytes
         )
@@ -304,7 +301,11 @@ class DirectoryErasures:
                     log, request, EraseFailedError(f"a truncation has lowered the log start to {log.log_start_offset}")
                 )
         done = [each for each in waiting if each.offset <= gone_offset]
-        if not done or lets_go(log) or self._removal.remove_now(log.directory, max(each.offset for each in done)):
+        if (
+            not done
+            or has_segments_below_start(log)
+            or self._removal.remove_now(log.directory, max(each.offset for each in done))
+        ):
             return
         for request in done:
             request.is_syncing = True

@@ -98,7 +98,7 @@ def open_directories(
             except StorageError as error:
                 opening.on_failed(path, error)
     opening.check_any_is_left()
-    opening.set_aside_what_cannot_be_told()
+    opening.set_aside_unidentified()
     opening.settle_repeated_partitions()
     opening.settle_moves()
     for path, directory in directories.items():
@@ -178,7 +178,7 @@ class _Opening:
         if self._failure is not None and not any(directory.is_online for directory in self._directories.values()):
             raise self._failure
 
-    def set_aside_what_cannot_be_told(self) -> None:
+    def set_aside_unidentified(self) -> None:
         """Sets aside folders that a power cut left without their topic id, unless the topic still has its name.
 
         Such a folder belongs to the topic that had the name then, not to one created since. It can be set aside because
@@ -230,7 +230,6 @@ class _Opening:
             self._directories[place.directory].leave_out(key, is_deleted=place.topic_id in self._request.deleted_topics)
 
     def _has_moved(self, key: TopicPartition, one: OfflinePartition, other: OfflinePartition) -> bool:
-        """Whether `other` is the copy of `one` that has taken its place."""
         if one.topic_id != other.topic_id:
             return False
         try:

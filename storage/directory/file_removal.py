@@ -194,7 +194,6 @@ class FileRemoval:
         self._free_unread()
 
     def _free_unread(self) -> None:
-        """Empties files that have no reader left."""
         held, self._held = self._held, []
         for each in held:
             if each.is_read():
@@ -277,7 +276,6 @@ def _free_folder(filesystem: FileSystem, path: str) -> None:
 
 
 def _removals_of(filesystem: FileSystem, removed: list[RemovedSegment]) -> list[_Piece]:
-    """Returns the removal of segments in pieces, their logs first."""
     parts = _in_parts(removed)
     logs_first = [_unlink_logs, _unlink] if len(parts) > 1 else [_unlink]
     return [_piece(unlink, filesystem, part) for unlink in logs_first for part in parts]

@@ -85,7 +85,7 @@ class LogDirectorySet:
             raise failure
         return None
 
-    def note_each_other(self, lost: Mapping[TopicId, str]) -> None:
+    def note_known_directories(self, lost: Mapping[TopicId, str]) -> None:
         """Notes all directories in each, and those that are missing, for the next start. Start code: it syncs."""
         known = dict(lost)
         for path, directory in self._directories.items():

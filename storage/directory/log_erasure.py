@@ -2,9 +2,9 @@
 
 | step (`next_step`) | |
 |---|---|
-| `LET_GO` | segments wholly below the log start leave the log; the active one is rolled first |
+| `REMOVE_SEGMENTS` | segments wholly below the log start leave the log; the active one is rolled first |
 | `PUNCH` | what is deleted ends with a batch: a hole is enough (`directory_holes.py`) |
-| `WRITE_AGAIN` | a batch straddles the log start, or there are no holes: `LogErasure` |
+| `REWRITE` | a batch straddles the log start, or there are no holes: `LogErasure` |
 
 `LogErasure` closes the segment if it is active, has a worker rewrite it (`erasing.py`), and swaps it in.
 
@@ -25,7 +25,7 @@ from lowtide.storage.checkpoint import joined
 from lowtide.storage.compaction.erasing import ErasureOrder, ErasureProgress, SegmentErasure
 from lowtide.storage.errors import DamagedSegmentError, StorageError, is_passing
 from lowtide.storage.log.log_holes import LogHoles
-from lowtide.storage.log.segment_swap import CleanedGroup, SeenSegment
+from lowtide.storage.log.segment_swap import CleanedGroup, SegmentVersion
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,12 +40,12 @@ class ErasureStep(Enum):
     """What comes next."""
 
     NOTHING = "no record below the log start is in the log's segments"
-    LET_GO = "segments are wholly below the log start"
+    REMOVE_SEGMENTS = "segments are wholly below the log start"
     PUNCH = "whole batches are deleted"
-    WRITE_AGAIN = "a batch straddles the log start, or no hole can be made"
+    REWRITE = "a batch straddles the log start, or no hole can be made"
 
 
-def lets_go(log: Log) -> bool:
+def has_segments_below_start(log: Log) -> bool:
     """Returns whether a segment lies wholly below the log start."""
     segments = log.segments
     return len(segments) > 1 and segments[1].base_offset <= log.log_start_offset
@@ -54,20 +54,20 @@ def lets_go(log: Log) -> bool:
 def next_step(log: Log, *, makes_holes: bool) -> ErasureStep:
     """Returns what erasing a log needs now. Errors: StorageError."""
     start, segment = log.log_start_offset, log.segments[0]
-    if lets_go(log):
-        return ErasureStep.LET_GO
+    if has_segments_below_start(log):
+        return ErasureStep.REMOVE_SEGMENTS
     if not segment.size or segment.gone_offset >= start:
         return ErasureStep.NOTHING
     place = segment.find(start)
     if place is not None and place.base_offset < start:
-        return ErasureStep.WRITE_AGAIN
+        return ErasureStep.REWRITE
     if (segment.size if place is None else place.position) <= segment.punched:
         return ErasureStep.NOTHING
     # A hole ends where a batch begins, or the log ends; offsets may be missing between its last batch and the next
     # segment.
     if makes_holes and LogHoles(log).are_allowed and (place is not None or start == log.log_end_offset):
         return ErasureStep.PUNCH
-    return ErasureStep.LET_GO if place is None and segment.is_pinned else ErasureStep.WRITE_AGAIN
+    return ErasureStep.REMOVE_SEGMENTS if place is None and segment.is_pinned else ErasureStep.REWRITE
 
 
 class LogErasure:
@@ -95,7 +95,7 @@ class LogErasure:
         self._remove = remove
         self._on_end = on_end
         self._log_start_offset = log.log_start_offset
-        self._seen: list[SeenSegment] = []
+        self._seen: list[SegmentVersion] = []
         self._removed: list[RemovedSegment] = []
         self._state: list[Barrier] = []
 
@@ -172,7 +172,6 @@ class LogErasure:
             self._ports.committer.submit(joined([*self._state, barrier]), self._on_swapped)
 
     def _on_swapped(self, error: OSError | None) -> None:
-        """Continues once the `.swap` files are durable."""
         swaps, finished = self.log.swaps, None
         if not self._is_here(self.log):
             self._end(None)

@@ -172,7 +172,7 @@ class LogManager:
             missed = missed or key in offline
         if not missed:
             self._opened.lost.clear()
-        self.directories.note_each_other(self._opened.lost)
+        self.directories.note_known_directories(self._opened.lost)
         return sorted(offline)
 
     def _knows_start(self, key: TopicPartition, topic_id: TopicId) -> bool:

@@ -106,7 +106,7 @@ class LogTruncations:
         log.truncating += 1
         self._journal.request_log_starts([LogStartIncrement(log, offset).entry], partial(self._on_begun, beginning))
 
-    def settle_later(self, log: Log) -> None:
+    def make_durable_later(self, log: Log) -> None:
         """Makes a cut durable for which a start had no room: nothing is appended before. Start code."""
         log.truncating += 1
         settling = _PendingCut(log=log, on_settled=lambda _error: None, must_journal=False)
@@ -121,7 +121,6 @@ class LogTruncations:
     # A new beginning
 
     def _on_begun(self, beginning: _PendingRestart, error: OSError | None) -> None:
-        """Continues when the journal has the new log start."""
         log = beginning.log
         if error is not None:
             if is_passing(error):
@@ -160,7 +159,6 @@ class LogTruncations:
             self._submit(settling, truncation.barrier or Barrier())
 
     def _make_durable(self, settling: _PendingCut) -> None:
-        """Tries again to make a cut durable."""
         if not self._is_here(settling.log):
             settling.on_settled(None)
             return
@@ -213,7 +211,7 @@ class LogTruncations:
         if error is not None or not self._is_here(settling.log):
             settling.on_settled(error)
         else:
-            self._recovery_points.write_and_tell(partial(self._on_settled, settling))
+            self._recovery_points.write_and_call(partial(self._on_settled, settling))
 
     @staticmethod
     def _on_settled(settling: _PendingCut, error: OSError | None) -> None:

@@ -208,7 +208,6 @@ def _erase_beside(filesystem: FileSystem, path: str, sought: Sequence[FolderSear
 
 
 def _erase_folder(filesystem: FileSystem, folder: str, sought: FolderSearch, kept: dict[TopicPartition, str]) -> None:
-    """Errors: OSError."""
     if folder in sought.served:
         return
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -221,7 +220,6 @@ def _erase_folder(filesystem: FileSystem, folder: str, sought: FolderSearch, kep
 
 
 def _has_records_below(filesystem: FileSystem, folder: str, offset: Offset) -> bool:
-    """Whether a segment of the folder begins below `offset`. Errors: OSError."""
     digits = (
         name[:OFFSET_DIGITS] for name in filesystem.listdir(folder) if name[OFFSET_DIGITS:].startswith(LOG_SUFFIX)
     )

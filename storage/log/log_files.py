@@ -74,7 +74,6 @@ class LogFiles:
     # Making files
 
     def _create(self, base_offset: Offset, config: LogConfig, now_ms: int) -> Segment:
-        """Creates an empty segment. Errors: OSError."""
         self._removed = self._unfinished()
         # Renaming the old files later would take the new ones away.
         for removed in self._removed:
@@ -257,7 +256,7 @@ class LogFiles:
         return "compact" not in config.cleanup_policy and self.swaps.cleaned_to is None
 
     def readers(self) -> Readers:
-        """The open files through which others may still read what the log has let go of."""
+        """Returns the open files through which others may still read removed segments or holes."""
         held = (segment.held() for segment in self.segments)
         return tuple(file for files in (*held, *(each.readers or () for each in self._removed)) for file in files)
 

@@ -90,7 +90,7 @@ def search_timestamp(log: Log, timestamp_ms: int, start_offset: Offset = 0) -> F
     """Returns the first record from the log start and `start_offset` on with at least that timestamp.
 
     None if there is none; the result may also say how to continue. Unlike in Kafka, a segment whose newest records are
-    deleted doesn't end the search: it goes on in the next segment. Errors: StorageError.
+    deleted doesn't end the search: it continues in the next segment. Errors: StorageError.
     """
     return _search_from(log.segments, timestamp_ms, max(start_offset, log.log_start_offset))
 
@@ -275,7 +275,6 @@ def _first_record(
 def _look_into(
     segment: Segment, position: FilePosition, header: BatchHeader, timestamp_ms: int | None, start_offset: Offset
 ) -> TimestampedOffset | LongSearch | None:
-    """Errors: StorageError."""
     if header.size_bytes <= QUICK_BYTES:
         try:
             return find_in_batch(segment.read_batch(position, header.size_bytes), timestamp_ms, start_offset)

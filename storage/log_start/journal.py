@@ -201,7 +201,6 @@ class LogStartJournal:
         apply_entries(self._entries, entries)
 
     def _fold_now(self, entries: Sequence[LogStartEntry]) -> None:
-        """Folds at a stop, with these entries."""
         if entries and self.end + frame_bytes(len(entries)) <= self._header.capacity:
             self._write_now(entries)
             entries = ()
@@ -232,7 +231,6 @@ class LogStartJournal:
             self._commit_next()
 
     def _commit_next(self) -> None:
-        """Sends waiting entries, if nothing is under way."""
         if (
             self._in_flight
             or self._stopping

@@ -161,7 +161,6 @@ class JournalFold:
             self._filesystem.unlink(f"{self._directory}/{LOG_START_CHECKPOINT}")
 
     def _remove_staged(self) -> None:
-        """Removes temporary files that couldn't be finished."""
         for name in (*_EXPORTS, JOURNAL_NAME):
             with contextlib.suppress(OSError):
                 self._filesystem.unlink(f"{self._directory}/{name}{TEMPORARY_SUFFIX}")

@@ -202,7 +202,6 @@ class LogFolder:
         self.epochs_known = len(self.epochs) > 0
 
     def _rebuild_epochs(self) -> None:
-        """Rebuilds the leader epochs from all headers."""
         self.epochs = LeaderEpochs()
         for segment in self.segments:
             for _, header in segment.batches(0):
@@ -260,7 +259,6 @@ class LogFolder:
             number += 1
 
     def _write_indexes(self, segment: Segment) -> None:
-        """Writes the indexes of a closed segment, for its next use."""
         if segment is not self.segments[-1]:
             try:
                 segment.write_indexes()

@@ -241,7 +241,6 @@ def _without_trailing_zeros(content: bytes, entry_bytes: int) -> bytes:
 
 
 def _rises(values: array[int]) -> bool:
-    """Returns whether each value is above the one before."""
     return all(map(lt, values, values[1:]))
 
 

@@ -47,7 +47,7 @@ def test_a_new_directory_is_created_and_marked_as_ours() -> None:
 
 
 def test_only_a_directory_that_was_in_use_when_the_power_went_may_lack_records() -> None:
-    """A killed process loses nothing that it had written; until the cluster knows of a power cut, each start says so."""
+    """A killed process loses nothing that it wrote; until the cluster knows of a power cut, each start says so."""
     filesystem = MemoryFileSystem()
 
     def start() -> LogDirectory:

@@ -113,7 +113,7 @@ def read_headers(log: CompactedLog, offset: int, max_bytes: int = 1 << 20, **key
 
 
 def test_a_read_for_records_passes_over_segments_without_any() -> None:
-    """librdkafka gives up after eleven answers in a row without a record: each looks like a batch that was too large."""
+    """librdkafka gives up after eleven answers in a row without a record: each looks like too large a batch."""
     log = new_log(segment_bytes=100)
     fill(log, *["a"] * (4 * GROUP_SEGMENTS_MAX), "b")
     log.append((b"z", b""))

@@ -1030,7 +1030,7 @@ def test_left_overs_of_a_deletion_are_finished_at_the_next_start() -> None:
 
 
 class ManagerMachine(RuleBasedStateMachine):
-    """Deletes, deletions of topics, new topics of the same name, crashes and stops; acknowledged log starts never fall."""
+    """Deletes, deleted and recreated topics, crashes and stops; acknowledged log starts never fall."""
 
     @initialize(seed=st.integers(0, 2**32))
     def begin(self, seed: int) -> None:

@@ -27,7 +27,7 @@ def stored(base_offset: Offset, leader_epoch: LeaderEpoch, records: int = 1) -> 
 
 
 def folder_with(batches: list[bytes], entries: Entries) -> MemoryFileSystem:
-    """A log with these batches, which had others between them before it was compacted, and a file with these entries."""
+    """A compacted log with these batches, which had others between them, and a file with these entries."""
     filesystem = MemoryFileSystem()
     log = create_log(LogPlace(filesystem=filesystem, directory=FOLDER, config=CONFIG, **IDENTITY), now_ms=NOW_MS)
     log.append_as_follower(memoryview(b"".join(batches)), now_ms=NOW_MS)

@@ -53,26 +53,11 @@ def log_with(batches: int = 10, *, clean: bool = True, config: LogConfig = CONFI
 
 
 def load(
-    filesystem: MemoryFileSystem,
-    *,
-    config: LogConfig = CONFIG,
-    recovery_point: int = 0,
-    log_start_offset: int = 0,
-    cleaned_to: int = 0,
-    high_watermark: int = 0,
-    clean: bool = False,
+    filesystem: MemoryFileSystem, *, config: LogConfig = CONFIG, clean: bool = False, **known: int
 ) -> tuple[Log, LoadReport]:
-    report, known = (
-        LoadReport(),
-        {"recovery_point": recovery_point, "log_start_offset": log_start_offset, "cleaned_to": cleaned_to},
-    )
-    log = load_log(
-        LogPlace(filesystem=filesystem, directory=FOLDER, config=config, **IDENTITY),
-        KnownLog(**known, high_watermark=high_watermark, clean=clean),
-        now_ms=NOW_MS,
-        report=report,
-    )
-    return log, report
+    report, place = LoadReport(), LogPlace(filesystem=filesystem, directory=FOLDER, config=config, **IDENTITY)
+    offsets = {"recovery_point": 0, "log_start_offset": 0, **known}
+    return load_log(place, KnownLog(**offsets, clean=clean), now_ms=NOW_MS, report=report), report
 
 
 def offsets_of(log: Log) -> list[int]:

@@ -58,11 +58,11 @@ class ErasingLogMachine(LogMachine):
         if self.is_erasing:
             return
         step = next_step(self.log, makes_holes=False)
-        if step is ErasureStep.LET_GO:
+        if step is ErasureStep.REMOVE_SEGMENTS:
             if self.log_start == len(self.rows):
                 self.log.roll(self.now_ms)
             self._unlink(self.log, self.log.files.remove_below(self.log.log_start_offset, self.log.config))
-        elif step is ErasureStep.WRITE_AGAIN:
+        elif step is ErasureStep.REWRITE:
             log = self.log
             erasure = LogErasure(log, self._ports(), lambda each: each is self.log, self._unlink, self._on_erased)
             erasure.begin()

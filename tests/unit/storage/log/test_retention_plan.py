@@ -170,7 +170,7 @@ def test_minimum_timestamp() -> None:
 
 
 def test_consumed_by_all() -> None:
-    """KIP-68: the largest offset is below every group's committed offset, and the segment is old enough; else it stays."""
+    """KIP-68: the largest offset is below every group's committed offset, and the segment is old enough."""
     segments = segments_of([1, 1], [1, NOW_MS - 51], [NOW_MS - 50])
     config = replace(KEEPS_ALL, retention_commitoffset_ms=50)
     assert [told(plan(segments, config, consumed=consumed)) for consumed in (None, 0, 1, 2, 3, 4, 5)] == [

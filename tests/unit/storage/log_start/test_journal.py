@@ -102,7 +102,7 @@ class Fixture:
         self.answers.append(name if error is None else (name, error.errno))
 
     def stop(self) -> None:
-        """A clean stop, as the log manager does it: no new entries, those under way complete, the rest written at once."""
+        """A clean stop, as the log manager does it: no new entries, those under way complete, the rest written."""
         self.journal.stop()
         self.committer.run()
         self.journal.finish()

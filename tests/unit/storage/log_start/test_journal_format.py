@@ -115,7 +115,7 @@ def test_a_frame_of_which_sectors_are_missing_is_dropped(fill: int, count: int, 
 
 @pytest.mark.parametrize(("frames", "snapshot"), [([1, 1, 1], 0), ([2, 25, 3], 2), ([30], 0), ([1], 1), ([], 2)])
 def test_a_changed_bit_in_anything_written_is_damage(frames: list[int], snapshot: int) -> None:
-    """Also the last frame: it was written whole, so it may have been acknowledged; dropping it would restore records."""
+    """Also the last frame: it was written whole, so it may be acknowledged; dropping it would restore records."""
     image, positions = journal([entries_of(count) for count in frames], snapshot=entries_of(snapshot))
     written_end = positions[-1]
     for position in range(written_end):
