@@ -20,7 +20,7 @@ from lowtide.storage.directory.log_flusher import LogFlusher
 from lowtide.storage.directory.log_truncation import LogTruncations
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.log_holes import LogHoles
-from lowtide.storage.log.segments.pending_hole import PendingHole
+from lowtide.storage.log.segments.hole import PendingHole
 
 from .planting import find
 

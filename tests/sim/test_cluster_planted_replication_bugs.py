@@ -34,7 +34,7 @@ from lowtide.simulation.cluster_simulation import simulate_cluster
 from lowtide.storage.directory.log_truncation import LogTruncations
 from lowtide.storage.log.leader_epochs import LeaderEpochs
 from lowtide.storage.log.producers.open_transactions import OpenTransactions
-from lowtide.storage.log.producers.producer_state import ACCEPTED, Duplicate, ProducerStateManager
+from lowtide.storage.log.producers.producer_state import ACCEPTED, DuplicateBatch, ProducerStateManager
 from lowtide.storage.log.truncation import LogTruncation
 
 from .planting import find
@@ -307,7 +307,7 @@ def duplicates_are_appended(patch: Patch) -> None:
 
     def check(self: Any, *arguments: Any, **options: Any) -> Any:
         found = original(self, *arguments, **options)
-        return ACCEPTED if isinstance(found, Duplicate) else found
+        return ACCEPTED if isinstance(found, DuplicateBatch) else found
 
     patch.setattr(ProducerStateManager, "check", check)
 

@@ -73,7 +73,7 @@ PURE_MODULES = (
     "storage/log/leader_epochs.py",
     "storage/log/offsets.py",
     "storage/log/producers/open_transactions.py",
-    "storage/log/producers/producer_entry.py",
+    "storage/log/producers/producer_snapshot.py",
     "storage/log/producers/producer_snapshot.py",
     "storage/log/producers/producer_state.py",
     "storage/log/validation/record_walk.py",
@@ -92,7 +92,7 @@ EXCEPTIONS = {
     ("protocol/native/__init__.py", "os"),  # LOWTIDE_PURE selects the form of the walk.
     ("storage/log/segments/segment_files.py", "threading"),  # A lock: reads in the worker share its files.
     (
-        "storage/log/segments/pending_hole.py",
+        "storage/log/segments/hole.py",
         "threading",
     ),  # A lock: the loop gives a hole up while the worker makes it.
 }

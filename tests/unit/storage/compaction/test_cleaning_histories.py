@@ -1,4 +1,4 @@
-"""Histories of a log that is compacted, restarted, trimmed and truncated, beside the rules applied to a list of records."""
+"""Histories of a log that is compacted, restarted, trimmed and truncated, beside the rules applied to a list."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class History:
         self.sequences: dict[int, int] = {}
         self.aborted: set[int] = set()
         self.agreed_end = 0
-        """Committed when the log was compacted: a marker below may belong to an aborted record that was removed, so that marker stays."""
+        """Committed when the log was compacted: a marker below may belong to a removed aborted record, so it stays."""
 
     def apply(self, operation: tuple[object, ...]) -> None:
         getattr(self, "do_" + str(operation[0]))(*operation[1:])

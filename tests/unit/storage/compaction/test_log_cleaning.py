@@ -113,7 +113,7 @@ def read_headers(log: CompactedLog, offset: int, max_bytes: int = 1 << 20, **key
 
 
 def test_a_read_for_records_passes_over_segments_without_any() -> None:
-    """librdkafka gives up after eleven answers in a row without a record: it treats each as a batch that was too large."""
+    """librdkafka gives up after eleven answers in a row without a record: each looks like too large a batch."""
     log = new_log(segment_bytes=100)
     fill(log, *["a"] * (4 * GROUP_SEGMENTS_MAX), "b")
     log.append((b"z", b""))
@@ -513,7 +513,7 @@ def test_files_of_an_attempt_that_was_killed_are_removed_by_the_next() -> None:
 
 
 def test_a_checkpoint_outside_of_the_log_is_ignored() -> None:
-    """LogCleanerManagerTest: testDirtyOffsetResetIfLargerThanEndOffset, testDirtyOffsetResetIfSmallerThanStartOffset."""
+    """LogCleanerManagerTest: testDirtyOffsetResetIfLargerThanEndOffset, ...IfSmallerThanStartOffset."""
     log = filled()
     log.log.swaps.cleaned_to = 1000
     assert log.cleanable().first_dirty_offset == 0

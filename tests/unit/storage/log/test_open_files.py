@@ -147,7 +147,7 @@ def test_a_file_that_is_used_stays_open_while_others_come_and_go():
 
 
 def test_reads_never_take_more_than_there_are():
-    """Answers that wait for their clients hold all files: further reads fail for lack of descriptors, not as a disk failure."""
+    """Waiting answers hold all files: further reads fail for lack of descriptors, not as a disk failure."""
     disk = Disk(files_max=4)
     logs = [disk.create(f"t{number}") for number in range(10)]
     for log in logs:

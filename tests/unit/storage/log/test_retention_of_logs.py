@@ -1,8 +1,7 @@
-"""Retention of real logs over time against a list of records: appends, idle times, deletes by clients, consumption, and passes by
-changing rules, in any order.
+"""Retention of real logs beside a list of records: appends, idle times, deletes, consumption, and changing rules.
 
-D14 for one log. The model has each record's offset, timestamp and segment; the rules are applied to it one
-deletion at a time.
+D14 for one log. The model has each record's offset, timestamp and segment; the rules are applied to it one deletion at
+a time.
 """
 
 from __future__ import annotations
