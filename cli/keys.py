@@ -1,4 +1,4 @@
-"""`lowtide keys`: every configuration key, as a page in Markdown. `docs/configuration.md` is what it prints."""
+"""`lowtide keys`: prints all configuration keys as a Markdown page, which is `docs/configuration.md`."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ _BROKER_TABLES: Final = (
 
 
 def keys(arguments: Sequence[str]) -> int:
-    """Run the subcommand; returns the exit code."""
+    """Runs the command; returns the exit code."""
     argparse.ArgumentParser(
-        prog="lowtide keys", description="Print every configuration key, as a page in Markdown."
+        prog="lowtide keys", description="Print all configuration keys of a broker, as a Markdown page."
     ).parse_args(arguments)
     print(configuration_page(), end="")
     return 0
 
 
 def configuration_page() -> str:
-    """The whole page. Keys that Kafka has for its own tests are left out."""
+    """Returns the page, without the keys that Kafka has for its own tests."""
     parts = [_HEAD, "\n## Lowtide's own keys\n\n", _own_keys(), "\n## Topics\n\n"]
     parts.append(
         "Given when a topic is created, or later. A topic that doesn't set a key follows the broker's key beside it.\n\n"
@@ -107,7 +107,7 @@ def _table(table: Iterable[ConfigKey], *, follow_brokers: bool = False) -> str:
 
 
 def _while_running(name: str) -> str:
-    """Whether a broker's key can be set while it runs."""
+    """Returns the remark about changes while a broker runs."""
     if name in STORE_KEYS | LOGIN_KEYS:
         return ", *of a listener while running*"
     return ", *while running*" if name in DYNAMIC_KEYS else ""

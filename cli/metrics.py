@@ -1,4 +1,4 @@
-"""`lowtide metrics`: every metric of a broker, as a page in Markdown. `docs/metrics.md` is what it prints."""
+"""`lowtide metrics`: prints all metrics of a broker as a Markdown page, which is `docs/metrics.md`."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ Counters begin at 0 when the broker starts. Gauges that alerts use are there als
 
 
 def metrics(arguments: Sequence[str]) -> int:
-    """Run the subcommand; returns the exit code."""
+    """Runs the command; returns the exit code."""
     argparse.ArgumentParser(
-        prog="lowtide metrics", description="Print every metric of a broker, as a page in Markdown."
+        prog="lowtide metrics", description="Print all metrics of a broker, as a Markdown page."
     ).parse_args(arguments)
     print(metrics_page(), end="")
     return 0
 
 
 def metrics_page() -> str:
-    """The whole page."""
+    """Returns the page."""
     parts = [_HEAD]
     for subject in SUBJECTS:
         parts.append(f"\n## {subject.title}\n\n| metric | kind | labels | meaning |\n|---|---|---|---|\n")

@@ -91,7 +91,7 @@ def test_nothing_is_deleted_where_a_broker_cannot_erase() -> None:
         assert isinstance(result, EraseUnsupportedError)
         assert isinstance(result, UnsupportedVersionError)
         assert isinstance(result, DeleteRecordsError)
-        assert "nothing is deleted: broker 2 doesn't answer EraseRecords" in str(result)
+        assert "nothing is deleted: broker 2 does not answer EraseRecords" in str(result)
         assert (result.code, cluster.deletes(), erases(cluster)) == (ErrorCode.UNSUPPORTED_VERSION, [], [])
 
     simulated(test)
@@ -102,7 +102,7 @@ def test_a_broker_that_is_away_is_named_at_once() -> None:
         replicated(cluster)
         cluster.partition("t").replicas = (1, 2, 9)
         result = await erase(cluster)
-        assert (result.erased_by, result.not_erased_by) == ((1, 2), {9: "it isn't live"})
+        assert (result.erased_by, result.not_erased_by) == ((1, 2), {9: "it is not live"})
         assert cluster.clock.monotonic_ms() < 2_000
 
     simulated(test)
@@ -114,7 +114,7 @@ def test_a_broker_that_is_not_in_sync_is_named() -> None:
         result = await erase(cluster)
         assert (result.erased_by, result.not_erased_by) == (
             (1, 2),
-            {3: "it isn't in sync, and may fetch what it lacks yet"},
+            {3: "it is not in sync, and may still fetch the records"},
         )
 
     simulated(test)
@@ -223,7 +223,7 @@ def test_a_broker_that_dies_and_stays_away_is_named_with_what_happened() -> None
         result = await erase(cluster, timeout=10)
         assert (result.erased_by, result.not_erased_by) == (
             (1, 3),
-            {2: "not done within 10000 ms: it isn't live any more"},
+            {2: "not done within 10000 ms: it is no longer live"},
         )
 
     simulated(test)
