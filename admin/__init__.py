@@ -27,5 +27,4 @@ def __getattr__(name: str) -> Any:
         public = import_module("lowtide.admin.public")
         if name in public.__all__:
             return getattr(public, name)
-    message = f"module 'lowtide.admin' has no attribute {name!r}"
-    raise AttributeError(message)
+    raise AttributeError(f"module 'lowtide.admin' has no attribute {name!r}")

@@ -16,8 +16,7 @@ def named(names: str | Iterable[str]) -> list[str]:
     found: list[Any] = [names] if isinstance(names, str) else list(names)
     for name in found:
         if not isinstance(name, str):
-            message = f"{name!r} is not a name: it must be a string"
-            raise ValueError(message)  # noqa: TRY004 - invalid arguments are ValueErrors everywhere here
+            raise ValueError(f"{name!r} is not a name: it must be a string")  # noqa: TRY004
     return found
 
 
@@ -27,16 +26,14 @@ def each_of(kind: type[T], things: T | Iterable[T], example: str) -> list[T]:
     found: list[Any] = list(cast("Iterable[T]", things)) if several else [things]
     for thing in found:
         if not isinstance(thing, kind):
-            message = f"{thing!r} is not a {kind.__name__}: write {example}"
-            raise ValueError(message)  # noqa: TRY004 - invalid arguments are ValueErrors everywhere here
+            raise ValueError(f"{thing!r} is not a {kind.__name__}: write {example}")  # noqa: TRY004
     return found
 
 
 def by_partition(given: Any, values: str) -> dict[TopicPartition, Any]:
     """Returns a mapping from partitions; `values` names what they map to. Errors: ValueError for anything else."""
     if not isinstance(given, Mapping):
-        message = f"a {type(given).__name__} is not a mapping: map each TopicPartition to {values}"
-        raise ValueError(message)  # noqa: TRY004 - invalid arguments are ValueErrors everywhere here
+        raise ValueError(f"a {type(given).__name__} is not a mapping: map each TopicPartition to {values}")  # noqa: TRY004
     found: dict[TopicPartition, Any] = {}
     for key, value in given.items():
         try:
@@ -45,7 +42,6 @@ def by_partition(given: Any, values: str) -> dict[TopicPartition, Any]:
         except (TypeError, ValueError):
             topic = None
         if not isinstance(topic, str) or not isinstance(key, tuple):
-            message = f'{key!r} is not a partition: write TopicPartition("flights", 0)'
-            raise ValueError(message)  # noqa: TRY004 - invalid arguments are ValueErrors everywhere here
+            raise ValueError(f'{key!r} is not a partition: write TopicPartition("flights", 0)')  # noqa: TRY004
         found[partition] = value
     return found

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
-from lowtide.admin.cluster import ClusterClient
+from lowtide.admin.cluster import ClusterConnections
 from lowtide.admin.errors import AdminError, AuthenticationFailedError, ConnectionFailedError, DeadlineExceededError
 from lowtide.admin.patience import Deadline
 from lowtide.protocol.types import BrokerId
@@ -71,7 +71,7 @@ class Attempts(Generic[K, V]):
     When `run` returns, each item is in `done`, `failed` or `unfinished` (with the last reason).
     """
 
-    def __init__(self, cluster: ClusterClient, deadline: Deadline, locate: Locate[K], send: Send[K, V]) -> None:
+    def __init__(self, cluster: ClusterConnections, deadline: Deadline, locate: Locate[K], send: Send[K, V]) -> None:
         self.done: dict[K, V] = {}
         self.failed: dict[K, AdminError] = {}
         self.unfinished: dict[K, str] = {}

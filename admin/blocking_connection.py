@@ -93,8 +93,7 @@ class BlockingConnection:
         """Returns the newest common version of a request, at most `newest`. Errors: UnsupportedVersionError."""
         version = self._core.versions.choose(request, at_most=newest)
         if isinstance(version, Refused):
-            message = f"broker {self.address}: {version.reason}"
-            raise UnsupportedVersionError(message)
+            raise UnsupportedVersionError(f"broker {self.address}: {version.reason}")
         return version
 
     def request(self, message: ApiMessage, deadline_ms: int, newest: int | None = None) -> Any:

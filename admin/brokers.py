@@ -148,11 +148,10 @@ class BrokerConnections:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             if self._loop is not None:
-                message = (
+                raise RuntimeError(
                     "the client was first used on another event loop: create a client on each loop (each asyncio.run), "
                     "or use BlockingAdminClient"
                 )
-                raise RuntimeError(message)
             self._loop = loop
         place = self._places.get(address)
         if place is None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from lowtide.admin.attempts import Attempts, Done, Locate, Located, Outcome, RetryLater, Send
-from lowtide.admin.cluster import BrokerHandle, ClusterClient, raise_for_error
+from lowtide.admin.cluster import BrokerHandle, ClusterConnections, raise_for_error
 from lowtide.admin.errors import AdminError, BrokerAnsweredError, code_name
 from lowtide.admin.patience import Deadline
 from lowtide.admin.settings import INT32_MAX
@@ -38,7 +38,7 @@ class AdminCall:
 
     __slots__ = ("cluster", "deadline")
 
-    def __init__(self, cluster: ClusterClient, deadline: Deadline) -> None:
+    def __init__(self, cluster: ClusterConnections, deadline: Deadline) -> None:
         self.cluster = cluster
         self.deadline = deadline
 
@@ -72,7 +72,7 @@ class AdminCall:
             return await handle.ask(request, at_least=at_least, at_most=at_most)
 
     async def ask_any(self, request: ApiMessage, what: str) -> Any:
-        """Returns the answer of any broker. Errors name `what` was asked for. Errors: as `ClusterClient.ask_any`."""
+        """Returns the answer of any broker. Errors name `what` was asked for. Errors: as `ClusterConnections.ask_any`."""
 
         async def ask(handle: BrokerHandle) -> Any:
             response = await handle.ask(request)
@@ -142,15 +142,14 @@ class AdminCall:
 class AdminClientBase:
     """Begins calls to one cluster. The functions that are methods of `AdminClient` take it as their first argument."""
 
-    def __init__(self, cluster: ClusterClient) -> None:
+    def __init__(self, cluster: ClusterConnections) -> None:
         self.cluster = cluster
         """Finds brokers, leaders and coordinators: for requests that have no method."""
 
     def call(self, timeout: float | None = None) -> AdminCall:
         """Begins a call of at most `timeout` seconds, or of `default.api.timeout.ms`. Errors: ValueError."""
         if timeout is not None and not timeout > 0:
-            message = f"timeout is {timeout} seconds: it must be more than 0"
-            raise ValueError(message)
+            raise ValueError(f"timeout is {timeout} seconds: it must be more than 0")
         timeout_ms = None if timeout is None else max(round(min(timeout * 1000, INT32_MAX)), 1)
         return AdminCall(self.cluster, self.cluster.deadline(timeout_ms))
 

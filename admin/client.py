@@ -27,7 +27,7 @@ from lowtide.admin import (
 from lowtide.admin import delete_records as deletes
 from lowtide.admin.brokers import ClientPorts
 from lowtide.admin.call import AdminClientBase
-from lowtide.admin.cluster import ClusterClient
+from lowtide.admin.cluster import ClusterConnections
 from lowtide.admin.settings import ClientSettings
 from lowtide.runtime.clock import SystemClock
 from lowtide.runtime.random import system_random
@@ -69,7 +69,7 @@ class AdminClient(AdminClientBase):
             else {"bootstrap.servers": bootstrap_servers}
         )
         self.settings = settings if isinstance(settings, ClientSettings) else ClientSettings.of(settings)
-        super().__init__(ClusterClient(self.settings, ports or ClientPorts(SystemClock(), system_random())))
+        super().__init__(ClusterConnections(self.settings, ports or ClientPorts(SystemClock(), system_random())))
         if self.settings.unused_keys:
             _LOG.warning("this client does not use these settings: %s", ", ".join(self.settings.unused_keys))
 

@@ -80,7 +80,7 @@ class BrokerHandle:
         )
 
 
-class ClusterClient:
+class ClusterConnections:
     """Finds and asks the brokers of a cluster. All methods must run on one event loop, and may run concurrently."""
 
     def __init__(self, settings: ClientSettings, ports: ClientPorts) -> None:
@@ -108,8 +108,7 @@ class ClusterClient:
         """Lends a broker to one request. `waits`: the broker may hold the request. Errors: AdminError."""
         known = self._known.get(broker_id)
         if known is None:
-            message = f"broker {broker_id} is not among the brokers that clients can reach"
-            raise ConnectionFailedError(message)
+            raise ConnectionFailedError(f"broker {broker_id} is not among the brokers that clients can reach")
         async with self._reached(known.address, deadline, waits=waits) as handle:
             yield handle
 
@@ -151,8 +150,7 @@ class ClusterClient:
             reasons = "; ".join(failures.values()) or "no address was tried"
             await self.rest(attempt, deadline, f"no broker answers: {reasons}")
             if not deadline.remaining_ms():
-                message = f"no broker answered within {deadline.timeout_ms} ms: {reasons}"
-                raise DeadlineExceededError(message)
+                raise DeadlineExceededError(f"no broker answered within {deadline.timeout_ms} ms: {reasons}")
 
     async def _ask_at(self, address: Address, ask: Callable[[BrokerHandle], Awaitable[T]], deadline: Deadline) -> T:
         async with self._reached(address, deadline) as handle:
@@ -215,8 +213,7 @@ class ClusterClient:
             attempt += 1
             await self.rest(attempt, deadline)
             if not deadline.remaining_ms():
-                message = f"the cluster had no reachable controller for {deadline.timeout_ms} ms"
-                raise DeadlineExceededError(message)
+                raise DeadlineExceededError(f"the cluster had no reachable controller for {deadline.timeout_ms} ms")
 
     async def brokers(self, deadline: Deadline) -> Sequence[BrokerId]:
         """Returns all brokers that clients can reach. Errors: as `view`."""
@@ -296,7 +293,7 @@ async def view_from(handle: BrokerHandle, topics: Collection[str] | None) -> Clu
 
 
 def raise_for_error(handle: BrokerHandle, response: Any, what: str) -> None:
-    """Raises the error of a whole answer, if there is one, as `ClusterClient.ask_any` expects it.
+    """Raises the error of a whole answer, if there is one, as `ClusterConnections.ask_any` expects it.
 
     Errors: ConnectionFailedError if another broker or a later attempt may answer; BrokerAnsweredError.
     """

@@ -140,8 +140,7 @@ def _principal(text: str) -> tuple[str, str]:
     """Returns the type and the name of a principal. Errors: ValueError."""
     kind, _, name = text.partition(":")
     if not kind or not name:
-        message = f"{text!r} is not a principal: it must be Type:name, such as User:alice"
-        raise ValueError(message)
+        raise ValueError(f"{text!r} is not a principal: it must be Type:name, such as User:alice")
     return kind, name
 
 

@@ -51,8 +51,7 @@ async def delete_records(
     class.
     """
     if erase and leader_only:
-        message = "erase and leader_only exclude each other: erasing concerns all replicas"
-        raise ValueError(message)
+        raise ValueError("erase and leader_only exclude each other: erasing concerns all replicas")
     call, checked = client.call(timeout), checked_targets(targets)
     check_topic_ids(topic_ids or {})
     if not checked:

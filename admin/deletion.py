@@ -36,8 +36,7 @@ class Committed:
         """Takes one group or several. Errors: ValueError for none, or for an empty name."""
         names = tuple(dict.fromkeys([groups] if isinstance(groups, str) else groups))
         if not names or not all(names):
-            message = f"Committed({groups!r}): give at least one group, and no empty names"
-            raise ValueError(message)
+            raise ValueError(f"Committed({groups!r}): give at least one group, and no empty names")
         object.__setattr__(self, "groups", names)
 
 
@@ -166,8 +165,7 @@ def checked_targets(targets: Mapping[TopicPartition, DeleteTarget]) -> dict[Topi
             offset = None
         if offset is None or not TO_HIGH_WATERMARK <= offset <= OFFSET_MAX:
             allowed = "an offset from 0 on, -1 for the high watermark, a Timestamp or Committed"
-            message = f"{partition}: {target!r} is not a target: it must be {allowed}"
-            raise ValueError(message)
+            raise ValueError(f"{partition}: {target!r} is not a target: it must be {allowed}")
         found[partition] = offset
     return found
 
@@ -177,5 +175,4 @@ def check_topic_ids(topic_ids: Mapping[str, TopicId]) -> None:
     for topic, topic_id in topic_ids.items():
         if not isinstance(topic_id, bytes) or len(topic_id) != len(ZERO_TOPIC_ID):
             allowed = f"{len(ZERO_TOPIC_ID)} bytes, as in TopicDescription.topic_id"
-            message = f"{topic}: {topic_id!r} is not a topic id: it must be {allowed}"
-            raise ValueError(message)
+            raise ValueError(f"{topic}: {topic_id!r} is not a topic id: it must be {allowed}")

@@ -26,11 +26,11 @@ class LeaderFinder:
         self._unknown: dict[TopicPartition, int] = {}
 
     async def locate(self, partitions: Collection[TopicPartition]) -> Located[TopicPartition]:
-        """Assigns each partition to its leader. Errors: as `ClusterClient.view`."""
+        """Assigns each partition to its leader. Errors: as `ClusterConnections.view`."""
         return self.place(partitions, await self.view(partitions))
 
     async def view(self, partitions: Collection[TopicPartition]) -> ClusterView:
-        """Returns the view for the next attempt. Errors: as `ClusterClient.view`."""
+        """Returns the view for the next attempt. Errors: as `ClusterConnections.view`."""
         if self._first is not None:
             view, self._first = self._first, None
             return view

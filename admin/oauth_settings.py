@@ -41,10 +41,9 @@ def token_source(given: ClientProperties) -> TokenSource:
     options = _options(given)
     text = given.get(URL)
     if not text:
-        message = (
+        raise SettingsError(
             f"sasl.mechanism is OAUTHBEARER: {URL} must give the source of tokens, as file:/path or https://host/path."
         )
-        raise SettingsError(message)
     try:
         url = parse_url(text)
     except UrlError as error:
@@ -59,11 +58,10 @@ def token_source(given: ClientProperties) -> TokenSource:
     )
     secret = secret or options.get("clientSecret", "")
     if not url.is_file and not (client_id and secret):
-        message = (
+        raise SettingsError(
             "sasl.mechanism is OAUTHBEARER: sasl.oauthbearer.client.credentials.client.id and .client.secret "
             f"(or clientId and clientSecret of {JAAS}) must identify the client to the endpoint."
         )
-        raise SettingsError(message)
     return TokenSource(
         url=url,
         client_id=client_id,

@@ -81,11 +81,10 @@ async def ask_lowtide(call: AdminCall, broker_id: BrokerId, request: ApiMessage)
                 raise
             if hang_ups == HANG_UPS:
                 name = type(request).__name__.removesuffix("Request")
-                message = (
+                raise UnsupportedVersionError(
                     f"broker {broker_id} does not answer {name}: it has closed {HANG_UPS} connections in a row at this "
                     "request. Apache Kafka and older versions of Lowtide do not know it"
-                )
-                raise UnsupportedVersionError(message) from error
+                ) from error
         await call.cluster.rest(hang_ups, call.deadline)
     return None
 

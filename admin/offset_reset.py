@@ -33,8 +33,7 @@ class ResetTarget:
     def of(cls, to: str | None, to_time: str | None, shift_by: int | None) -> Self:
         """Reads exactly one text: a place or an offset, a time, or a shift. Errors: ValueError, a sentence."""
         if sum(each is not None for each in (to, to_time, shift_by)) != 1:
-            message = "give exactly one of an offset, a time and a shift"
-            raise ValueError(message)
+            raise ValueError("give exactly one of an offset, a time and a shift")
         if to_time is not None:
             return cls(time_ms=parse_time(to_time))
         if to in (EARLIEST, LATEST, END):

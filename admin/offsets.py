@@ -57,15 +57,13 @@ class Timestamp:
 
     def __post_init__(self) -> None:
         if not 0 <= self.ms <= TIMESTAMP_MAX:
-            message = f"timestamp {self.ms} ms is out of range: it must be 0 or more"
-            raise ValueError(message)
+            raise ValueError(f"timestamp {self.ms} ms is out of range: it must be 0 or more")
 
     @classmethod
     def of(cls, moment: datetime) -> Self:
         """Returns the timestamp of a time with a time zone. Errors: ValueError without one."""
         if moment.tzinfo is None:
-            message = f"{moment} has no time zone: add one, as in datetime.now(timezone.utc)"
-            raise ValueError(message)
+            raise ValueError(f"{moment} has no time zone: add one, as in datetime.now(timezone.utc)")
         return cls(round(moment.timestamp() * 1000))
 
 
@@ -86,8 +84,9 @@ def _checked(places: Mapping[TopicPartition, Any]) -> dict[TopicPartition, Place
     found = by_partition(places, "an OffsetSpec or a Timestamp")
     for partition, place in found.items():
         if not isinstance(place, int | Timestamp):
-            message = f"{partition}: {place!r} is not a place in a partition: it must be an OffsetSpec or a Timestamp"
-            raise ValueError(message)  # noqa: TRY004 - invalid arguments are ValueErrors everywhere here
+            raise ValueError(  # noqa: TRY004
+                f"{partition}: {place!r} is not a place in a partition: it must be an OffsetSpec or a Timestamp"
+            )
     return found
 
 

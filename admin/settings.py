@@ -121,18 +121,17 @@ def read_properties_file(path: str, files: FileSystem) -> dict[str, tuple[str, s
     name = PurePath(path).name
     try:
         if files.file_size(path) > PROPERTIES_BYTES_MAX:
-            message = f"{path} has more than {PROPERTIES_BYTES_MAX} bytes: it is not a file of properties."
-            raise SettingsError(message)
+            raise SettingsError(f"{path} has more than {PROPERTIES_BYTES_MAX} bytes: it is not a file of properties.")
         text = files.read_bytes(path).decode("utf-8")
         return {key: (value, f"{name} line {line}") for key, value, line in read_properties(text, name)}
     except PropertiesError as error:
         raise SettingsError(str(error)) from None
     except UnicodeDecodeError as error:
-        message = f"{name} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#x}."
-        raise SettingsError(message) from None
+        raise SettingsError(
+            f"{name} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#x}."
+        ) from None
     except OSError as error:
-        message = f"{path} can't be read: {error.strerror}."
-        raise SettingsError(message) from None
+        raise SettingsError(f"{path} can't be read: {error.strerror}.") from None
 
 
 def parse_addresses(text: str, source: str = "the settings", key: str = "bootstrap.servers") -> tuple[Address, ...]:
@@ -145,12 +144,12 @@ def parse_addresses(text: str, source: str = "the settings", key: str = "bootstr
         match = re.fullmatch(r"(?:[A-Za-z_]+://)?(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\s:/\[\]]+))(?::(\d{1,5}))?", part)
         port = DEFAULT_PORT if match is None or match[3] is None else int(match[3])
         if match is None or not 0 < port < 1 << 16:
-            message = f"{source}: {key} contains {part!r}: it must be host:port, with a port from 1 to 65535."
-            raise SettingsError(message)
+            raise SettingsError(
+                f"{source}: {key} contains {part!r}: it must be host:port, with a port from 1 to 65535."
+            )
         found.append(Address(match[1] or match[2], port))
     if not found:
-        message = f"{source}: {key} is empty: at least one host:port is needed."
-        raise SettingsError(message)
+        raise SettingsError(f"{source}: {key} is empty: at least one host:port is needed.")
     return tuple(dict.fromkeys(found))
 
 
@@ -181,8 +180,9 @@ def _fields(properties: Mapping[str, tuple[str, str]]) -> dict[str, object]:
     servers = given.get("bootstrap.servers", "metadata.broker.list")
     if servers is None:
         sources = dict.fromkeys(source.partition(" line ")[0] for _, source in properties.values()) or ["the settings"]
-        message = f"{', '.join(sources)}: bootstrap.servers is missing: give at least one broker as host:port."
-        raise SettingsError(message)
+        raise SettingsError(
+            f"{', '.join(sources)}: bootstrap.servers is missing: give at least one broker as host:port."
+        )
     key = "bootstrap.servers" if "bootstrap.servers" in properties else "metadata.broker.list"
     fields: dict[str, object] = {"bootstrap_servers": parse_addresses(servers, properties[key][1], key)}
     client_id = given.get("client.id")
@@ -290,8 +290,7 @@ def _sasl(given: ClientProperties, *, required: bool) -> SaslSettings | None:
         username, password, by_token = _login(given, login, mechanism)
     if mechanism in _LOGIN_MODULES and (not username or password is None):
         needed = "sasl.jaas.config, or sasl.username and sasl.password, must give username and password"
-        message = f"sasl.mechanism is {mechanism}: {needed}."
-        raise SettingsError(message)
+        raise SettingsError(f"sasl.mechanism is {mechanism}: {needed}.")
     return SaslSettings(mechanism=mechanism, username=username or "", password=password or "", by_token=by_token)
 
 

@@ -35,8 +35,7 @@ def parse_partitions(text: str) -> tuple[str, list[int] | None]:
     topic, colon, listed = text.partition(":")
     if not _TOPIC.fullmatch(topic):
         allowed = "it must have 1 to 249 letters, digits, dots, underscores and minus signs"
-        message = f"{topic!r} is not a topic name: {allowed}"
-        raise ValueError(message)
+        raise ValueError(f"{topic!r} is not a topic name: {allowed}")
     if not colon:
         return topic, None
     found: set[int] = set()
@@ -44,8 +43,7 @@ def parse_partitions(text: str) -> tuple[str, list[int] | None]:
         match = _RANGE.fullmatch(part.strip())
         first, last = (0, -1) if match is None else (int(match[1]), int(match[2] or match[1]))
         if not first <= last < 1 << 31 or last - first >= PARTITIONS_MAX:
-            message = f"{part!r} in {text!r} is not a partition: write numbers and ranges, as in {topic}:0,2-4"
-            raise ValueError(message)
+            raise ValueError(f"{part!r} in {text!r} is not a partition: write numbers and ranges, as in {topic}:0,2-4")
         found.update(range(first, last + 1))
     return topic, sorted(found)
 
@@ -54,21 +52,19 @@ def parse_time(text: str) -> int:
     """Reads milliseconds since 1970, as a number or in ISO 8601 with a time zone. Errors: ValueError."""
     if text.isascii() and text.isdigit():
         if len(text) > len(str(OFFSET_MAX)) or not SECONDS_UNTIL <= int(text) <= OFFSET_MAX:
-            message = f"{text} is not a time in milliseconds since 1970: today's have 13 digits"
-            raise ValueError(message)
+            raise ValueError(f"{text} is not a time in milliseconds since 1970: today's have 13 digits")
         return int(text)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        message = f"{text!r} is not a time: write ISO 8601, as in 2026-11-01T12:00:00Z, or milliseconds since 1970"
-        raise ValueError(message) from None
+        raise ValueError(
+            f"{text!r} is not a time: write ISO 8601, as in 2026-11-01T12:00:00Z, or milliseconds since 1970"
+        ) from None
     if moment.tzinfo is None:
-        message = f"{text!r} has no time zone: end it with Z for UTC, or with an offset such as +02:00"
-        raise ValueError(message)
+        raise ValueError(f"{text!r} has no time zone: end it with Z for UTC, or with an offset such as +02:00")
     milliseconds = round(moment.timestamp() * 1000)
     if milliseconds < 0:
-        message = f"{text!r} is before 1970"
-        raise ValueError(message)
+        raise ValueError(f"{text!r} is before 1970")
     return milliseconds
 
 
@@ -78,6 +74,5 @@ def parse_offset(text: str) -> int:
         return TO_HIGH_WATERMARK
     if not text.isascii() or not text.isdigit() or len(text) > len(str(OFFSET_MAX)) or int(text) > OFFSET_MAX:
         allowed = f"a number from 0 on, the first offset that stays, or `{END}` for all committed records"
-        message = f"{text!r} is not an offset: write {allowed}"
-        raise ValueError(message)
+        raise ValueError(f"{text!r} is not an offset: write {allowed}")
     return int(text)

@@ -22,8 +22,7 @@ def confirm(
     """
     if sys.stdin is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
         reason = "this command asks for confirmation, and there is no terminal"
-        message = f"{reason}: give --yes{rehearsal}. Nothing was done."
-        raise CommandError(message, ExitCode.NOT_CONFIRMED)
+        raise CommandError(f"{reason}: give --yes{rehearsal}. Nothing was done.", ExitCode.NOT_CONFIRMED)
     if shown is not None:
         print_table(*shown)
         sys.stdout.flush()

@@ -91,8 +91,9 @@ def console_settings(bootstrap_server: str | None, command_config: str | None, *
     client = console_client(client_settings(bootstrap_server, command_config, overrides))
     named = next((given[key][0].strip().upper() for key in _MECHANISM if key in given), None) if asks else None
     if named is not None and named not in PASSWORD_MECHANISMS:
-        message = f"{given[_MECHANISM[0]][1]}: sasl.mechanism is {named}: visitors can log in with {', '.join(PASSWORD_MECHANISMS)} only."
-        raise misused(message)
+        raise misused(
+            f"{given[_MECHANISM[0]][1]}: sasl.mechanism is {named}: visitors can log in with {', '.join(PASSWORD_MECHANISMS)} only."
+        )
     settings = ConsoleSettings(
         client=replace(client, unused_keys=()),
         login=LoginKind.PASSWORD if asks else LoginKind.TOKEN,
@@ -115,8 +116,9 @@ async def _serve(settings: ConsoleSettings, port: int | None) -> ExitCode:
             address = await server.listen(DEFAULT_PORT if port is None else port)
         except OSError as error:
             if port is not None:
-                message = f"the console can't listen on 127.0.0.1:{port}: {error.strerror or error}."
-                raise CommandError(message, ExitCode.FAILED) from None
+                raise CommandError(
+                    f"the console can't listen on 127.0.0.1:{port}: {error.strerror or error}.", ExitCode.FAILED
+                ) from None
             address = await server.listen(0)
         print(f"The console is at {address}", flush=True)
         if not settings.write:

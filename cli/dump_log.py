@@ -123,8 +123,7 @@ def dump_file(files: FileSystem, path: str, wanted: DumpRequest) -> Iterator[Row
         rows = dumper(files.read_bytes(path), name)
         yield from _compared(files, path, rows) if name.endswith(INDEX_SUFFIX) else rows
     except OSError as error:
-        message = f"{path} can't be read: {error.strerror}."
-        raise CommandError(message) from error
+        raise CommandError(f"{path} can't be read: {error.strerror}.") from error
 
 
 def _compared(files: FileSystem, path: str, rows: Iterator[Row]) -> Iterator[Row]:

@@ -52,8 +52,7 @@ def base_offset_of(name: str) -> Offset:
     """Returns the base offset in the name of a segment's file. Errors: ValueError for another name."""
     stem = name.partition(".")[0]
     if not stem.isascii() or not stem.isdigit():
-        message = f"{name} is not named after an offset"
-        raise ValueError(message)
+        raise ValueError(f"{name} is not named after an offset")
     return int(stem)
 
 

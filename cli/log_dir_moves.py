@@ -65,14 +65,14 @@ def plan_moves(answers: Answers, partitions: Collection[TopicPartition], path: s
                 f"broker {broker_id}: {each}" for broker_id, each in answers.items() if isinstance(each, AdminError)
             ]
             where = ", ".join(f"broker {broker_id}" for broker_id in sorted(answers)) or "no broker"
-            message = f"no log directory of {where} has a replica of {key}{''.join(f'; {each}' for each in failed)}."
-            raise CommandError(message)
+            raise CommandError(
+                f"no log directory of {where} has a replica of {key}{''.join(f'; {each}' for each in failed)}."
+            )
         if not moves:
             have = "; ".join(
                 f"broker {broker_id} has {', '.join(sorted(each))}" for broker_id, each in sorted(holders.items())
             )
-            message = f"--to {path} is invalid for {key}: it must be a log directory of its broker, and {have}."
-            raise misused(message)
+            raise misused(f"--to {path} is invalid for {key}: it must be a log directory of its broker, and {have}.")
         found |= moves
     return found
 

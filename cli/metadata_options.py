@@ -43,25 +43,21 @@ def given_metadata(
     if address is None:
         given = [f"--{name.replace('_', '-')}" for name in _FILES if getattr(options, name) is not None] + variables
         if given:
-            message = f"{given[0]} requires --metadata etcd://…"
-            raise ConfigError(message)
+            raise ConfigError(f"{given[0]} requires --metadata etcd://…")
         return None
     ca, certificate, key = (_content(options, name, read_bytes) for name in _FILES)
     if (certificate or key) and not (ca and certificate and key):
-        message = "--metadata-cert, --metadata-key and --metadata-ca must be given together."
-        raise ConfigError(message)
+        raise ConfigError("--metadata-cert, --metadata-key and --metadata-ca must be given together.")
     user, password = environment.get(METADATA_USER, ""), environment.get(METADATA_PASSWORD, "")
     file = environment.get(METADATA_PASSWORD_FILE)
     if file:
         if password:
-            message = f"{METADATA_PASSWORD} and {METADATA_PASSWORD_FILE} exclude each other."
-            raise ConfigError(message)
+            raise ConfigError(f"{METADATA_PASSWORD} and {METADATA_PASSWORD_FILE} exclude each other.")
         password = _read(METADATA_PASSWORD_FILE, file, read_bytes).decode("utf-8", "replace").rstrip("\r\n")
     if bool(user) != bool(password):
-        message = (
+        raise ConfigError(
             f"{METADATA_USER} and a password ({METADATA_PASSWORD}, {METADATA_PASSWORD_FILE}) must be given together."
         )
-        raise ConfigError(message)
     return msgspec.structs.replace(address, access=EtcdAccess(ca, certificate, key, user, password))
 
 
@@ -82,9 +78,7 @@ def _read(source: str, path: str, read_bytes: Callable[[str], bytes]) -> bytes:
     try:
         content = read_bytes(path)
     except OSError as error:
-        message = f"{source} {path} can't be read: {error.strerror}."
-        raise ConfigError(message) from error
+        raise ConfigError(f"{source} {path} can't be read: {error.strerror}.") from error
     if not content.strip():
-        message = f"{source} {path} is empty."
-        raise ConfigError(message)
+        raise ConfigError(f"{source} {path} is empty.")
     return content

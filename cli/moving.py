@@ -120,8 +120,7 @@ async def _set_throttle(client: AdminClient, changes: Mapping[ConfigResource, li
     """Errors: CommandError if a topic refuses it. A broker that is away needs no throttle."""
     for resource, error in (await client.alter_configs(changes)).items():
         if error is not None and resource.type is ResourceType.TOPIC:
-            message = f"the throttle can't be set: {error}. Nothing was moved."
-            raise CommandError(message)
+            raise CommandError(f"the throttle can't be set: {error}. Nothing was moved.")
         if error is not None:
             remark(f"{resource} has no throttle: {error}")
 

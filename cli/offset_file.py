@@ -54,12 +54,10 @@ def read_offset_file(path: str, files: FileSystem) -> dict[TopicPartition, Offse
     try:
         size = files.file_size(path)
         if size > FILE_BYTES_MAX:
-            message = f"{path} has {size} bytes: a file of offsets has at most {FILE_BYTES_MAX}."
-            raise OffsetFileError(message)
+            raise OffsetFileError(f"{path} has {size} bytes: a file of offsets has at most {FILE_BYTES_MAX}.")
         content = files.read_bytes(path)
     except OSError as error:
-        message = f"{path} can't be read: {error.strerror}."
-        raise OffsetFileError(message) from error
+        raise OffsetFileError(f"{path} can't be read: {error.strerror}.") from error
     return parse_offset_file(content, PurePath(path).name)
 
 
@@ -69,14 +67,15 @@ def parse_offset_file(content: bytes, name: str) -> dict[TopicPartition, Offset]
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        message = f"{name} line {line}: byte {error.start} is {content[error.start]:#x}, which is not UTF-8."
-        raise OffsetFileError(message) from None
+        raise OffsetFileError(
+            f"{name} line {line}: byte {error.start} is {content[error.start]:#x}, which is not UTF-8."
+        ) from None
     if text.startswith("\ufeff"):
-        message = f"{name} line 1: the file begins with a byte order mark (EF BB BF), which is not valid in JSON."
-        raise OffsetFileError(message)
+        raise OffsetFileError(
+            f"{name} line 1: the file begins with a byte order mark (EF BB BF), which is not valid in JSON."
+        )
     if not text.strip():
-        message = f'{name} is empty: it must have an object with the key "partitions".'
-        raise OffsetFileError(message)
+        raise OffsetFileError(f'{name} is empty: it must have an object with the key "partitions".')
     return _OffsetFileReader(text, name).document()
 
 
@@ -234,8 +233,7 @@ class _OffsetFileReader:
     def _refuse(self, place: int, reason: str) -> NoReturn:
         line = self._text.count("\n", 0, place) + 1
         where = f", partition {self._number} of the list" if self._number else ""
-        message = f"{self._name} line {line}{where}: {reason}."
-        raise OffsetFileError(message)
+        raise OffsetFileError(f"{self._name} line {line}{where}: {reason}.")
 
 
 def _short(text: str) -> str:

@@ -47,8 +47,7 @@ def whole_number(least: int, most: int) -> Callable[[str], int]:
 
     def read(text: str) -> int:
         if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
-            message = f"{text!r} is invalid: it must be a whole number from {least} to {most}"
-            raise argparse.ArgumentTypeError(message)
+            raise argparse.ArgumentTypeError(f"{text!r} is invalid: it must be a whole number from {least} to {most}")
         return int(text)
 
     return read
@@ -62,11 +61,11 @@ def given_configuration(options: argparse.Namespace) -> dict[str, Given]:
         try:
             file = from_properties(OsFileSystem().read_bytes(options.config).decode("utf-8"), name)
         except UnicodeDecodeError as error:
-            message = f"{name} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#x}."
-            raise ConfigError(message) from None
+            raise ConfigError(
+                f"{name} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#x}."
+            ) from None
         except OSError as error:
-            message = f"--config {options.config} can't be read: {error.strerror}."
-            raise ConfigError(message) from error
+            raise ConfigError(f"--config {options.config} can't be read: {error.strerror}.") from error
     caps = from_settings(options.max_versions, "--max-version", MAX_VERSION_PREFIX)
     level = {} if options.log_level is None else {LOG_LEVEL: Given(options.log_level, "--log-level")}
     return merge(file, from_environment(environment(), BROKER_KEYS), from_settings(options.settings), caps, level)

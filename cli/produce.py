@@ -110,8 +110,7 @@ def lines_of(pieces: Iterable[bytes]) -> Iterator[list[bytes]]:
     for piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")
         if len(rest) > LINE_BYTES_MAX or any(len(line) > LINE_BYTES_MAX for line in lines):
-            message = f"a line is longer than {LINE_BYTES_MAX:,} bytes."
-            raise CommandError(message)
+            raise CommandError(f"a line is longer than {LINE_BYTES_MAX:,} bytes.")
         if lines:
             yield [line.removesuffix(b"\r") for line in lines]
     if rest:

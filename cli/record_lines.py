@@ -47,11 +47,9 @@ class LineReader:
     ) -> None:
         """Takes `headers` as NAME=TEXT. Errors: ValueError for conflicting options, without a full stop."""
         if separator is not None and (key is not None or form is LineForm.JSON):
-            message = f"--separator and {'--format json' if key is None else '--key'} exclude each other"
-            raise ValueError(message)
+            raise ValueError(f"--separator and {'--format json' if key is None else '--key'} exclude each other")
         if separator == "":
-            message = "--separator is empty: it must have at least one character"
-            raise ValueError(message)
+            raise ValueError("--separator is empty: it must have at least one character")
         self._form = form
         self._separator = None if separator is None else separator.encode()
         self._key = None if key is None else _bytes_of(key, form)
@@ -124,13 +122,11 @@ def _bytes_of(text: str, form: LineForm) -> bytes:
     try:
         return bytes.fromhex(text)
     except ValueError:
-        message = f"--key {text} is invalid: it must be hex digits, two for each byte"
-        raise ValueError(message) from None
+        raise ValueError(f"--key {text} is invalid: it must be hex digits, two for each byte") from None
 
 
 def _header_of(text: str) -> Header:
     name, found, value = text.partition("=")
     if not name or not found:
-        message = f"--header {text} is invalid: it must be NAME=TEXT"
-        raise ValueError(message)
+        raise ValueError(f"--header {text} is invalid: it must be NAME=TEXT")
     return name.encode(), value.encode("utf-8", "surrogateescape")

@@ -186,8 +186,7 @@ async def _fetched(call: NetworkCall, wanted: ShowRequest, offset: Offset, *, fo
     if follow and isinstance(begins, ListedOffset) and offset < begins.offset:
         return begins.offset
     where = f"its log starts at {begins.offset}" if isinstance(begins, ListedOffset) else "its log start is unknown"
-    message = f"{partition} has no offset {offset}: {where}."
-    raise CommandError(message)
+    raise CommandError(f"{partition} has no offset {offset}: {where}.")
 
 
 def _place_of(text: str | None, otherwise: OffsetSpec) -> Place:
@@ -228,8 +227,7 @@ def readable(
     try:
         for position, header in iterate_batches(fetched.records):
             if not check_crc(fetched.records, position, header):
-                message = f"{wanted.partition}: the CRC of the batch at offset {header.base_offset} is wrong."
-                raise CommandError(message)
+                raise CommandError(f"{wanted.partition}: the CRC of the batch at offset {header.base_offset} is wrong.")
             batch = memoryview(fetched.records)[position : position + header.size_bytes]
             following = max(following, header.next_offset)
             while aborted and aborted[0][1] <= header.last_offset:
@@ -248,8 +246,9 @@ def readable(
             if len(rows) >= wanted.count:
                 break
     except ProtocolError as error:
-        message = f"{wanted.partition}: a batch at offset {following} or later can't be read: {error}."
-        raise CommandError(message) from error
+        raise CommandError(
+            f"{wanted.partition}: a batch at offset {following} or later can't be read: {error}."
+        ) from error
     return rows, following
 
 

@@ -43,5 +43,4 @@ def _in_utf8(word: str) -> str:
     try:
         return word.encode(sys.getfilesystemencoding(), "surrogateescape").decode("utf-8")
     except UnicodeError:
-        message = f"{word!a} is not UTF-8 text."
-        raise ValueError(message) from None
+        raise ValueError(f"{word!a} is not UTF-8 text.") from None

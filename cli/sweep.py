@@ -200,8 +200,7 @@ def _keep(path: str | None, content: bytes) -> None:
     try:
         OsFileSystem().replace_file(path, content)
     except OSError as error:
-        message = f"{path} can't be written: {error.strerror}."
-        raise CommandError(message) from error
+        raise CommandError(f"{path} can't be written: {error.strerror}.") from error
 
 
 async def _carry_out(call: NetworkCall, swept: Sweep, pace: SweepPace, state: str | None, *, leader_only: bool) -> None:

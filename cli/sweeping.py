@@ -107,17 +107,14 @@ def decode_sweep(content: bytes, path: str) -> Sweep:
         stored = msgspec.json.decode(content, type=_Stored)
         ids = {topic: parse_topic_id(text) for topic, text in stored.topic_ids.items()}
     except ValueError as error:
-        message = f"{path} is not the state of a sweep: {error}."
-        raise StateError(message) from None
+        raise StateError(f"{path} is not the state of a sweep: {error}.") from None
     if stored.version != STATE_VERSION:
-        message = f"{path} has version {stored.version}: only version {STATE_VERSION} is supported."
-        raise StateError(message)
+        raise StateError(f"{path} has version {stored.version}: only version {STATE_VERSION} is supported.")
     sweep = Sweep(request=stored.request, cluster_id=stored.cluster_id, topic_ids=ids)
     for topic, partition, log_start, offset, outcome in stored.partitions:
         key = TopicPartition(topic, partition)
         if key in sweep.partitions or partition < 0 or offset < 0 or not outcome:
-            message = f"{path} is not the state of a sweep: {key} is invalid or repeated."
-            raise StateError(message)
+            raise StateError(f"{path} is not the state of a sweep: {key} is invalid or repeated.")
         sweep.partitions[key] = SweptPartition(log_start, offset, outcome)
     return sweep
 
@@ -125,11 +122,11 @@ def decode_sweep(content: bytes, path: str) -> Sweep:
 def check_same(sweep: Sweep, request: str, cluster_id: str | None, path: str) -> None:
     """Errors: StateError if a request can't resume a sweep."""
     if sweep.request != request:
-        message = f"{path} belongs to another sweep ({sweep.request}): give another file, or remove it to start over."
-        raise StateError(message)
+        raise StateError(
+            f"{path} belongs to another sweep ({sweep.request}): give another file, or remove it to start over."
+        )
     if None not in (sweep.cluster_id, cluster_id) and sweep.cluster_id != cluster_id:
-        message = f"{path} belongs to cluster {sweep.cluster_id}: this is {cluster_id}."
-        raise StateError(message)
+        raise StateError(f"{path} belongs to cluster {sweep.cluster_id}: this is {cluster_id}.")
 
 
 def describe_request(patterns: Iterable[str], target: str, *, leader_only: bool) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from lowtide.admin.blocking_connection import BlockingConnection
 from lowtide.admin.errors import ConnectionFailedError, code_name
 from lowtide.admin.settings import Address, ClientSettings
-from lowtide.pipeline.leaders import NO_LEADER, Leader, Leaders, Topic
+from lowtide.pipeline.leaders import NO_LEADER, Leader, LeaderCache, Topic
 from lowtide.protocol.client.retries import SILENT_MS, Reachability, is_retriable, rest_after
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -51,23 +51,23 @@ class MissingTopicsError(ClusterError):
 
 
 class RetriableError(Exception):
-    """It may be better after a moment, with fresh metadata. Never leaves this module's callers: see `Cluster.retry`."""
+    """It may be better after a moment, with fresh metadata. Never leaves this module's callers: see `BlockingCluster.retry`."""
 
 
-class Found(NamedTuple):
+class TimestampOffset(NamedTuple):
     """An answer to ListOffsets. -1 and -1, if there is no such record."""
 
     offset: Offset
     timestamp: int
 
 
-class Cluster:
+class BlockingCluster:
     """Connections and metadata. Not to be shared between threads; `close` it, or leave it to the end of the process."""
 
     def __init__(self, settings: ClientSettings, clock: Clock | None = None, random: Random | None = None) -> None:
         self.settings = settings
         self.clock = clock or SystemClock()
-        self.leaders = Leaders()
+        self.leaders = LeaderCache()
         """The requested topics, as last received."""
         self.random = random or system_random()
         self._stale: set[str] = set()
@@ -113,8 +113,7 @@ class Cluster:
                     None, failures=failures, now_ms=now_ms, deadline_ms=deadline_ms, backoff=backoff, share=share
                 )
                 if rest_ms is None:
-                    message = f"can't {what}: {error}"
-                    raise ClusterError(message) from error
+                    raise ClusterError(f"can't {what}: {error}") from error
                 log.debug("can't %s yet: %s", what, error)
                 time.sleep(rest_ms / 1000)
 
@@ -134,8 +133,7 @@ class Cluster:
         """A connection to a broker that metadata named. Errors: ConnectionFailedError, RetriableError, TlsError."""
         address = self.leaders.addresses.get(broker_id)
         if address is None:
-            message = f"broker {broker_id} is not known"
-            raise RetriableError(message)
+            raise RetriableError(f"broker {broker_id} is not known")
         return self.connection(address, deadline_ms)
 
     def leader_of(self, partition: TopicPartition, deadline_ms: int) -> Leader:
@@ -148,16 +146,13 @@ class Cluster:
             topic = self._refresh([partition.topic], deadline_ms)[partition.topic]
         leader = topic.leaders.get(partition.partition)
         if leader is None:
-            message = f"{partition} doesn't exist"
-            raise MissingTopicsError(message, [partition.topic])
+            raise MissingTopicsError(f"{partition} doesn't exist", [partition.topic])
         if leader.broker_id == NO_LEADER:
             self.forget(partition.topic)
-            message = f"{partition} has no leader"
-            raise RetriableError(message)
+            raise RetriableError(f"{partition} has no leader")
         if leader.broker_id not in self.leaders.addresses:
             self.forget(partition.topic)
-            message = f"{partition} is led by broker {leader.broker_id}, which can't be reached by clients"
-            raise RetriableError(message)
+            raise RetriableError(f"{partition} is led by broker {leader.broker_id}, which can't be reached by clients")
         return leader
 
     def forget(self, topic: str) -> None:
@@ -252,15 +247,15 @@ class Cluster:
     # ------------------------------------------------------------------ offsets
     def list_offsets(
         self, timestamps: Mapping[TopicPartition, int], *, read_committed: bool, deadline_ms: int | None = None
-    ) -> dict[TopicPartition, Found]:
+    ) -> dict[TopicPartition, TimestampOffset]:
         """The first offset at or behind each partition's timestamp in milliseconds, or at a special one.
 
         With `read_committed`, the latest is the last stable offset. One request for each leader.
         Errors: ClusterError, MissingTopicsError.
         """
-        found: dict[TopicPartition, Found] = {}
+        found: dict[TopicPartition, TimestampOffset] = {}
 
-        def attempt(until_ms: int) -> dict[TopicPartition, Found]:
+        def attempt(until_ms: int) -> dict[TopicPartition, TimestampOffset]:
             missing = {partition: timestamp for partition, timestamp in timestamps.items() if partition not in found}
             by_leader: dict[BrokerId, dict[TopicPartition, int]] = {}
             for partition, timestamp in missing.items():
@@ -285,7 +280,7 @@ class Cluster:
         self,
         broker_id: BrokerId,
         wanted: Mapping[TopicPartition, int],
-        found: dict[TopicPartition, Found],
+        found: dict[TopicPartition, TimestampOffset],
         *,
         read_committed: bool,
         deadline_ms: int,
@@ -308,7 +303,7 @@ class Cluster:
         for name, one in ((topic.name, one) for topic in answer.topics for one in topic.partitions):
             listed = TopicPartition(name, one.partition_index)
             if one.error_code == ErrorCode.NONE:
-                found[listed] = Found(one.offset, one.timestamp)
+                found[listed] = TimestampOffset(one.offset, one.timestamp)
             else:
                 failure = RetriableError(self.on_partition_error(listed, one.error_code, "list offsets of"))
         if failure is not None:
@@ -323,15 +318,13 @@ class Cluster:
         name = code_name(error_code)
         message = f"{partition}: {name}"
         if not is_retriable(error_code):
-            message = f"can't {doing} {partition}: {name}"
-            raise ClusterError(message)
+            raise ClusterError(f"can't {doing} {partition}: {name}")
         return message
 
 
 def _refuse_topic(name: str, error_code: int) -> None:
     """Errors: MissingTopicsError for a topic that isn't there, RetriableError, ClusterError."""
     if error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        message = f"topic {name} doesn't exist"
-        raise MissingTopicsError(message, [name])
+        raise MissingTopicsError(f"topic {name} doesn't exist", [name])
     message = f"topic {name}: {code_name(error_code)}"
     raise RetriableError(message) if is_retriable(error_code) else ClusterError(message)

@@ -22,7 +22,7 @@ from lowtide.admin.errors import ConnectionFailedError
 from lowtide.pipeline.cluster import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
-    Cluster,
+    BlockingCluster,
     ClusterError,
     MissingTopicsError,
     RetriableError,
@@ -49,7 +49,7 @@ MISSING_MS: Final = 5000
 class RangeReader:
     """Reads one range, once."""
 
-    def __init__(self, cluster: Cluster, settings: FetchSettings, planned: PlannedRange) -> None:
+    def __init__(self, cluster: BlockingCluster, settings: FetchSettings, planned: PlannedRange) -> None:
         self._cluster = cluster
         self._settings = settings
         self._partition = planned.offsets.partition
@@ -205,13 +205,11 @@ class RangeReader:
         partitions = [one for topic in answer.responses for one in topic.partitions]
         if answer.error_code or len(partitions) != 1:
             self._cluster.forget(self._partition.topic)
-            message = f"the broker answered with error {answer.error_code} and {len(partitions)} partitions"
-            raise RetriableError(message)
+            raise RetriableError(f"the broker answered with error {answer.error_code} and {len(partitions)} partitions")
         row = partitions[0]
         if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._on_out_of_range()
-            message = f"{self._partition}: offset {self._next} is out of range"
-            raise RetriableError(message)
+            raise RetriableError(f"{self._partition}: offset {self._next} is out of range")
         if row.error_code:
             raise RetriableError(self._cluster.on_partition_error(self._partition, row.error_code, "read"))
         return row
@@ -226,8 +224,9 @@ class RangeReader:
     def _check_topic(self) -> None:
         """The planned topic is still that of its name. Errors: MissingTopicsError."""
         if not self._is_meant():
-            message = f"topic {self._partition.topic} was deleted and created again"
-            raise MissingTopicsError(message, [self._partition.topic])
+            raise MissingTopicsError(
+                f"topic {self._partition.topic} was deleted and created again", [self._partition.topic]
+            )
 
     # ------------------------------------------------------------------ what is lost
     def _on_out_of_range(self) -> None:

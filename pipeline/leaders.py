@@ -41,7 +41,7 @@ class Topic(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class Leaders:
+class LeaderCache:
     """The leaders of all partitions that were asked for."""
 
     addresses: dict[BrokerId, Address] = field(default_factory=dict)

@@ -64,8 +64,7 @@ class Options:
 
     def refuse(self, name: str, reason: str) -> NoReturn:
         """Errors: OptionError, always."""
-        message = f"option {name} is {self._given.get(name.lower())!r}: {reason}"
-        raise OptionError(message)
+        raise OptionError(f"option {name} is {self._given.get(name.lower())!r}: {reason}")
 
     def __contains__(self, name: str) -> bool:
         return name.lower() in self._given

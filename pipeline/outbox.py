@@ -38,7 +38,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ProduceAnswer:
     """What a broker said of one batch. `log_start_offset` is -1 where it isn't known."""
 
     code: int
@@ -132,7 +132,7 @@ class Outbox:
                 due.append(partition.not_before_ms)
         return max(0, min(due) - now_ms)
 
-    def on_answer(self, batch: ProducerBatch, answer: Answer, now_ms: int) -> bool:
+    def on_answer(self, batch: ProducerBatch, answer: ProduceAnswer, now_ms: int) -> bool:
         """A broker has answered for a batch. Returns whether it's done with.
 
         Errors: ProduceError when it can't be.

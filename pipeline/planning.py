@@ -10,7 +10,12 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from lowtide.pipeline.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster, ClusterError, MissingTopicsError
+from lowtide.pipeline.cluster import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    BlockingCluster,
+    MissingTopicsError,
+)
 from lowtide.pipeline.leaders import Topic
 from lowtide.pipeline.options import OptionError
 from lowtide.pipeline.ranges import OffsetRange, Positions, split
@@ -28,7 +33,7 @@ _PAUSE_S: Final = 0.2
 _SPECIAL: Final = {EARLIEST: EARLIEST_TIMESTAMP, LATEST: LATEST_TIMESTAMP}
 
 
-class Selected(NamedTuple):
+class ReadTarget(NamedTuple):
     """What there is to read."""
 
     partitions: tuple[TopicPartition, ...]
@@ -39,11 +44,11 @@ class Selected(NamedTuple):
 class Planner:
     """Answers by asking the cluster each time."""
 
-    def __init__(self, cluster: Cluster, options: ReadOptions) -> None:
+    def __init__(self, cluster: BlockingCluster, options: ReadOptions) -> None:
         self.cluster = cluster
         self._options = options
 
-    def select(self) -> Selected:
+    def select(self) -> ReadTarget:
         """The partitions that the query reads now. Errors: MissingTopicsError, ClusterError, OptionError."""
         subscription = self._options.subscription
         by_pattern = subscription.names is None
@@ -67,11 +72,10 @@ class Planner:
         )
         for partition in subscription.partitions:
             if partition.partition not in chosen[partition.topic].leaders:
-                message = (
+                raise OptionError(
                     f"option assign names {partition}, but {partition.topic} has {_count(chosen[partition.topic])}"
                 )
-                raise OptionError(message)
-        return Selected(tuple(sorted(partitions)), {name: topic.topic_id for name, topic in chosen.items()})
+        return ReadTarget(tuple(sorted(partitions)), {name: topic.topic_id for name, topic in chosen.items()})
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> Positions:
         """Where the partitions begin. Errors: ClusterError."""
@@ -134,11 +138,10 @@ class Planner:
         found = self._at(timestamps)
         without = sorted(partition for partition, offset in found.items() if offset < 0)
         if without and side == "starting" and not bound.latest_without_match:
-            message = (
+            raise OptionError(
                 f"{without[0]} has no record at or after {timestamps[without[0]]} (milliseconds since 1970), where it should be read from. "
                 "With the option startingOffsetsByTimestampStrategy=latest it is read from its end"
             )
-            raise OptionError(message)
         return found | self.latest(without)
 
 
@@ -147,12 +150,9 @@ def _check_complete(given: Mapping[TopicPartition, int], partitions: tuple[Topic
     missing, unknown = sorted(set(partitions) - set(given)), sorted(set(given) - set(partitions))
     if missing or unknown:
         reason = f"{missing[0]} is missing" if missing else f"{unknown[0]} isn't read"
-        message = f"option {option} must name each partition that is read, and no other: {reason}"
-        raise OptionError(message)
+        raise OptionError(f"option {option} must name each partition that is read, and no other: {reason}")
 
 
 def _count(topic: Topic) -> str:
     return f"{len(topic.leaders)} partition{'s' if len(topic.leaders) != 1 else ''}"
 
-
-__all__ = ["ClusterError", "Planner", "Selected"]

@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 
 from lowtide.admin.blocking_connection import BlockingConnection
 from lowtide.admin.errors import ConnectionFailedError, code_name
-from lowtide.pipeline.cluster import Cluster, ClusterError, RetriableError
-from lowtide.pipeline.outbox import Answer, Outbox
+from lowtide.pipeline.cluster import BlockingCluster, ClusterError, RetriableError
+from lowtide.pipeline.outbox import Outbox, ProduceAnswer
 from lowtide.pipeline.partition_batches import ProduceError, ProducerBatch
 from lowtide.pipeline.producer_settings import ProducerSettings
 from lowtide.pipeline.smaller_batches import split_batch
@@ -40,7 +40,7 @@ SLACK_MS: Final = 2000
 _LONGEST_WAIT_MS: Final = 1000
 
 
-class _Sent(NamedTuple):
+class _PendingRequest(NamedTuple):
     """A request on its way."""
 
     batches: list[ProducerBatch]
@@ -48,11 +48,11 @@ class _Sent(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class _Link:
+class _BrokerLink:
     """The connection to one leader, and what was sent over it."""
 
     connection: BlockingConnection
-    sent: deque[_Sent]
+    sent: deque[_PendingRequest]
 
 
 class Producer:
@@ -60,10 +60,10 @@ class Producer:
 
     def __init__(self, settings: ProducerSettings, clock: Clock | None = None) -> None:
         self.settings = settings
-        self.cluster = Cluster(settings.client, clock)
+        self.cluster = BlockingCluster(settings.client, clock)
         self._clock = self.cluster.clock
         self._outbox = Outbox(limits=settings.limits, split=split_batch, backoff=self._rest_ms)
-        self._links: dict[BrokerId, _Link] = {}
+        self._links: dict[BrokerId, _BrokerLink] = {}
         self._topics: set[str] = set()
         self._is_stale = False
         self._metadata_not_before_ms = 0
@@ -170,14 +170,14 @@ class Producer:
                 return
             timeout_ms = self.settings.client.request_timeout_ms
             deadline_ms = now_ms + timeout_ms + SLACK_MS
-            link.sent.append(_Sent(batches, deadline_ms))
+            link.sent.append(_PendingRequest(batches, deadline_ms))
             try:
                 link.connection.send(_request(batches, timeout_ms), deadline_ms, newest=TOPICS_BY_NAME)
             except ConnectionFailedError as error:
                 self._lose(broker, str(error))
                 return
 
-    def _connect(self, broker: BrokerId, now_ms: int) -> _Link | None:
+    def _connect(self, broker: BrokerId, now_ms: int) -> _BrokerLink | None:
         """A link to a broker; None while it can't be reached. Errors: TlsError, AuthenticationFailedError."""
         reachability = self._reachable[broker]
         if reachability.wait_ms(now_ms):
@@ -189,7 +189,7 @@ class Producer:
             self._is_stale = True
             return None
         reachability.on_success()
-        link = self._links[broker] = _Link(connection=connection, sent=deque())
+        link = self._links[broker] = _BrokerLink(connection=connection, sent=deque())
         return link
 
     def _receive(self, wait_ms: int) -> None:
@@ -210,7 +210,7 @@ class Producer:
             elif now_ms >= link.sent[0].deadline_ms:
                 self._lose(broker, f"broker {link.connection.address}: it didn't answer in time")
 
-    def _take_answer(self, broker: BrokerId, link: _Link) -> None:
+    def _take_answer(self, broker: BrokerId, link: _BrokerLink) -> None:
         try:
             answer: ProduceResponse = link.connection.receive(link.sent[0].deadline_ms)
         except ConnectionFailedError as error:
@@ -226,7 +226,9 @@ class Producer:
                     [batch], f"broker {link.connection.address}: its answer lacks the partition", now_ms
                 )
                 continue
-            answered = Answer(code=row.error_code, log_start_offset=row.log_start_offset, message=row.error_message)
+            answered = ProduceAnswer(
+                code=row.error_code, log_start_offset=row.log_start_offset, message=row.error_message
+            )
             if not self._outbox.on_answer(batch, answered, now_ms):
                 self._is_stale = True
 
@@ -269,10 +271,16 @@ class Producer:
         if self._clock.monotonic_ms() >= deadline_ms:
             if code is None:
                 servers = ", ".join(str(address) for address in self.settings.client.bootstrap_servers)
-                text = f"no broker answers at {servers} (kafka.max.block.ms={self.settings.max_block_ms})"
-                raise ProduceError(text, place=place, code=ErrorCode.NETWORK_EXCEPTION)
-            text = f"topic {topic} isn't there after kafka.max.block.ms={self.settings.max_block_ms}: {code_name(code)}"
-            raise ProduceError(text, place=place, code=code)
+                raise ProduceError(
+                    f"no broker answers at {servers} (kafka.max.block.ms={self.settings.max_block_ms})",
+                    place=place,
+                    code=ErrorCode.NETWORK_EXCEPTION,
+                )
+            raise ProduceError(
+                f"topic {topic} isn't there after kafka.max.block.ms={self.settings.max_block_ms}: {code_name(code)}",
+                place=place,
+                code=code,
+            )
 
     def _ask_for_producer_id(self, place: TopicPartition) -> tuple[ProducerId, int]:
         """Errors: ProduceError when no broker gives one in time."""

@@ -32,7 +32,7 @@ _OFFSET_MAX: Final = 2**63 - 1
 _PARTITION_MAX: Final = 2**31 - 1
 
 
-class Consumed(NamedTuple):
+class QueryProgress(NamedTuple):
     """What a query has durably consumed: everything below the positions."""
 
     positions: Positions
@@ -71,8 +71,7 @@ def positions_from_json(value: Mapping[str, Any]) -> Positions:
         if topic.startswith("@"):
             continue
         if not isinstance(partitions, Mapping):
-            message = f"{topic} has {partitions!r} in place of its partitions"
-            raise ValueError(message)  # noqa: TRY004 the caller gets one kind of error
+            raise ValueError(f"{topic} has {partitions!r} in place of its partitions")  # noqa: TRY004 the caller gets one kind of error
         for partition, offset in partitions.items():
             number = _whole(partition, 0, _PARTITION_MAX, f"a partition of {topic}")
             found[TopicPartition(topic, number)] = _whole(offset, -_OFFSET_MAX, _OFFSET_MAX, f"{topic}-{number}")
@@ -83,8 +82,7 @@ def positions_from_text(text: str) -> Positions:
     """The same from JSON as text. Errors: ValueError."""
     value = json.loads(text)
     if not isinstance(value, dict):
-        message = f"{text!r} is no JSON object"
-        raise ValueError(message)  # noqa: TRY004 as above
+        raise ValueError(f"{text!r} is no JSON object")  # noqa: TRY004 as above
     return positions_from_json(value)
 
 
@@ -93,8 +91,7 @@ def _whole(value: object, low: int, high: int, what: str) -> int:
     is_number = isinstance(value, int) and not isinstance(value, bool)
     is_text = isinstance(value, str) and re.fullmatch(r"-?\d{1,19}", value) is not None
     if not (is_number or is_text) or not low <= int(value) <= high:  # type: ignore[call-overload]
-        message = f"{value!r} is no number for {what}"
-        raise ValueError(message)
+        raise ValueError(f"{value!r} is no number for {what}")
     return int(value)  # type: ignore[call-overload,no-any-return]
 
 

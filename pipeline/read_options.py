@@ -46,7 +46,7 @@ WITHOUT_EFFECT: Final = ("groupIdPrefix", "kafkaConsumer.pollTimeoutMs", "checkp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subscription:
+class TopicSelection:
     """What is read; one of the three."""
 
     topics: tuple[str, ...] = ()
@@ -93,7 +93,7 @@ class ReadOptions:
     """All options of a read. Can be pickled."""
 
     client: ClientSettings
-    subscription: Subscription
+    subscription: TopicSelection
     starting: Bound
     ending: Bound
     fetch: FetchSettings
@@ -145,29 +145,28 @@ def wants_headers(given: Mapping[str, str]) -> bool:
     return Options(given).flag("includeHeaders", default=False)
 
 
-def _subscription(options: Options) -> Subscription:
+def _subscription(options: Options) -> TopicSelection:
     """Errors: OptionError, unless exactly one of the three is given."""
     names = [name for name in ("subscribe", "subscribePattern", "assign") if name in options]
     if len(names) != 1:
-        message = (
+        raise OptionError(
             f"options {' and '.join(names)} exclude each other"
             if names
             else "one of subscribe, subscribePattern and assign must be given"
         )
-        raise OptionError(message)
     topics = options.text("subscribe")
     pattern = options.text("subscribePattern")
     partitions = options.json("assign", _assigned)
     if topics is not None:
         found = tuple(sorted({name.strip() for name in topics.split(",")} - {""}))
-        return Subscription(topics=found) if found else options.refuse("subscribe", "it names no topic")
+        return TopicSelection(topics=found) if found else options.refuse("subscribe", "it names no topic")
     if pattern is not None:
         try:
             re.compile(pattern)
         except re.error as error:
             options.refuse("subscribePattern", f"it is no regular expression: {error}")
-        return Subscription(pattern=pattern) if pattern else options.refuse("subscribePattern", "it matches no topic")
-    return Subscription(partitions=partitions) if partitions else options.refuse("assign", "it names no partition")
+        return TopicSelection(pattern=pattern) if pattern else options.refuse("subscribePattern", "it matches no topic")
+    return TopicSelection(partitions=partitions) if partitions else options.refuse("assign", "it names no partition")
 
 
 def _assigned(value: Any) -> tuple[TopicPartition, ...]:

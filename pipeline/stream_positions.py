@@ -19,13 +19,13 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from lowtide.pipeline.cluster import Cluster
-from lowtide.pipeline.planning import Planner, Selected
+from lowtide.pipeline.cluster import BlockingCluster
+from lowtide.pipeline.planning import Planner, ReadTarget
 from lowtide.pipeline.ranges import (
     STARTED_AT,
     TOPIC_IDS,
-    Consumed,
     Positions,
+    QueryProgress,
     positions_from_json,
     positions_to_json,
     rate_limited,
@@ -56,14 +56,14 @@ class StreamPositions:
         self._trimmer = trimmer
         self._clock = clock
         self._initial: Positions | None = None
-        self._selected = Selected((), {})
+        self._selected = ReadTarget((), {})
         self._latest: Positions = {}
         self._asked_ms: int | None = None
         self._selected_ms: int | None = None
         self._target: Positions | None = None
         """Where an `availableNow` run ends."""
         self._last_batch_ms: int | None = None
-        self._consumed: Consumed | None = None
+        self._consumed: QueryProgress | None = None
 
     # ------------------------------------------------------------------ what Spark asks
     def initial(self) -> Json:
@@ -144,7 +144,7 @@ class StreamPositions:
 
     def _consume(self, positions: Positions, ids: Mapping[str, TopicId]) -> None:
         if self._trimmer is not None:
-            self._consumed = Consumed(positions, ids)
+            self._consumed = QueryProgress(positions, ids)
             self._trimmer.offer(self._consumed)
 
     def _known_ends(self, start: Positions) -> Positions:
@@ -228,7 +228,7 @@ def stream_positions(options: ReadOptions) -> StreamPositions:
         from lowtide.pipeline.trim import Trimmer  # noqa: PLC0415 as above
 
         trimmer = Trimmer(options.trim, lambda: BlockingAdminClient(options.client), clock)
-    return StreamPositions(Planner(Cluster(options.client, clock), options), options, trimmer, clock)
+    return StreamPositions(Planner(BlockingCluster(options.client, clock), options), options, trimmer, clock)
 
 
 def _limited(begins: Positions, ends: Positions, rows_max: int | None) -> Positions:

@@ -19,7 +19,7 @@ from lowtide.admin.deletion import DeletedRecords, DeleteRecordsError
 from lowtide.admin.errors import AdminError
 from lowtide.admin.group_offsets import CommittedOffset
 from lowtide.admin.offsets import ListedOffset, Timestamp
-from lowtide.pipeline.ranges import Consumed, Positions
+from lowtide.pipeline.ranges import Positions, QueryProgress
 from lowtide.pipeline.trim_options import TrimOptions
 from lowtide.protocol.types import Offset, TopicId, TopicPartition
 from lowtide.runtime.clock import Clock, SystemClock
@@ -77,12 +77,12 @@ class Trimmer:
         self._published: Positions = {}
         self._told: dict[str, int] = {}
         self._changed = threading.Condition()
-        self._offered: Consumed | None = None
+        self._offered: QueryProgress | None = None
         self._busy = False
         self._in_a_hurry = False
         self._thread: threading.Thread | None = None
 
-    def offer(self, consumed: Consumed) -> None:
+    def offer(self, consumed: QueryProgress) -> None:
         """What was consumed may go. Returns at once; only the last of several offers counts."""
         if not self._is_new(consumed.positions):
             return
@@ -128,7 +128,7 @@ class Trimmer:
                 self._changed.wait_for(lambda: self._in_a_hurry, self._options.interval_ms / 1000)
 
     # ------------------------------------------------------------------ one trim
-    def trim(self, consumed: Consumed) -> None:
+    def trim(self, consumed: QueryProgress) -> None:
         """Trim now, in this thread. Never raises: what fails is logged."""
         try:
             if self._admin is None:
@@ -160,7 +160,7 @@ class Trimmer:
             else:
                 self._tell(f"the position of {partition} can't be committed for group {group}: {error}")
 
-    def _delete(self, admin: Admin, consumed: Consumed) -> None:
+    def _delete(self, admin: Admin, consumed: QueryProgress) -> None:
         wanted = self._targets(admin, consumed.positions)
         if not wanted:
             return
@@ -179,7 +179,7 @@ class Trimmer:
             self._done[partition] = wanted[partition]
         log.debug("trimmed %d of %d partitions", deleted, len(wanted))
 
-    def _meant(self, consumed: Consumed, topics: set[str]) -> dict[str, TopicId]:
+    def _meant(self, consumed: QueryProgress, topics: set[str]) -> dict[str, TopicId]:
         """The ids of the topics, as far as they are known."""
         unknown = sorted(topic for topic in topics if topic not in consumed.topic_ids and topic not in self._ids)
         if unknown and self._find_ids is not None:

@@ -68,14 +68,14 @@ class SinkSettings:
 
 
 @dataclass(slots=True, kw_only=True)
-class Written(WriterCommitMessage):  # type: ignore[misc]
+class WriteResult(WriterCommitMessage):  # type: ignore[misc]
     """What a task has written."""
 
     rows: int
     retried_batches: int
 
 
-def write_rows(settings: SinkSettings, batches: Iterator[Any], turn: int) -> Written:
+def write_rows(settings: SinkSettings, batches: Iterator[Any], turn: int) -> WriteResult:
     """Write all rows of one task and return when they are acknowledged. Errors: ProduceError, SinkError."""
     kept = _kept_producers()
     producer = kept.pop(settings.producer, None) or Producer(settings.producer)
@@ -94,7 +94,9 @@ def write_rows(settings: SinkSettings, batches: Iterator[Any], turn: int) -> Wri
         other.close()
     kept.clear()
     kept[settings.producer] = producer
-    return Written(rows=producer.acknowledged_records - rows_before, retried_batches=producer.retries - retries_before)
+    return WriteResult(
+        rows=producer.acknowledged_records - rows_before, retried_batches=producer.retries - retries_before
+    )
 
 
 @functools.cache
@@ -171,7 +173,7 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
     def __init__(self, settings: SinkSettings) -> None:
         self._settings = settings
 
-    def write(self, iterator: Iterator[Any]) -> Written:
+    def write(self, iterator: Iterator[Any]) -> WriteResult:
         return write_rows(self._settings, iterator, _turn())
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -187,7 +189,7 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
     def __init__(self, settings: SinkSettings) -> None:
         self._settings = settings
 
-    def write(self, iterator: Iterator[Any]) -> Written:
+    def write(self, iterator: Iterator[Any]) -> WriteResult:
         return write_rows(self._settings, iterator, _turn())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 Spark's name

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TextIO, cast
 
-from lowtide.testing.brokers import Plan, Reached
+from lowtide.testing.brokers import BrokerAddresses, ClusterPlan
 
 if TYPE_CHECKING:
     from lowtide.broker.lifecycle.client_settings import Login
@@ -60,10 +60,10 @@ class LowtideCluster:
         assert brokers > 0, f"brokers={brokers}: one is the least"
         assert not racks or len(racks) == brokers > 1, f"{brokers} brokers and {len(racks)} racks"
         self._given_directory = None if data_directory is None else str(data_directory)
-        self._plan = Plan(brokers, "", dict(config or {}), tuple(racks), secure)
+        self._plan = ClusterPlan(brokers, "", dict(config or {}), tuple(racks), secure)
         self._in_process = in_process
         self._host: ThreadOfBrokers | ProcessOfBrokers | None = None
-        self._reached: dict[int, Reached] = {}
+        self._reached: dict[int, BrokerAddresses] = {}
         self._log: TextIO | None = None
         self._logged = (0, b"")
         """Size and last bytes of the log of brokers that were stopped."""
@@ -224,7 +224,7 @@ class LowtideCluster:
         self._reached = self._host.call(name, arguments, START_TIMEOUT_S + STOP_TIMEOUT_S)
 
 
-def _new_host(plan: Plan, log: TextIO, *, in_process: bool) -> ThreadOfBrokers | ProcessOfBrokers:
+def _new_host(plan: ClusterPlan, log: TextIO, *, in_process: bool) -> ThreadOfBrokers | ProcessOfBrokers:
     """Returns the thread or the process that is to run the brokers."""
     if in_process:
         from lowtide.testing.brokers_thread import ThreadOfBrokers

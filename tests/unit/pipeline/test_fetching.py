@@ -9,7 +9,7 @@ import pytest
 from lowtide.admin.errors import ConnectionFailedError
 from lowtide.admin.settings import ClientSettings
 from lowtide.pipeline import fetching
-from lowtide.pipeline.cluster import Cluster, MissingTopicsError
+from lowtide.pipeline.cluster import BlockingCluster, MissingTopicsError
 from lowtide.pipeline.fetching import RangeReader
 from lowtide.pipeline.leaders import Leader, Topic
 from lowtide.pipeline.ranges import OffsetRange
@@ -22,7 +22,7 @@ PLACE = TopicPartition("t", 0)
 ROWS = [(1000, None, b"v", ())]
 
 
-class LateCluster(Cluster):
+class LateCluster(BlockingCluster):
     """Its brokers do not know the topic in the first `unknown` requests; then one has a record. It has no sockets."""
 
     def __init__(self, unknown: int) -> None:
@@ -53,7 +53,7 @@ class LateCluster(Cluster):
         return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[row])])
 
 
-def rows(cluster: Cluster, **settings: object) -> int:
+def rows(cluster: BlockingCluster, **settings: object) -> int:
     planned = PlannedRange(OffsetRange(PLACE, 0, 1))
     return sum(columns.row_count for columns in RangeReader(cluster, FetchSettings(**settings), planned).columns())
 
@@ -95,7 +95,7 @@ class ScriptedConnection:
         self.closed = True
 
 
-class OneBroker(Cluster):
+class OneBroker(BlockingCluster):
     """A cluster of one broker, to which a closed connection is opened again. It has no sockets."""
 
     def __init__(self) -> None:
