@@ -72,7 +72,10 @@ class AdminCall:
             return await handle.ask(request, at_least=at_least, at_most=at_most)
 
     async def ask_any(self, request: ApiMessage, what: str) -> Any:
-        """Returns the answer of any broker. Errors name `what` was asked for. Errors: as `ClusterConnections.ask_any`."""
+        """Returns the answer of any broker.
+
+        Errors name `what` was asked for. Errors: as `ClusterConnections.ask_any`.
+        """
 
         async def ask(handle: BrokerHandle) -> Any:
             response = await handle.ask(request)

@@ -74,7 +74,8 @@ def resource_of(words: str) -> tuple[AclResourceType, str, AclPattern]:
         return AclResourceType.CLUSTER, CLUSTER_NAME, AclPattern.LITERAL
     if kind not in _KINDS or kind == "cluster" or not name:
         raise misused(
-            f"{words!r} is not a resource: write topic:NAME, group:ID, transactional-id:ID, token:ID, user:User:NAME or cluster."
+            f"{words!r} is not a resource: write topic:NAME, group:ID, transactional-id:ID, token:ID, user:User:NAME "
+            "or cluster."
         )
     if name != _WILDCARD and name.endswith(_WILDCARD):
         return _KINDS[kind], name[:-1], AclPattern.PREFIXED

@@ -1,6 +1,7 @@
 """`python -m lowtide.cli.child_broker ID DESCRIPTORS…`: a broker that `lowtide serve --processes` starts.
 
-The descriptors are sockets to the supervisor. It sends the configuration too, because all users can read a command line.
+The descriptors are sockets to the supervisor. It sends the configuration too, because all users can read a command
+line.
 """
 
 from __future__ import annotations

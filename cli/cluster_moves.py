@@ -60,7 +60,10 @@ async def elect(
     ] = False,
     yes: Yes = False,
 ) -> ExitCode:
-    """Elect the preferred leader of each partition, if it is in sync. Brokers do that themselves within five minutes."""
+    """Elect the preferred leader of each partition, if it is in sync.
+
+    Brokers do that themselves within five minutes.
+    """
     topics = await _topics(call)
     chosen = chosen_partitions(partitions or sorted(topics), topics)
     lacking = []

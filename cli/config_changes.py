@@ -1,4 +1,7 @@
-"""Options that change the configuration of topics, brokers and groups: KEY=VALUE sets a key, KEY restores its default."""
+"""Options that change the configuration of topics, brokers and groups.
+
+KEY=VALUE sets a key, KEY restores its default.
+"""
 
 from __future__ import annotations
 

@@ -92,7 +92,8 @@ def console_settings(bootstrap_server: str | None, command_config: str | None, *
     named = next((given[key][0].strip().upper() for key in _MECHANISM if key in given), None) if asks else None
     if named is not None and named not in PASSWORD_MECHANISMS:
         raise misused(
-            f"{given[_MECHANISM[0]][1]}: sasl.mechanism is {named}: visitors can log in with {', '.join(PASSWORD_MECHANISMS)} only."
+            f"{given[_MECHANISM[0]][1]}: sasl.mechanism is {named}: visitors can log in with "
+            f"{', '.join(PASSWORD_MECHANISMS)} only."
         )
     settings = ConsoleSettings(
         client=replace(client, unused_keys=()),

@@ -81,7 +81,10 @@ def in_words(target: DeleteTarget) -> str:
 
 
 def matching_topics(patterns: Iterable[str], view: ClusterView) -> list[str]:
-    """Returns the topics that match a pattern (`*` and `?`), except internal ones. Errors: CommandError if none does."""
+    """Returns the topics that match a pattern (`*` and `?`), except internal ones.
+
+    Errors: CommandError if none does.
+    """
     names = [name for name, topic in sorted(view.topics.items()) if not topic.is_internal]
     found: dict[str, None] = {}
     for pattern in patterns:

@@ -1,4 +1,4 @@
-"""`lowtide dump-log`: shows the files of a log: batches, records, indexes, snapshots, checkpoints, the log start journal.
+"""`lowtide dump-log`: shows the files of a log: batches, indexes, snapshots, checkpoints, the log start journal.
 
 It needs no broker, and only reads; a broker may be running. It prints where a file is damaged, continues after the
 damage, and exits with 1.

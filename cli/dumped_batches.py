@@ -117,7 +117,10 @@ def _batch_at(file: File, position: FilePosition, size: int) -> DumpedBatch | st
 
 
 def _something_follows(file: File, batch: DumpedBatch, size: int) -> bool:
-    """Returns whether the length of a batch with a wrong CRC is plausible: the file ends after it, or a batch follows."""
+    """Returns whether the length of a batch with a wrong CRC is plausible.
+
+    The file ends after it, or a batch follows.
+    """
     end = batch.position + batch.header.size_bytes
     return end == size or isinstance(_batch_at(file, end, size), DumpedBatch)
 

@@ -18,8 +18,10 @@ ROOM_MIN_BYTES: Final = 1 << 20
 TOPICS_NAMED: Final = 3
 
 REMEDY: Final = (
-    "Appends to them are refused, and their followers fall behind. To free space, delete records (lowtide records delete), "
-    "lower retention.ms or retention.bytes of the largest topics (lowtide configs), delete topics, or enlarge the volume. "
+    "Appends to them are refused, and their followers fall behind. To free space, delete records (lowtide records "
+    "delete), "
+    "lower retention.ms or retention.bytes of the largest topics (lowtide configs), delete topics, or enlarge the "
+    "volume. "
     "Files are removed file.delete.delay.ms after they were deleted, a minute by default; lower it if that is too late."
 )
 

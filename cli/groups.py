@@ -86,7 +86,8 @@ async def describe(
         if call.output is Output.JSON:
             values.append(_value(group) | {"offsets": [_lag_value(lag, readers) for lag in lags.get(name, [])]})
             continue
-        kind = f"{group.kind} group, {group.state}, {plural(len(group.members), 'member')}, coordinator {group.coordinator}"
+        count = plural(len(group.members), "member")
+        kind = f"{group.kind} group, {group.state}, {count}, coordinator {group.coordinator}"
         print(printable(f"{name}: {kind}{f', assignor {group.assignor}' if group.assignor else ''}"))
         rows = [_lag_row(lag, readers) for lag in lags.get(name, [])]
         print_table(("topic", "partition", "committed", "log start", "log end", "behind", "read by"), rows)

@@ -97,7 +97,8 @@ async def move(
 ) -> ExitCode:
     """Move partitions to another log directory of their broker, and wait.
 
-    They can be written and read meanwhile. If a partition is in DIR already, its move to another directory is cancelled.
+    They can be written and read meanwhile. If a partition is in DIR already, its move to another directory is
+    cancelled.
     """
     path = to.rstrip("/") or "/"
     chosen = chosen_partitions(partitions, await call.client.list_topics(include_internal=True))

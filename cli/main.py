@@ -20,7 +20,10 @@ _INTERRUPTED: Final = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command line, by default that of the process; returns the exit code. Signals end it until a command runs."""
+    """Runs a command line, by default that of the process; returns the exit code.
+
+    Signals end it until a command runs.
+    """
     if arguments is None:
         end_by_signals()
     try:

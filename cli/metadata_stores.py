@@ -46,7 +46,8 @@ class StoreOptions(OptionGroup):
         typer.Option(
             "--metadata",
             metavar="etcd://HOST:PORT,…/PREFIX",
-            help=f"an etcd, as brokers have it, or the path of a {METADATA_FILE}; default: the one in the first log directory",
+            help="an etcd, as brokers have it, "
+            f"or the path of a {METADATA_FILE}; default: the one in the first log directory",
         ),
     ] = None
     metadata_ca: Annotated[
@@ -85,7 +86,10 @@ async def open_store(options: StoreOptions, path: str) -> tuple[OwnedStore, byte
 
 
 def store_file(options: StoreOptions, first_log_dir: str | None, *, several: bool) -> str:
-    """Returns the path of the store's file; empty for an etcd. With `several` brokers it must be given. Errors: CommandError."""
+    """Returns the path of the store's file; empty for an etcd.
+
+    With `several` brokers it must be given. Errors: CommandError.
+    """
     if options.metadata is not None and options.metadata.startswith(SCHEME):
         return ""
     if options.metadata_ca or options.metadata_cert or options.metadata_key:

@@ -10,9 +10,10 @@ the reason. Likely typing errors that Kafka's tool accepts are refused too: unkn
 
     >>> parse_offset_file(b'{"partitions": [{"topic": "t", "partition": 1, "offset": 7}]}', "f.json")
     {TopicPartition(topic='t', partition=1): 7}
-    >>> parse_offset_file(b'{"partitions": [{"topic": "t", "partition": 1, "offset": 7.5}]}', "f.json")  # doctest: +ELLIPSIS
+    >>> text = b'{"partitions": [{"topic": "t", "partition": 1, "offset": 7.5}]}'
+    >>> parse_offset_file(text, "f.json")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    lowtide.cli.offset_file.OffsetFileError: f.json line 1, partition 1 of the list: "offset" is 7.5: it must be a whole...
+    lowtide.cli.offset_file.OffsetFileError: f.json line 1, partition 1 of the list: "offset" is 7.5: it must...
 
 Source: Kafka's `DeleteRecordsCommand`, KIP-107.
 """
@@ -155,7 +156,8 @@ class _OffsetFileReader:
         if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
             self._refuse(
                 place,
-                f'"topic" is {_short(json.dumps(topic))}: it must have 1 to 249 letters, digits, dots, underscores and minus signs',
+                f'"topic" is {_short(json.dumps(topic))}: it must have 1 to 249 letters, digits, dots, underscores '
+                "and minus signs",
             )
         return topic
 

@@ -105,7 +105,10 @@ def _target(text: str) -> TopicPartition:
 
 
 def lines_of(pieces: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Yields the lines that each piece completes, without line ends; the last line may lack one. Errors: CommandError."""
+    """Yields the lines that each piece completes, without line ends; the last line may lack one.
+
+    Errors: CommandError.
+    """
     rest = b""
     for piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")

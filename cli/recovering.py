@@ -111,7 +111,10 @@ async def _looked(store_options: StoreOptions) -> tuple[dict[bytes, Row], Revisi
 
 
 async def read_apart(store: MetadataStore, prefix: bytes) -> tuple[dict[bytes, Row], Revision]:
-    """Reads all rows of one cluster. Errors: RecoveryError if the keys of another cluster are among them or around them."""
+    """Reads all rows of one cluster.
+
+    Errors: RecoveryError if the keys of another cluster are among them or around them.
+    """
     rows, revision = await read_rows(store, prefix)
     reason = await nesting(store, prefix, ((row[0], row[1]) for row in rows.values()))
     if reason is not None:
@@ -176,6 +179,7 @@ def check_losses(plan: RecoveryPlan, *, accepted: bool) -> None:
     """Errors: CommandError if acknowledged records would be lost and that is not accepted."""
     if plan.losses and not accepted:
         raise CommandError(
-            f"acknowledged records of {plural(len(plan.losses), 'partition')} would be lost, see LOSS above; nothing was "
+            f"acknowledged records of {plural(len(plan.losses), 'partition')} would be lost, see LOSS above; nothing "
+            "was "
             "changed. Give the log directories that have them, or --accept-loss to continue without them."
         )

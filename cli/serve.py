@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from lowtide.runtime.http_site import Site
 
 SWITCH_INTERVAL_S = 0.0005
-"""Python's switch interval: a busy event loop delays the committer's thread this long. Python's default is ten times that."""
+"""Python's switch interval: a busy event loop delays the committer's thread this long. Python's default is ten times
+that."""
 
 
 _PROCESSES: Final = whole_number(1, PROCESSES_MAX)
@@ -69,7 +70,8 @@ def _parser() -> argparse.ArgumentParser:
         "--processes",
         type=_PROCESSES,
         metavar="COUNT",
-        help="run so many brokers on this machine, each in its own process, under a supervisor. Their ids and ports are those "
+        help="run so many brokers on this machine, each in its own process, under a supervisor. "
+        "Their ids and ports are those "
         f"of the configuration and the following ones; default 1, or {PROCESSES}",
     )
     return parser

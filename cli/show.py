@@ -203,7 +203,10 @@ def _place_of(text: str | None, otherwise: OffsetSpec) -> Place:
 
 
 async def _offset_at(call: NetworkCall, partition: TopicPartition, place: Place) -> Offset:
-    """Returns the offset of a place; for a time after all records, the high watermark. Errors: CommandError, AdminError."""
+    """Returns the offset of a place; for a time after all records, the high watermark.
+
+    Errors: CommandError, AdminError.
+    """
     if not isinstance(place, (OffsetSpec, Timestamp)):
         return place
     for each in dict.fromkeys((place, OffsetSpec.LATEST)):
@@ -219,7 +222,10 @@ async def _offset_at(call: NetworkCall, partition: TopicPartition, place: Place)
 def readable(
     fetched: FetchedRecords, offset: Offset, wanted: ShowRequest
 ) -> tuple[list[Record | dict[str, Any]], Offset]:
-    """Returns records and markers from `offset` on, and the offset after them. Errors: CommandError for corrupt batches."""
+    """Returns records and markers from `offset` on, and the offset after them.
+
+    Errors: CommandError for corrupt batches.
+    """
     rows: list[Record | dict[str, Any]] = []
     following = offset
     aborted = sorted(fetched.aborted, key=lambda each: each[1])

@@ -293,7 +293,8 @@ def _reported(call: NetworkCall, swept: Sweep, report: str | None, took_ms: int)
         print_json(value)
     else:
         _print_failures(failures)
-        done = f"{plural(value['records'], 'record')} of {plural(value['done'], 'partition')} deleted in {took_ms / 1000:.1f} s"
+        records, partitions = plural(value["records"], "record"), plural(value["done"], "partition")
+        done = f"{records} of {partitions} deleted in {took_ms / 1000:.1f} s"
         print(f"{done}; {len(failures):,} failed.")
     return code
 

@@ -1,8 +1,8 @@
 """A delete of records from the page, and its progress.
 
-It carries out exactly the plan that was shown. The progress has four steps: requested, deleted by the leader, deleted by
-every replica (the answer), and disk space freed. The last step is watched until the planned bytes are free, at most for
-`FREED_MS_MAX`: files are removed in whole segments, `file.delete.delay.ms` after they left the log.
+It carries out exactly the plan that was shown. The progress has four steps: requested, deleted by the leader, deleted
+by every replica (the answer), and disk space freed. The last step is watched until the planned bytes are free, at most
+for `FREED_MS_MAX`: files are removed in whole segments, `file.delete.delay.ms` after they left the log.
 """
 
 from __future__ import annotations

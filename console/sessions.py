@@ -197,7 +197,10 @@ class Sessions:
         return cookie
 
     def _put(self, key: bytes, session: ConsoleSession) -> None:
-        """Keeps a session, and ends one if there are too many: of the same user, or of a user with the most sessions."""
+        """Keeps a session, and ends one if there are too many.
+
+        Of the same user, or of a user with the most sessions.
+        """
         self.sweep()
         counts = Counter(each.user for each in self._by_hash.values())
         if counts[session.user] >= SESSIONS_OF_USER_MAX:

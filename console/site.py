@@ -44,7 +44,8 @@ PASSWORD_CHARACTERS_MAX: Final = 1_024
 PAGE_HEADERS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "Content-Security-Policy": (
-            "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
+            "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri "
+            "'none'; "
             "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
         ),
         "X-Content-Type-Options": "nosniff",

@@ -26,7 +26,7 @@ _CLUSTERS_MAX: Final = 4
 
 
 def shared_cluster(settings: ClientSettings) -> BlockingCluster:
-    """This process's connections to a cluster, made when they are first asked for."""
+    """Return this process's connections to a cluster; open them on the first call."""
     cluster = _CLUSTERS.pop(settings, None) or BlockingCluster(settings)
     while len(_CLUSTERS) >= _CLUSTERS_MAX:
         _CLUSTERS.pop(next(iter(_CLUSTERS))).close()
@@ -36,7 +36,7 @@ def shared_cluster(settings: ClientSettings) -> BlockingCluster:
 
 @functools.cache
 def exempt_imports_from_collection() -> None:
-    """Leave what the process has imported out of garbage collection, once: Spark's workers collect after each task, however small."""
+    """Exclude the imported modules from garbage collection, once, because Spark's workers collect after each task."""
     gc.freeze()
 
 

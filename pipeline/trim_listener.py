@@ -1,12 +1,15 @@
-"""`TrimListener`: deletes behind streaming queries what they have consumed, also behind those of Spark's own Kafka source.
+"""`TrimListener`: deletes what streaming queries have consumed, also queries of Spark's own Kafka source.
 
     spark.streams.addListener(
-        TrimListener("127.0.0.1:9092", {"delays": ["flights"], "archive": ["flights"]}, checkpoints={"delays": "/checkpoints/delays", ...})
+        TrimListener(
+            "127.0.0.1:9092", {"delays": ["flights"]}, checkpoints={"delays": "/data/delays"}
+        )
     )
 
-Spark tells of a batch's end when the batch is in the commit log, so what a listener trims to was consumed durably, except by a query with
-`asyncProgressTrackingEnabled`. A topic is trimmed to the least position of all queries that were declared for it, and not before each of
-them has reported one. What a run left that was stopped between commit and trim goes when the query starts again: its checkpoint tells what.
+Spark tells of a batch's end when the batch is in the commit log, so what a listener trims to was consumed durably,
+except by a query with `asyncProgressTrackingEnabled`. A topic is trimmed to the least position of all queries that were
+declared for it, and not before each of them has reported one. What a run left that was stopped between commit and trim
+goes when the query starts again: its checkpoint tells what.
 
 Sources: Spark's ProgressReporter (events come after the commit log), MicroBatchExecution; OffsetSeqLog for the files.
 """
@@ -50,8 +53,9 @@ class TrimListener(StreamingQueryListener):  # type: ignore[misc]
     ) -> None:
         """`queries` has every query that reads one of the topics, by its `queryName`, with the topics it reads.
 
-        `checkpoints` has their `checkpointLocation`, in any file system that Spark reads. `options` are those of the data source that
-        begin with `trim`, and `commitGroupId`: `trimLag="10 minutes"`. Errors: SettingsError, OptionError.
+        `checkpoints` has their `checkpointLocation`, in any file system that Spark reads. `options` are those of the
+        data source that begin with `trim`, and `commitGroupId`: `trimLag="10 minutes"`. Errors: SettingsError,
+        OptionError.
         """
         if isinstance(settings, str):
             settings = {"bootstrap.servers": settings}

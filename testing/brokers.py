@@ -1,7 +1,7 @@
-"""The brokers of a `LowtideCluster` and what can be asked of them, on one event loop: in a thread, or in a process of its own.
+"""Runs the brokers of a `LowtideCluster` on one event loop, in a thread or in a process of its own.
 
-Guards: the brokers are the same in both. `ClusterPlan` says what to start and can be sent to another process. Sees all that a broker
-is made of; begin with `HostedBrokers`.
+Guards: the brokers are the same in both. `ClusterPlan` says what to start and can be sent to another process. Sees all
+that a broker is made of; begin with `HostedBrokers`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ClusterPlan(NamedTuple):
 
 
 class BrokerAddresses(NamedTuple):
-    """Where a broker is reached: its listener for clients, the port of each listener by name, and its listeners of HTTP."""
+    """The addresses of a broker: its client listener, the port of each listener by name, its HTTP listeners."""
 
     address: str
     ports: Mapping[str, int]
@@ -143,7 +143,7 @@ class HostedBrokers:
 async def serve(
     brokers: HostedBrokers, requests: asyncio.Queue[tuple[str, tuple[Any, ...]] | None], answer: Any
 ) -> None:
-    """Starts the brokers, then calls the methods that are asked for, one after the other, until None is; stops them in the end.
+    """Starts the brokers, calls the requested methods one after the other until a None, and stops the brokers.
 
     `answer` is called with what each returned, or with its error; the first call is for the start.
     """

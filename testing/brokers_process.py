@@ -20,7 +20,10 @@ from typing import Any, TextIO
 
 from lowtide.testing.brokers import BrokerAddresses, ClusterPlan, HostedBrokers, serve
 
-_CHILD = "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from lowtide.testing.brokers_process import main; main(int(sys.argv[1]))"
+_CHILD = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    "from lowtide.testing.brokers_process import main; main(int(sys.argv[1]))"
+)
 """With the import path of the test's process, which may have found Lowtide in a folder that no other has."""
 
 

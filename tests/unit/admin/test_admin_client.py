@@ -249,7 +249,10 @@ def test_a_lost_connection_is_replaced():
     ],
 )
 def test_a_protocol_violation_ends_the_connection(answer: bytes):
-    """A frame of two gigabytes, the answer to another request, a truncated answer, garbage: the client uses none of them."""
+    """A frame of two gigabytes, the answer to another request, a truncated answer, garbage.
+
+    The client uses none of them.
+    """
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 1)

@@ -1,4 +1,7 @@
-"""`delete_records` never deletes more than requested, and reports the true result: against a scripted cluster, in virtual time."""
+"""`delete_records` never deletes more than requested, and reports the true result.
+
+Against a scripted cluster, in virtual time.
+"""
 
 from __future__ import annotations
 
@@ -169,7 +172,10 @@ def test_a_delete_whose_followers_are_slow_reports_that_the_leader_has_deleted(v
 
 @pytest.mark.parametrize("has_done", [True, False])
 def test_a_leader_that_never_answers(has_done: bool):
-    """Its log start is the only evidence: below the offset the result is unknown, because the request may still be executed."""
+    """Its log start is the only evidence.
+
+    Below the offset the result is unknown, because the request may still be executed.
+    """
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 1)
@@ -254,7 +260,10 @@ def test_an_answer_without_the_partition_is_tried_again():
 
 
 def test_brokers_do_not_wait_for_each_other():
-    """One leader is silent; the partition of the other, refused at first, is done long before the first one times out."""
+    """One leader is silent.
+
+    The partition of the other, refused at first, is done long before the first one times out.
+    """
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 1, 2)

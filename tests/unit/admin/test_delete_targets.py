@@ -1,4 +1,7 @@
-"""What a delete was asked for is looked up once, and whatever is in doubt deletes nothing: against a scripted cluster, in virtual time."""
+"""What a delete was asked for is looked up once, and whatever is in doubt deletes nothing.
+
+Against a scripted cluster, in virtual time.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,10 @@ def test_the_high_watermark_is_looked_up_once():
 
 @pytest.mark.parametrize(("ms", "offset"), [(0, 0), (1, 1), (400, 40), (401, 41), (990, 99), (991, 100), (5000, 100)])
 def test_times_end_before_the_first_record_that_is_not_older(ms: int, offset: int):
-    """Records have timestamps 0, 10, ... 990: a record at the time itself stays, and without such a record all are deleted."""
+    """Records have timestamps 0, 10, ... 990.
+
+    A record at the time itself stays, and without such a record all are deleted.
+    """
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 1)

@@ -1,4 +1,7 @@
-"""`delete_records(erase=True)` names the brokers that have erased and those that have not, and deletes nothing where one can't."""
+"""`delete_records(erase=True)` names the brokers that have erased and those that have not.
+
+And deletes nothing where one can't.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ ALL = (1, 2, 3)
 
 
 def answering(*codes: int, message: str | None = None) -> Any:
-    """Answers rows with these codes, one after the other, and with the last one from then on; the question without rows always."""
+    """Answers rows with these codes, one after the other, and with the last one from then on.
+
+    The question without rows always.
+    """
     left = list(codes)
 
     def answer(_broker: ScriptedBroker, request: Any) -> Any:
@@ -180,7 +186,10 @@ def test_a_connection_that_is_closed_later_is_no_missing_support() -> None:
 
 @pytest.mark.parametrize("rows", [False, True], ids=["asked whether it can", "erasing"])
 def test_a_broker_that_dies_and_comes_back_is_asked_again(rows: bool) -> None:
-    """It ends the connection, refuses others for some seconds, and isn't taken for one that doesn't know the request."""
+    """It ends the connection, refuses others for some seconds.
+
+    And isn't taken for one that doesn't know the request.
+    """
 
     async def test(cluster: ScriptedCluster) -> None:
         replicated(cluster)
@@ -251,7 +260,10 @@ def test_what_was_deleted_is_said_though_no_broker_is_left_to_erase() -> None:
 
 
 def test_a_broker_that_is_silent_is_not_taken_for_an_old_one() -> None:
-    """The client closed the connection itself when the time of the request was over, and said that the broker was not Lowtide."""
+    """The client closed the connection itself when the time of the request was over.
+
+    And said that the broker was not Lowtide.
+    """
 
     async def test(cluster: ScriptedCluster) -> None:
         replicated(cluster)

@@ -1,4 +1,7 @@
-"""Settings of clients: Kafka's keys have Kafka's meaning, an impossible value is refused with its source, and no secret is shown."""
+"""Settings of clients.
+
+Kafka's keys have Kafka's meaning, an impossible value is refused with its source, and no secret is shown.
+"""
 
 from __future__ import annotations
 

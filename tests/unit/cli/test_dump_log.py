@@ -70,7 +70,8 @@ def test_batches_and_records_are_printed(partition, capsys):
     assert text.splitlines() == [
         str(partition / SEGMENT),
         f"  byte 0, offsets 100 to 102, 3 records, {SIZE} bytes, leader epoch 2, up to 2020-09-13T12:26:40.002Z",
-        f"  byte {SIZE}, offsets 103 to 103, 1 record, {len(batch(100, 1))} bytes, leader epoch 2, up to 2020-09-13T12:26:40.000Z, "
+        f"  byte {SIZE}, offsets 103 to 103, 1 record, {len(batch(100, 1))} bytes, leader epoch 2, up to "
+        "2020-09-13T12:26:40.000Z, "
         "producer 7 epoch 1 from sequence 4, transactional",
     ]
     assert "    101  2020-09-13T12:26:40.001Z  key 'k1'  value 'v101'\n" in dump(
@@ -280,7 +281,8 @@ def test_the_files_beside_a_segment_are_printed(partition, capsys):
     (partition / "partition.metadata").write_bytes(encode_partition_metadata(bytes(range(16))))
     told = [(each["kind"], each) for each in rows(capsys, partition)]
     assert [kind for kind, _ in told] == [
-        "offset-index", "unwritten", "producer", "time-index", "aborted-transaction", "leader-epoch", "leader-epoch", "partition-metadata",
+        "offset-index", "unwritten", "producer", "time-index", "aborted-transaction", "leader-epoch",
+        "leader-epoch", "partition-metadata",
     ]  # fmt: skip
     assert (told[0][1]["offset"], told[0][1]["position"]) == (115, 4160)
     assert (told[2][1]["producer_id"], told[2][1]["last_sequence"], told[2][1]["last_offset"]) == (7, 1, 41)

@@ -1,4 +1,7 @@
-"""The JSON file of deletes: its form, and that an error in it is reported with line, key and reason before anything is deleted."""
+"""The JSON file of deletes.
+
+Its form, and that an error in it is reported with line, key and reason before anything is deleted.
+"""
 
 from __future__ import annotations
 

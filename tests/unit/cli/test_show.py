@@ -1,4 +1,7 @@
-"""Which records of a fetched answer are shown: those of the range, without markers, and without aborted ones on request."""
+"""Which records of a fetched answer are shown.
+
+Those of the range, without markers, and without aborted ones on request.
+"""
 
 from __future__ import annotations
 

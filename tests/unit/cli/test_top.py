@@ -1,4 +1,7 @@
-"""`lowtide top`: its rows for two samples, how many fit, and what is shown of a broker that is away or not Lowtide's."""
+"""`lowtide top`.
+
+Its rows for two samples, how many fit, and what is shown of a broker that is away or not Lowtide's.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""When a range is read: a partition that one broker does not know yet is not lost, and the next answer is requested early."""
+"""When a range is read.
+
+A partition that one broker does not know yet is not lost, and the next answer is requested early.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ class LateCluster(BlockingCluster):
     def leader_of(self, partition, deadline_ms):
         if self.unknown:
             self.unknown -= 1
-            raise MissingTopicsError("topic t doesn't exist", ["t"])
+            raise MissingTopicsError("topic t does not exist", ["t"])
         return Leader(1, 0)
 
     def connection_to(self, broker_id, deadline_ms):
@@ -182,7 +185,7 @@ def test_a_partition_that_stays_unknown_is_lost(monkeypatch):
     monkeypatch.setattr(fetching, "MISSING_MS", 20)
     with pytest.raises(
         DataLossError,
-        match=r"records of t-0 from offset 0 to 0 are gone before they were read \(topic t doesn't exist\)",
+        match=r"records of t-0 from offset 0 to 0 were deleted before they were read \(topic t does not exist\)",
     ):
         rows(LateCluster(unknown=10**9))
     assert rows(LateCluster(unknown=10**9), fail_on_data_loss=False) == 0

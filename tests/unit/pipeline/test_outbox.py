@@ -97,7 +97,10 @@ def test_five_batches_of_a_partition_are_in_flight_and_no_more():
 
 
 def test_the_second_batch_waits_until_the_first_is_acknowledged():
-    """A new partition may refuse the first, and lead a moment later: Kafka's would then begin with the second (KIP-98)."""
+    """A new partition may refuse the first, and lead a moment later.
+
+    Kafka's would then begin with the second (KIP-98).
+    """
     box = outbox()
     for value in range(3):
         box.add(PLACE, batch_of(value), 1, 0)
@@ -230,7 +233,7 @@ def test_a_batch_without_acknowledgement_ends_with_its_last_error():
     box.check_deadlines(4999)
     assert box.wait_ms(200) == 4800
     with pytest.raises(
-        ProduceError, match=r"delivery\.timeout\.ms=5000, after 1 attempts; the last one ended so: NOT_ENOUGH_REPLICAS"
+        ProduceError, match=r"delivery\.timeout\.ms=5000, after 1 attempts; the last error: NOT_ENOUGH_REPLICAS"
     ):
         box.check_deadlines(5000)
 
@@ -303,7 +306,10 @@ def test_what_a_leader_appended_and_did_not_acknowledge_receives_nothing_twice(c
 
 
 def test_a_batch_that_was_accepted_before_an_earlier_one_proves_nothing_about_it():
-    """A leader without state of the producer accepted it; that it has later batches does not prove that it has the first."""
+    """A leader without state of the producer accepted it.
+
+    That it has later batches does not prove that it has the first.
+    """
     box = outbox()
     for value in range(3):
         box.add(PLACE, batch_of(value), 1, 0)
@@ -329,7 +335,10 @@ def test_a_restarted_broker_that_remembers_only_one_batch_receives_nothing_twice
     sent = [take_one(box) for _ in range(5)]
     box.on_lost(sent, "closed", 0)
     again = [take_one(box, 1000) for _ in range(5)]
-    out_of_order, appended = ProduceAnswer(code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), ProduceAnswer(code=ErrorCode.NONE)
+    out_of_order, appended = (
+        ProduceAnswer(code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+        ProduceAnswer(code=ErrorCode.NONE),
+    )
     for batch, answer in zip(again, [out_of_order, out_of_order, appended, appended, appended], strict=True):
         box.on_answer(batch, answer, 1000)
     assert box.is_empty
@@ -400,9 +409,10 @@ class ModelBroker:
 
 @pytest.mark.parametrize("seed", range(150))
 def test_with_any_failures_everything_is_appended_once_and_in_order(seed):
-    """Refusals, or restarts of the broker, with lost requests, lost answers and splits; each connection keeps its order.
+    """Refusals or restarts of the broker, with lost requests and answers and with splits; connections keep the order.
 
-    Not both: a first batch that is refused for another reason, while a later one is taken, is in doubt, and is then sent again.
+    Not both: a first batch that is refused for another reason, while a later one is taken, is in doubt, and is then
+    sent again.
     """
     draw = random.Random(seed)
     has_restarts = seed % 2 == 1

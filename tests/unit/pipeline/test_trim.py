@@ -1,4 +1,7 @@
-"""A trimmer deletes only consumed records, keeps the lag and what groups need, and logs its failures instead of raising them."""
+"""A trimmer deletes only consumed records, keeps the lag and what groups need.
+
+And logs its failures instead of raising them.
+"""
 
 from __future__ import annotations
 
@@ -144,7 +147,7 @@ def test_young_records_are_kept_and_deleted_when_they_are_old(admin, clock, capl
     trims.trim(QueryProgress({T0: 5, T1: 5}, IDS))
     assert admin.moments == [Timestamp(940_000)] * 2
     assert admin.deletes == [{T0: 2}]
-    assert "t-1 isn't trimmed: the age of its records isn't known" in caplog.text
+    assert "t-1 is not trimmed: the age of its records is not known" in caplog.text
     admin.at_moment = dict.fromkeys((T0, T1), ListedOffset(offset=-1, timestamp_ms=-1, leader_epoch=-1))
     trims.trim(QueryProgress({T0: 5, T1: 5}, IDS))
     assert admin.deletes[1:] == [{T0: 5, T1: 5}]
@@ -158,11 +161,11 @@ def test_what_a_group_still_needs_is_kept_and_doubt_means_keep(admin, clock, cap
     }
     trims.trim(QueryProgress({T0: 5, T1: 5}, IDS))
     assert admin.deletes == [{T0: 3}]
-    assert "t-1 isn't trimmed: group b has committed nothing there" in caplog.text
+    assert "t-1 is not trimmed: group b has committed nothing there" in caplog.text
     admin.groups["b"] = BrokerAnsweredError(30, "not allowed")
     trims.trim(QueryProgress({T0: 6, T1: 6}, IDS))
     assert admin.deletes == [{T0: 3}]
-    assert "nothing is trimmed: the offsets of group b aren't known" in caplog.text
+    assert "nothing is trimmed: the offsets of group b are not known" in caplog.text
 
 
 def test_positions_are_published_even_where_nothing_is_trimmed(admin, clock):
