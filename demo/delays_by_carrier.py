@@ -1,6 +1,6 @@
 """Computes delays by carrier and hour from the topic `flights`, and deletes the flights that it has consumed.
 
-    spark-submit delays_by_carrier.py --bootstrap-server 127.0.0.1:9092 --output /data/delays \
+    spark-submit delays_by_carrier.py --bootstrap-server 127.0.0.1:9092 --output /data/delays \\
         --checkpoint /data/delays.checkpoint
 
 A row is written when its hour is over: when the newest flight seen is a day ahead of it. Stop it at any moment, in any
