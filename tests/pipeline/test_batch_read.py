@@ -171,7 +171,10 @@ def test_a_topic_that_does_not_exist_is_named(read):
             {"subscribe": "t", "startingOffsets": "latest"},
             "option startingOffsets is 'latest': a batch query must not begin at the latest offset",
         ),
-        ({"subscribe": "t", "maxOffsetsPerTrigger": "5"}, "option maxOffsetsPerTrigger is '5': it works in streams only"),
+        (
+            {"subscribe": "t", "maxOffsetsPerTrigger": "5"},
+            "option maxOffsetsPerTrigger is '5': it works in streams only",
+        ),
         ({"subscribe": "t", "includeHeaders": "maybe"}, "option includeHeaders is 'maybe': it must be true or false"),
         ({}, "one of subscribe, subscribePattern and assign must be given"),
     ],
