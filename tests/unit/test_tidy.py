@@ -56,7 +56,6 @@ LONG_FILES = {
 
 LONG_SOURCES = frozenset(
     {
-        "admin/client.py",
         "broker/administration/config_administrator.py",
         "broker/lifecycle/serving.py",
         "broker/network/connection.py",
@@ -82,7 +81,6 @@ LONG_FUNCTIONS = frozenset(
         "broker/handlers/api_versions.py:handler",
         "broker/handlers/fetch.py:handler",
         "broker/handlers/find_coordinator.py:handler",
-        "cli/top_view.py:tables",
         "metadata/recovery.py:plan_recovery",
         "storage/directory/directory_parts.py:build_parts",
         "storage/log/validation/record_walk.py:_walk_block",
