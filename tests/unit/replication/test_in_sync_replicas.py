@@ -6,7 +6,8 @@ from itertools import product
 
 import pytest
 
-from lowtide.replication.leadership import FollowerFetch, IsrProposal
+from lowtide.replication.follower_state import FollowerFetch
+from lowtide.replication.leadership import IsrProposal
 from lowtide.storage.log.leader_epochs import LeaderEpochs
 from tests.model import log_ends
 

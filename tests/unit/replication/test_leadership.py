@@ -10,15 +10,8 @@ import pytest
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication import in_sync_replicas
-from lowtide.replication.leadership import (
-    FetchTimes,
-    FollowerFetch,
-    FollowerState,
-    IsrProposal,
-    Leadership,
-    assumed_epoch,
-    may_be_registered,
-)
+from lowtide.replication.follower_state import FetchTimes, FollowerFetch, FollowerState
+from lowtide.replication.leadership import IsrProposal, Leadership, assumed_epoch, may_be_registered
 
 from .leaders import LAG_MS, SELF, TOPIC_ID, FakeLog, image_of, leads, partition_of
 
