@@ -1,7 +1,7 @@
-"""What an operator changes about the features of the cluster (KIP-584): levels that are raised, lowered and switched off.
+"""Plans changes of feature levels that an operator requests (KIP-584).
 
-Guards: a level is changed only while every live broker takes it from the metadata, and only to one that is supported; what the brokers
-agree on by themselves is never changed here. All updates of a request are carried out, or none.
+Guards: a level changes only while every live broker reads it from the metadata, and only to a supported level. Features
+that brokers agree on by themselves never change here. All updates of a request take effect, or none.
 
 Source: Kafka's `FeatureControlManager`.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class UpgradeType(IntEnum):
-    """Which way a level may go."""
+    """The allowed direction of a change."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
@@ -34,9 +34,9 @@ class UpgradeType(IntEnum):
 
 
 class FeatureState(msgspec.Struct, frozen=True):
-    """A feature: the levels that the brokers know, both inclusive, and the one that the cluster uses.
+    """A feature: the lowest and highest level that the brokers support, both inclusive, and the cluster's level.
 
-    `fixed` says in a sentence why clients can't change the level; it is empty where they can.
+    `fixed` says in a sentence why clients can't change the level; it is empty if they can.
     """
 
     name: str
@@ -47,7 +47,7 @@ class FeatureState(msgspec.Struct, frozen=True):
 
 
 class FeatureUpdate(msgspec.Struct, frozen=True):
-    """A level that is wanted. `upgrade_type` is a number of `UpgradeType`, or another one that a client sent."""
+    """A requested level. `upgrade_type` is a number of `UpgradeType`, or an invalid one that a client sent."""
 
     name: str
     level: int
@@ -55,7 +55,7 @@ class FeatureUpdate(msgspec.Struct, frozen=True):
 
 
 class FeatureChange(msgspec.Struct, frozen=True):
-    """How the levels are changed."""
+    """A plan that changes feature levels."""
 
     plan: ChangePlan
 
@@ -63,11 +63,10 @@ class FeatureChange(msgspec.Struct, frozen=True):
 def plan_feature_updates(
     image: MetadataImage, updates: Iterable[FeatureUpdate], features: Mapping[str, FeatureState]
 ) -> FeatureChange | Refusal:
-    """How the features get the levels that are wanted; `features` are those of the same image.
+    """Plans the requested feature levels; `features` are those of the same image.
 
-    A level that is the cluster's already may be asked for, also of a feature that can't be changed. Refusals:
-    INVALID_UPDATE_VERSION for the first update that isn't possible, FEATURE_UPDATE_FAILED while a broker runs that
-    would not notice.
+    The current level may be requested, also for a fixed feature. Errors: INVALID_UPDATE_VERSION for the first invalid
+    update, FEATURE_UPDATE_FAILED while a live broker would not notice the change.
     """
     levels = dict(image.features.levels)
     changed = False
@@ -97,7 +96,7 @@ def plan_feature_updates(
 
 
 def _refusal(update: FeatureUpdate, state: FeatureState | None) -> str | None:
-    """Why a level can't be had, in Kafka's order and, where it has them, its words."""
+    """Returns why a level is refused, in Kafka's order and where possible Kafka's words."""
     wanted, kind = update.level, update.upgrade_type
     if kind not in tuple(UpgradeType):
         return "The controller does not support the given upgrade type."
@@ -112,7 +111,8 @@ def _refusal(update: FeatureUpdate, state: FeatureState | None) -> str | None:
         ),
         (
             wanted < state.level and kind == UpgradeType.UPGRADE,
-            "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe downgrade.",
+            "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe "
+            "downgrade.",
         ),
         (wanted > state.level and kind != UpgradeType.UPGRADE, "Can't downgrade to a newer version."),
         (wanted != state.level and bool(state.fixed), state.fixed),

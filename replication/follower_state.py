@@ -114,7 +114,7 @@ class FollowerState(msgspec.Struct):
         self.session = fetch.times
 
     def note_unseen(self, broker_epoch: BrokerEpoch, limit_ms: int, now_ms: int) -> None:
-        """Records a fetch under a registration that the image doesn't show. Nothing else is kept: it may be invented."""
+        """Records a fetch under a registration that the image doesn't show. Nothing else is kept: it may be forged."""
         if now_ms - self.unseen_ms > limit_ms:
             self.unseen_epoch = UNKNOWN_BROKER_EPOCH
         self.unseen_epoch, self.unseen_ms = max(broker_epoch, self.unseen_epoch), now_ms

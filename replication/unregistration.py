@@ -1,10 +1,10 @@
-"""What the controller decides about forgetting a broker that won't come back.
+"""Plans that the cluster forgets a broker that won't return.
 
-New partitions get no replicas on it any more. Partitions that it has keep it as a replica until they are reassigned, as
-in Kafka; it left their in-sync sets when it died.
+New partitions get no replicas on it. Existing partitions keep it as a replica until they are reassigned, as in Kafka;
+it left their ISRs when it died.
 
-Pure: an image and a wish go in, a plan of changes or a refusal comes out. Source: Kafka's
-`ReplicationControlManager.unregisterBroker`. Unlike there, a broker that is alive is refused: it would continue to
+Pure: an image and a request go in, a plan or a refusal comes out. Source: Kafka's
+`ReplicationControlManager.unregisterBroker`. Unlike Kafka, a live broker is refused, because it would continue to
 serve.
 """
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 
 class Unregistration(msgspec.Struct, frozen=True):
-    """How a broker is forgotten."""
+    """A plan that unregisters a broker."""
 
     plan: ChangePlan
 
 
 def plan_unregistration(image: MetadataImage, broker_id: BrokerId) -> Unregistration | Refusal:
-    """How to forget a broker, if it is still as dead as it was.
+    """Plans the removal of a broker, valid while it is still dead.
 
-    How often it registered is kept (rule DR8): a broker that takes its id later continues the count.
-    Refusals: BROKER_ID_NOT_REGISTERED, INVALID_REQUEST for one that is alive.
+    Its registration count is kept (rule DR8): a broker that takes its id later continues the count. Errors:
+    BROKER_ID_NOT_REGISTERED, INVALID_REQUEST if it is alive.
     """
     if broker_id in image.brokers:
         return Refusal(
