@@ -111,8 +111,10 @@ def _refusal(update: FeatureUpdate, state: FeatureState | None) -> str | None:
         ),
         (
             wanted < state.level and kind == UpgradeType.UPGRADE,
-            "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe "
-            "downgrade.",
+            (
+                "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe "
+                "downgrade."
+            ),
         ),
         (wanted > state.level and kind != UpgradeType.UPGRADE, "Can't downgrade to a newer version."),
         (wanted != state.level and bool(state.fixed), state.fixed),

@@ -34,7 +34,6 @@ class Planned(Protocol):
     @property
     def plan(self) -> ChangePlan:
         """The changes."""
-        ...
 
 
 P = TypeVar("P", bound=Planned)

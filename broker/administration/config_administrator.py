@@ -89,7 +89,6 @@ class ListenerParts(Protocol):
         Returns what is due when it is in force.
         Errors: ConfigError.
         """
-        ...
 
 
 class NamedResource(Protocol):
@@ -145,8 +144,6 @@ class ConfigAdministrator:
         self.lane = asyncio.Lock()
         """Of requests that change many resources."""
         self._turns: WeakValueDictionary[Resource, asyncio.Lock] = WeakValueDictionary()
-
-    # Changing
 
     async def alter(self, resource: Resource, changes: Sequence[KeyChange], *, validate_only: bool) -> Refusal | None:
         """Change keys of a resource. Refusals: those of `resources`, of the resource's plan, and `_carry_out`."""
@@ -327,8 +324,6 @@ class ConfigAdministrator:
         except (TimeoutError, SessionError):
             return False
         return True
-
-    # Describing
 
     def describe_topic_defaults(self) -> Mapping[str, ConfigEntry]:
         """What `describe` needs to know for topics; good for one request."""

@@ -38,12 +38,10 @@ class Source(Protocol):
     @property
     def principal(self) -> KafkaPrincipal:
         """The client."""
-        ...
 
     @property
     def client_address(self) -> str:
         """Its address, without a port."""
-        ...
 
 
 class AuditLog:

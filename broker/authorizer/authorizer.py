@@ -52,12 +52,10 @@ class Requester(Protocol):
     @property
     def principal(self) -> KafkaPrincipal:
         """Who."""
-        ...
 
     @property
     def client_address(self) -> str:
         """From which address, without a port."""
-        ...
 
 
 class Authorizer(Protocol):
@@ -73,15 +71,12 @@ class Authorizer(Protocol):
         self, requester: Requester, operation: Operation, resource: Resource, audit: Audit = Audit.BOTH
     ) -> bool:
         """Whether the requester may do that to the resource."""
-        ...
 
     def authorize_by_resource_type(self, requester: Requester, operation: Operation, kind: ResourceType) -> bool:
         """Whether the requester may do that to any resource of a type, whether or not there is one now."""
-        ...
 
     def write_grants(self, requester: Requester) -> WriteGrants | None:
         """Where it may be remembered what the requester may write to; None where that can't be."""
-        ...
 
 
 class AllowAll:

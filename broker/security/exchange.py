@@ -47,7 +47,6 @@ class Exchange(Protocol):
 
     def step(self, token: bytes) -> Outcome:
         """What follows from the client's next token."""
-        ...
 
 
 def same_user(authorization_id: str, user: str) -> bool:

@@ -91,16 +91,13 @@ class ScramCredentials(Protocol):
 
     def of(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
         """The credential of a user, None if there is none."""
-        ...
 
     def forms(self, mechanism: ScramMechanism) -> Mapping[ChallengeForm, int]:
         """The forms that challenges have, with how many users have each: an unknown user gets one of them."""
-        ...
 
     @property
     def secret(self) -> bytes:
         """What the challenges of unknown users are made with; the same on all brokers, and known to no client."""
-        ...
 
 
 class TokenOwner(NamedTuple):
@@ -115,7 +112,6 @@ class TokenCredentials(ScramCredentials, Protocol):
 
     def owner_of(self, token_id: str) -> TokenOwner | None:
         """Whom a token is for; None for one that isn't there, or has ended."""
-        ...
 
 
 class ScramExchange:

@@ -215,7 +215,7 @@ def test_unknown_keys_are_ignored() -> None:
         (
             [Put(keys.partition(ID_A, 0), partition(0).value.replace(b'"isr_epochs":[5]', b'"isr_epochs":[]'))],
             keys.partition(ID_A, 0),
-            "1 in-sync replicas and 0",
+            "1 ISR members, 0",
         ),
     ],
 )

@@ -218,11 +218,11 @@ def test_a_number_is_above_those_of_a_store_that_was_lost() -> None:
         session = world.session()
         await session.start(REGISTRATION, directories, adopts=True)
         assert world.record() == RegistrationRecord(42, 42)
-        assert session.store_is_older
+        assert session.registrar.store_is_older
         await session.close()
         again = world.session()
         await again.start(REGISTRATION, directories)
-        assert not again.store_is_older
+        assert not again.registrar.store_is_older
         await again.close()
 
     play(scenario)

@@ -117,7 +117,7 @@ def put(key: bytes, value: bytes) -> ChangePlan:
 def test_a_wish_to_stop_is_visible_to_all_and_ends_with_the_registration() -> None:
     async def scenario(world: World) -> None:
         first, second = await world.started(1), await world.started(2)
-        first.session.begin_controlled_shutdown()
+        first.session.reports.begin_controlled_shutdown()
         took = await world.until(lambda: second.session.image.brokers[1].in_controlled_shutdown)
         assert took < 50
         await first.node.spawn(first.session.close())
@@ -134,7 +134,7 @@ def test_a_wish_to_stop_survives_a_lost_lease() -> None:
 
     async def scenario(world: World) -> None:
         first, second = await world.started(1), await world.started(2)
-        first.session.begin_controlled_shutdown()
+        first.session.reports.begin_controlled_shutdown()
         await world.until(lambda: second.session.image.brokers[1].in_controlled_shutdown)
         epoch = first.session.broker_epoch
         first.client.cut = True
@@ -154,9 +154,9 @@ def test_offline_replicas_are_published_whatever_message_is_lost(how: str) -> No
         first, second = await world.started(1), await world.started(2)
         if how:
             first.client.fail_next(how)
-        first.session.set_offline({TOPIC: frozenset({1})})
+        first.session.reports.set_offline({TOPIC: frozenset({1})})
         await world.until(lambda: not second.session.image.replica_is_online(1, TOPIC, 1))
-        first.session.set_offline({TOPIC: frozenset({1, 2})})
+        first.session.reports.set_offline({TOPIC: frozenset({1, 2})})
         await world.until(lambda: not second.session.image.replica_is_online(1, TOPIC, 2))
         assert second.session.image.replica_is_online(1, TOPIC, 0)
         epoch = first.session.broker_epoch

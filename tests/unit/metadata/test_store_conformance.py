@@ -16,8 +16,8 @@ from lowtide.metadata.store import (
     CompactedError,
     Compare,
     Delete,
-    Event,
     Get,
+    KeyEvent,
     KeyValue,
     LeaseGoneError,
     MetadataStore,
@@ -120,7 +120,7 @@ def test_operations_run_in_order_under_one_revision(run: Run) -> None:
         now = machine.base + 1
         assert result == TransactionResult(succeeded=True, revision=now, gets=(None, KeyValue(b"a", b"1", now, now)))
         (batch,) = await take(store.watch(b"", now), 1)
-        assert batch == Batch(now, (Event(b"a", b"1", now, now), Event(b"b", b"2", now, now)))
+        assert batch == Batch(now, (KeyEvent(b"a", b"1", now, now), KeyEvent(b"b", b"2", now, now)))
 
     run(scenario)
 
@@ -187,7 +187,7 @@ def test_a_watch_delivers_the_past_and_then_the_present(run: Run) -> None:
             coming = asyncio.ensure_future(anext(batches))
             await put(store, Put(b"/other", b""))
             await put(store, Put(b"/w/5", b"5"), Put(b"/other", b"5"))
-            assert await coming == Batch(base + 5, (Event(b"/w/5", b"5", base + 5, base + 5),))
+            assert await coming == Batch(base + 5, (KeyEvent(b"/w/5", b"5", base + 5, base + 5),))
 
     run(scenario)
 
@@ -234,7 +234,7 @@ def test_a_lease_lasts_while_it_is_kept_alive_and_its_keys_end_with_it(run: Run)
         base = machine.base
         assert await store.get(b"/l/a") == KeyValue(b"/l/a", b"1", base + 1, base + 1, lease)
         (batch,) = await take(store.watch(b"/l/", result.revision + 1), 1)
-        assert batch == Batch(base + 2, (Event(b"/l/a", None, 0, base + 2), Event(b"/l/b", None, 0, base + 2)))
+        assert batch == Batch(base + 2, (KeyEvent(b"/l/a", None, 0, base + 2), KeyEvent(b"/l/b", None, 0, base + 2)))
         assert [pair.key for pair in (await store.range(b"/"))[0]] == [b"/other"]
         with pytest.raises(LeaseGoneError):
             await store.lease_keep_alive(lease)

@@ -205,7 +205,7 @@ def test_a_recovery_stops_running_brokers() -> None:
         await world.put(keys.HISTORY, encode(HistoryRecord("other")))
         await asyncio.sleep(0.5)
         assert session.is_fenced
-        assert "started again" in session.refused
+        assert "start it again" in session.refused
         await session.close()
 
     play(scenario)

@@ -31,7 +31,7 @@ from lowtide.metadata.records import (
     encode,
 )
 from lowtide.metadata.recovery import RecoveryError, RecoveryPlan
-from lowtide.metadata.store import Batch, Event, KeyValue
+from lowtide.metadata.store import Batch, KeyEvent, KeyValue
 from lowtide.protocol.scram import SCRAM_MECHANISMS
 from lowtide.protocol.types import topic_id_text
 
@@ -112,7 +112,7 @@ def whole() -> MetadataImage:
 
 def changed(image: MetadataImage, key: bytes, value: bytes | None, revision: int = LATER) -> MetadataImage:
     create = 0 if value is None else 20
-    return apply_batch(image, Batch(revision, (Event(key, value, create, revision),)), prefix=b"")[0]
+    return apply_batch(image, Batch(revision, (KeyEvent(key, value, create, revision),)), prefix=b"")[0]
 
 
 def others(image: MetadataImage, field: str) -> dict[str, object]:
@@ -254,7 +254,7 @@ def test_credentials_and_tokens_let_nobody_in() -> None:
 def test_brokers() -> None:
     assert while_followed("brokers/<id>").brokers == whole().brokers
     assert at_a_start("brokers/<id>").brokers == {}
-    again = apply_batch(whole(), Batch(LATER, (Event(keys.broker(1), b"?", LATER, LATER),)), prefix=b"")[0]
+    again = apply_batch(whole(), Batch(LATER, (KeyEvent(keys.broker(1), b"?", LATER, LATER),)), prefix=b"")[0]
     assert again.brokers == {}, "it is another registration"
     started = at_a_start("known_brokers/<id>")
     assert started.is_known(1)

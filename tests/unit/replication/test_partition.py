@@ -328,9 +328,7 @@ def test_epochs_end_where_the_next_one_begins() -> None:
 
 def test_an_epoch_of_an_empty_log_ends_at_its_end() -> None:
     partition = led(epoch=6)
-    assert [partition.end_offset_for_epoch(epoch) for epoch in (0, 5, 6)] == [
-        EpochEnd(epoch, 0) for epoch in (0, 5, 6)
-    ]
+    assert [partition.end_offset_for_epoch(epoch) for epoch in (0, 5, 6)] == [EpochEnd(epoch, 0) for epoch in (0, 5, 6)]
     assert partition.end_offset_for_epoch(7) == EpochEnd(-1, -1)
 
 

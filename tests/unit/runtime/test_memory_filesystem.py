@@ -299,10 +299,10 @@ def test_a_copy_of_the_disk_is_restored_unchanged() -> None:
     filesystem = MemoryFileSystem()
     filesystem.make_directories("/a/b")
     filesystem.write_bytes("/a/b/f", b"old")
-    copy = filesystem.copy_disk()
+    copy = filesystem.root.copy()
     filesystem.write_bytes("/a/b/f", b"new")
     filesystem.crash_process()
-    filesystem.replace_disk(copy)
+    filesystem.root = copy
     filesystem.power_cut()
     assert filesystem.read_bytes("/a/b/f") == b"old"
 

@@ -12,7 +12,7 @@ import pytest
 from lowtide.runtime.committer import ThreadCommitter
 from lowtide.runtime.filesystem import is_passing
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
-from lowtide.runtime.heavy_work import Step, WorkFailedError
+from lowtide.runtime.heavy_work import WorkFailedError, WorkStep
 from lowtide.runtime.processes import ProcessHeavyWorker
 from lowtide.runtime.threads import start_thread
 from lowtide.runtime.worker import ThreadWorker
@@ -59,8 +59,8 @@ def test_a_broker_that_gets_no_thread_fails_with_a_message():
     asyncio.run(run())
 
 
-def work(_filesystem: object, _argument: bytes) -> Iterator[Step]:
-    yield Step(0)
+def work(_filesystem: object, _argument: bytes) -> Iterator[WorkStep]:
+    yield WorkStep(0)
 
 
 class Listening:
