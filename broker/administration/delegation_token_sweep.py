@@ -1,7 +1,4 @@
-"""The controller removes delegation tokens that have ended, some time after it.
-
-They can't be used from their end on.
-"""
+"""Removes expired delegation tokens, on the controller, some time after their expiry."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ class _Decided(msgspec.Struct, frozen=True):
 
 
 class TokenSweep:
-    """Looks for such tokens every `delegation.token.expiry.check.interval.ms`."""
+    """Looks for expired tokens every `delegation.token.expiry.check.interval.ms`."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -34,7 +31,7 @@ class TokenSweep:
         self._runs = False
 
     def on_tick(self) -> None:
-        """Begin, if it is time and this broker is the controller."""
+        """Starts a sweep if it is due and this broker is the controller."""
         now_ms, metadata = self._broker.clock.monotonic_ms(), self._broker.metadata
         if now_ms < self._next_ms or self._runs:
             return

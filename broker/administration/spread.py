@@ -1,7 +1,7 @@
-"""Until a change of the metadata is in force everywhere: each broker that is registered is asked whether its image shows the revision.
+"""Asks all registered brokers whether their images show a revision, until a change is in force everywhere.
 
-Guards: what waits for it is answered when this broker and all others act on the change. One that can't be asked loses its registration, or
-is named in the log after `SPREAD_MS`.
+Guards: a change is answered when this broker and all others act on it. A broker that can't be asked loses its
+registration, or is named in the log after `SPREAD_MS`.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from lowtide.protocol.types import BrokerId
 PURPOSE: Final = "spread"
 
 SPREAD_MS: Final = 5_000
-"""How long a change waits for the other brokers, at most: about as long as a lease lasts."""
+"""The longest wait of a change for other brokers, about as long as a lease."""
 
 _RETRY_S: Final = 0.1
 
 
 class Spread:
-    """Asks the other brokers of one cluster."""
+    """Asks the other brokers of the cluster."""
 
     def __init__(self, broker: BrokerContext, peers: PeerClients | None) -> None:
-        """`peers`: None where there are no other brokers."""
+        """`peers`: None if there are no other brokers."""
         self._broker = broker
         self._peers = peers
 
     async def reach_all(self, revision: Revision, what: str) -> None:
-        """Wait until all brokers act on a revision, though not for ever. `what` was changed, for the log."""
+        """Waits a limited time until all brokers act on a revision. `what` names the change in the log."""
         metadata = self._broker.metadata
         others = [broker_id for broker_id in metadata.image.brokers if broker_id != metadata.broker_id]
         if not others or self._peers is None:
@@ -51,7 +51,7 @@ class Spread:
                 )
 
     async def which_reach(self, image: MetadataImage, wait_ms: int) -> set[BrokerId]:
-        """The other brokers that say in time that they act on the revision of an image."""
+        """Returns the other brokers that confirm in time that they act on an image's revision."""
         others = [broker_id for broker_id in image.brokers if broker_id != self._broker.metadata.broker_id]
         if not others or self._peers is None:
             return set()
@@ -62,7 +62,7 @@ class Spread:
         return {broker_id for broker_id, is_there in zip(others, reached, strict=True) if is_there}
 
     async def _reaches(self, peers: PeerClients, broker_id: BrokerId, revision: Revision, until: float) -> bool:
-        """Whether a broker acts on a revision in time, or has lost its registration: then it does so before it serves again."""
+        """Whether a broker acts on a revision in time, or lost its registration and must catch up before it serves."""
         loop, metadata = asyncio.get_running_loop(), self._broker.metadata
         epoch = metadata.image.broker_epoch(broker_id)
         while (left_ms := round((until - loop.time()) * 1000)) > 0:

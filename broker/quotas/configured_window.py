@@ -1,4 +1,4 @@
-"""The window over which quotas are measured, by configuration.
+"""Reads the window over which quotas are measured.
 
 Source: Kafka's `quota.window.num` and `quota.window.size.seconds`.
 """
@@ -11,5 +11,5 @@ from lowtide.broker.quotas.sampled_rate import Window
 
 
 def configured_window(config: BrokerConfig, keys: str) -> Window:
-    """The window of the keys that begin with `keys`, such as `controller.quota.window`."""
+    """Returns the window configured by the keys with a prefix such as `controller.quota.window`."""
     return Window(number(config.values[f"{keys}.num"]), number(config.values[f"{keys}.size.seconds"]) * 1000)

@@ -1,7 +1,7 @@
-"""How many connections a second a broker and each of its listeners take, by configuration (`max.connection.creation.rate`).
+"""Reads how many connections per second a broker and its listeners accept (`max.connection.creation.rate`).
 
-Where clients have listeners of their own, connections of brokers count, and are never delayed by the limit of the broker.
-Source: KIP-612, Kafka's `ConnectionQuotas.recordConnectionAndGetThrottleTimeMs`.
+If clients have listeners of their own, connections of brokers count but aren't delayed by the broker's limit. Source:
+KIP-612, Kafka's `ConnectionQuotas.recordConnectionAndGetThrottleTimeMs`.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ UNLIMITED: Final = 2**31 - 1
 
 
 class CreationRates(msgspec.Struct, frozen=True):
-    """Connections a second; of a listener only where it has a limit of its own."""
+    """The connections per second. A listener is present only with a limit of its own."""
 
     of_broker: int = UNLIMITED
     of_listeners: Mapping[str, int] = MappingProxyType({})
     brokers_listener: str | None = None
-    """The listener of the brokers, where clients have others."""
+    """The listener of the brokers, if clients have others."""
 
     def limits_at(self, listener: str) -> list[tuple[str | None, int]]:
-        """The limits that a connection of a listener counts for: of the listener by its name, of the broker by None."""
+        """Returns the limits that a connection counts for: its listener's by name, the broker's by None."""
         own = self.of_listeners.get(listener, UNLIMITED)
         limits: list[tuple[str | None, int]] = [] if own == UNLIMITED else [(listener, own)]
         return limits if self.of_broker == UNLIMITED else [*limits, (None, self.of_broker)]
 
 
 def creation_rates(config: BrokerConfig) -> CreationRates:
-    """The limits that a configuration sets."""
+    """Reads the limits from a configuration."""
     own = {}
     for listener in config.listeners:
         keys = ListenerKeys(config.values, config.given, listener.name)

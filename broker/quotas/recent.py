@@ -1,4 +1,4 @@
-"""Values that are kept for those who came last: beyond a number the least recently used is forgotten."""
+"""Keeps values for the most recent keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ V = TypeVar("V")
 
 
 class Recent(Generic[K, V]):
-    """At most `most` values by key."""
+    """At most `most` values by key. Beyond that, the least recently used one is dropped."""
 
     __slots__ = ("_by_key", "_most")
 
@@ -19,15 +19,14 @@ class Recent(Generic[K, V]):
         self._most = most
 
     def __len__(self) -> int:
-        """How many there are."""
         return len(self._by_key)
 
     def latest(self) -> Iterator[tuple[K, V]]:
-        """All of them, the most recently used first."""
+        """Yields all keys and values, the most recently used first."""
         return reversed(self._by_key.items())
 
     def of(self, key: K, make: Callable[[], V]) -> V:
-        """The value of this key, or a new one, as the most recently used."""
+        """Returns the value of a key, or makes it, as the most recently used one."""
         value = self._by_key.pop(key, None)
         if value is None:
             value = make()

@@ -1,11 +1,11 @@
-"""The public keys that JSON Web Tokens are signed with, from a key set (RFC 7517), and the check of a token's signature (RFC 7515).
+"""Reads the public keys of a key set (RFC 7517), and verifies the signatures of JSON Web Tokens (RFC 7515).
 
-Guards: only algorithms with a public and a private key are accepted, whatever else the library knows: `none` and those whose secret would
-be the public key (HS256) never get as far as a key. A key is used only for the algorithms that it is meant for. What a token's header
-brings along to verify it (`jku`, `jwk`, `x5c`) is not looked at. What the library can't read or verify is refused, whatever it raises.
+Guards: only asymmetric algorithms are accepted, whatever else the library knows. `none`, and algorithms whose secret
+would be the public key (HS256), never reach a key. A key is used only for its own algorithms. Keys that a token's
+header brings along (`jku`, `jwk`, `x5c`) are ignored. Whatever error the library raises, the token is refused.
 
-Importing joserfc takes a tenth of a second: this module is loaded where OAUTHBEARER is enabled, and nowhere else.
-Sources: Kafka's `RefreshingHttpsJwksVerificationKeyResolver`, jose4j's `VerificationJwkSelector`.
+Importing joserfc takes a tenth of a second, so this module is imported only if OAUTHBEARER is enabled. Sources: Kafka's
+`RefreshingHttpsJwksVerificationKeyResolver`, jose4j's `VerificationJwkSelector`.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from joserfc.jws import CompactSignature, JWSRegistry, extract_compact, validate
 from lowtide.broker.security.exchange import Refused
 
 KEYS_MAX: Final = 64
-"""Of a key set; further ones are passed over. An issuer has two or three."""
+"""The most keys of a set; others are ignored. An issuer has two or three."""
 
 RSA_BITS_MIN, RSA_BITS_MAX = 2048, 8192
-"""Shorter ones can be broken; with longer ones a signature takes the event loop for a millisecond and more."""
+"""Shorter keys can be broken; longer ones block the event loop for more than a millisecond per signature."""
 
 KEY_TYPES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), "RSA"),
     **dict.fromkeys(("ES256", "ES384", "ES512"), "EC"),
     **dict.fromkeys(("EdDSA", "Ed25519"), "OKP"),
 }
-"""The algorithms that are accepted, and the type of key that each needs."""
+"""The accepted algorithms, and the type of key for each."""
 
 _PUBLIC_MEMBERS: Final = {"RSA": ("n", "e"), "EC": ("crv", "x", "y"), "OKP": ("crv", "x")}
 _RSA_DIGITS: Final = range(-(-RSA_BITS_MIN // 6), -(-RSA_BITS_MAX // 6) + 1)
@@ -38,17 +38,17 @@ _SHOWN_CHARACTERS: Final = 60
 
 
 class KeySetError(ValueError):
-    """A key set that can't be used: a few words."""
+    """A key set can't be used. The message is a few words."""
 
 
 class UnknownKey(msgspec.Struct, frozen=True, gc=False):
-    """A token that is signed with a key which the set lacks."""
+    """The key set lacks a token's key."""
 
     key_id: str
 
 
 class _Registry(JWSRegistry):
-    """Our list of algorithms in the place of the library's, and our limits."""
+    """Replaces the library's list of algorithms and its limits."""
 
     max_header_length = 4096
     max_signature_length = 4 * RSA_BITS_MAX // 8
@@ -62,7 +62,7 @@ _REGISTRY: Final = _Registry(strict_check_header=False)
 
 
 class TokenKeys:
-    """The keys of a set. Made by `read_key_set`."""
+    """The keys of a set. `read_key_set` makes it."""
 
     def __init__(self, keys: tuple[Key, ...]) -> None:
         self._keys = keys
@@ -72,11 +72,11 @@ class TokenKeys:
 
     @property
     def ids(self) -> frozenset[str]:
-        """The ids of the keys that have one."""
+        """Returns the ids of the keys that have one."""
         return frozenset(key.kid for key in self._keys if key.kid is not None)
 
     def verify(self, token: str) -> bytes | Refused | UnknownKey:
-        """The payload of a token that one of the keys has signed."""
+        """Returns the payload of a token signed with one of the keys."""
         try:
             signed = extract_compact(token.encode(), registry=_REGISTRY)
             key = self._key_of(signed)
@@ -89,7 +89,7 @@ class TokenKeys:
         return signed.payload
 
     def _key_of(self, signed: CompactSignature) -> Key | Refused | UnknownKey:
-        """The key that a token must be signed with, by its header."""
+        """Returns the key that the token's header names."""
         header: Any = signed.headers()
         algorithm, key_id = header.get("alg"), header.get("kid")
         if not isinstance(algorithm, str) or algorithm not in KEY_TYPES:
@@ -110,7 +110,7 @@ class TokenKeys:
 
 
 def read_key_set(content: bytes) -> TokenKeys:
-    """The usable keys of a set in JSON. Errors: KeySetError, also if there is none."""
+    """Reads the usable keys of a set in JSON. Errors: KeySetError, also if there is none."""
     try:
         decoded = msgspec.json.decode(content)
     except (msgspec.DecodeError, RecursionError):
@@ -126,7 +126,7 @@ def read_key_set(content: bytes) -> TokenKeys:
 
 
 def _key(member: Any) -> Key | None:
-    """A key for signatures, without what would be private; None if it is another one."""
+    """Returns the public part of a signature key, or None for other keys."""
     if not isinstance(member, dict):
         return None
     needed = _PUBLIC_MEMBERS.get(str(member.get("kty")))
@@ -150,9 +150,9 @@ def _key(member: Any) -> Key | None:
 
 
 def _has_fitting_length(public: Mapping[str, str]) -> bool:
-    """Whether an RSA key is neither too short nor too long, by the number of base64's digits.
+    """Whether an RSA key has an acceptable length, by its base64 digits.
 
-    Other keys have one length each.
+    Other keys have fixed lengths.
     """
     digits = len(public["n"].rstrip("=")) if public["kty"] == "RSA" and "n" in public else _RSA_DIGITS.start
     return digits in _RSA_DIGITS

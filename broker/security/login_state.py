@@ -46,7 +46,7 @@ class LoginState(Enum):
 
 
 class LoginEvent(Enum):
-    """What happens on the way."""
+    """What happens during a login."""
 
     VERSIONS = "ApiVersions is answered with what is served"
     STRANGE_VERSIONS = "ApiVersions is answered with an error, and may be asked again"
@@ -84,7 +84,7 @@ TRANSITIONS: Final[Mapping[tuple[LoginState, LoginEvent], LoginState]] = {
 
 
 def next_state(state: LoginState, event: LoginEvent) -> LoginState:
-    """Where an event leads. Errors: AssertionError for a pair that is not in the table."""
+    """Returns the state after an event. Errors: AssertionError if the table lacks the pair."""
     following = TRANSITIONS.get((state, event))
     assert following is not None, f"{event.name} at {state.name}"
     return following

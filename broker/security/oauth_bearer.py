@@ -1,14 +1,13 @@
-"""SASL/OAUTHBEARER, the broker's side (RFC 7628): one token of the client with a JSON Web Token in it.
+"""SASL/OAUTHBEARER on the broker's side (RFC 7628): one token of the client, which contains a JSON Web Token.
 
     n,a=authorization id,  ^A  auth=Bearer <token>  ^A  name=value  ^A  ^A
 
-A token that doesn't hold is answered by a challenge in JSON; the client answers it with any token, and is refused. What
-can't be read is refused at once. Extensions (`name=value`) have to be well-formed and change nothing, as with Kafka's
+An invalid token is answered with a challenge in JSON. The client answers that with any token, and is refused.
+Unreadable input is refused at once. Extensions (`name=value`) must be well-formed and have no effect, as with Kafka's
 own handler.
 
-Guards: a client gets one try (Kafka looks at another token after the challenge). The reason why a token doesn't hold is
-for the log alone. Sources: Kafka's `OAuthBearerSaslServer`, `OAuthBearerClientInitialResponse`, KIP-255, KIP-342
-(extensions).
+Guards: a client gets one try (Kafka accepts another token after the challenge). Only the log says why a token is
+invalid. Sources: Kafka's `OAuthBearerSaslServer`, `OAuthBearerClientInitialResponse`, KIP-255, KIP-342 (extensions).
 """
 
 from __future__ import annotations
@@ -23,10 +22,11 @@ from lowtide.broker.security.jwt_claims import TokenHolder
 MECHANISM: Final = "OAUTHBEARER"
 
 TOKEN_BYTES_MAX: Final = 64 * 1024
-"""Design limit of the client's token: a JSON Web Token has one or two kilobytes, with many groups of its user ten or twenty."""
+"""The size limit of the client's token. A JSON Web Token has 1 or 2 KB, or 10 to 20 KB if its user is in many
+groups."""
 
 CHALLENGE: Final = b'{"status":"invalid_token"}'
-"""Kafka's, which names neither a scope nor where to ask for a token."""
+"""Kafka's challenge, which names neither a scope nor a token service."""
 
 _VALUE: Final = rb"[\x21-\x7e \t\r\n]+"
 _FIRST: Final = re.compile(
@@ -36,11 +36,11 @@ _BEARER: Final = re.compile(rb"bearer +([-_.A-Za-z0-9]+)", re.IGNORECASE)
 _AUTH: Final = b"auth"
 
 TokenCheck: TypeAlias = Callable[[str], "TokenHolder | Refused"]
-"""Says of a JSON Web Token whom it stands for, and until when."""
+"""Returns the user of a JSON Web Token and its end, or the refusal."""
 
 
 class OAuthBearerExchange:
-    """One login by OAUTHBEARER. `wall_ms` is the time now, since 1970."""
+    """A login by OAUTHBEARER. `wall_ms` returns the time since 1970."""
 
     def __init__(self, check: TokenCheck, wall_ms: Callable[[], int]) -> None:
         self._check = check
@@ -48,7 +48,7 @@ class OAuthBearerExchange:
         self._refused: Refused | None = None
 
     def step(self, token: bytes) -> Outcome:
-        """Check the token with the JSON Web Token; what follows a challenge ends the exchange, whatever it is."""
+        """Checks the JSON Web Token. After a challenge, any token ends the exchange."""
         if self._refused is not None:
             return self._refused
         first = _read(token)
@@ -64,11 +64,11 @@ class OAuthBearerExchange:
 
 
 class _First(NamedTuple):
-    """What the client's token says."""
+    """The content of the client's token."""
 
     bearer: str
     authorization_id: str | None
-    """None if it can't be read."""
+    """None if it is unreadable."""
 
 
 def _read(token: bytes) -> _First | Refused:

@@ -1,4 +1,4 @@
-"""Which keys tokens were signed with that a key set lacked: each is a reason to fetch the set, but not for each token.
+"""Remembers the unknown keys of tokens. Each is a reason to fetch the key set, but not for each token.
 
 Source: Kafka's `RefreshingHttpsJwks.maybeExpediteRefresh`.
 """
@@ -11,18 +11,18 @@ from typing import Final
 IDS_MAX: Final = 16
 ID_CHARACTERS_MAX: Final = 1000
 REMEMBERED_MS: Final = 60_000
-"""Kafka's three."""
+"""Kafka's three values."""
 
 
 class UnknownKeys:
-    """The ids that were met last. Times are those of a monotonic clock."""
+    """Remembers the last unknown key ids, by monotonic time."""
 
     def __init__(self) -> None:
         self._until_ms: dict[str, int] = {}
-        """Until when an id is no reason again, the one met longest ago first."""
+        """The end of each id's grace period, ordered by age."""
 
     def is_reason(self, key_id: str, now_ms: int) -> bool:
-        """Whether the key set shall be fetched for this id; if so, it is remembered."""
+        """Whether to fetch the key set for this id. If so, the id is remembered."""
         if len(key_id) > ID_CHARACTERS_MAX or self._until_ms.get(key_id, now_ms) > now_ms:
             return False
         self._until_ms.pop(key_id, None)
@@ -32,6 +32,6 @@ class UnknownKeys:
         return True
 
     def forget(self, key_ids: Collection[str]) -> None:
-        """These are known now."""
+        """Forgets ids that are known now."""
         for key_id in key_ids:
             self._until_ms.pop(key_id, None)
