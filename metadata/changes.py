@@ -46,6 +46,11 @@ class ChangePlan(msgspec.Struct, frozen=True):
     def is_empty(self) -> bool:
         return not self.steps
 
+    @property
+    def plan(self) -> ChangePlan:
+        """Returns the plan itself, where a decision with a plan is expected."""
+        return self
+
 
 NO_CHANGE: Final = ChangePlan(())
 

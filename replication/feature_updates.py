@@ -54,15 +54,9 @@ class FeatureUpdate(msgspec.Struct, frozen=True):
     upgrade_type: int
 
 
-class FeatureChange(msgspec.Struct, frozen=True):
-    """A plan that changes feature levels."""
-
-    plan: ChangePlan
-
-
 def plan_feature_updates(
     image: MetadataImage, updates: Iterable[FeatureUpdate], features: Mapping[str, FeatureState]
-) -> FeatureChange | Refusal:
+) -> ChangePlan | Refusal:
     """Plans the requested feature levels; `features` are those of the same image.
 
     The current level may be requested, also for a fixed feature. Errors: INVALID_UPDATE_VERSION for the first invalid
@@ -83,7 +77,7 @@ def plan_feature_updates(
             levels[update.name] = update.level
             changed = True
     if not changed:
-        return FeatureChange(NO_CHANGE)
+        return NO_CHANGE
     old = [
         broker_id for broker_id, broker in sorted(image.brokers.items()) if broker.metadata_level < FEATURE_LEVELS_LEVEL
     ]
@@ -92,7 +86,7 @@ def plan_feature_updates(
         return Refusal(ErrorCode.FEATURE_UPDATE_FAILED, text)
     record = msgspec.structs.replace(image.features, levels=levels)
     unchanged = Compare(keys.FEATURES, "modify", "==", image.features_revision)
-    return FeatureChange(ChangePlan((Step((Put(keys.FEATURES, encode(record)),), (unchanged,)),)))
+    return ChangePlan((Step((Put(keys.FEATURES, encode(record)),), (unchanged,)),))
 
 
 def _refusal(update: FeatureUpdate, state: FeatureState | None) -> str | None:

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from lowtide.metadata import keys
 from lowtide.metadata.changes import ChangePlan, Step
 from lowtide.metadata.store import ABSENT, Compare, Delete
@@ -25,13 +23,7 @@ if TYPE_CHECKING:
     from lowtide.protocol.types import BrokerId
 
 
-class Unregistration(msgspec.Struct, frozen=True):
-    """A plan that unregisters a broker."""
-
-    plan: ChangePlan
-
-
-def plan_unregistration(image: MetadataImage, broker_id: BrokerId) -> Unregistration | Refusal:
+def plan_unregistration(image: MetadataImage, broker_id: BrokerId) -> ChangePlan | Refusal:
     """Plans the removal of a broker, valid while it is still dead.
 
     Its registration count is kept (rule DR8): a broker that takes its id later continues the count. Errors:
@@ -49,4 +41,4 @@ def plan_unregistration(image: MetadataImage, broker_id: BrokerId) -> Unregistra
         Compare(keys.broker(broker_id), "create", "==", ABSENT),
         Compare(keys.known_broker(broker_id), "modify", "==", known.epoch),
     )
-    return Unregistration(ChangePlan((Step((Delete(keys.known_broker(broker_id)),), compares),)))
+    return ChangePlan((Step((Delete(keys.known_broker(broker_id)),), compares),))

@@ -43,7 +43,7 @@ _STEP_ACLS: Final = 500
 """The rules compared with a filter in one step, about 0.2 ms."""
 
 
-class _Decided(msgspec.Struct, frozen=True):
+class _AclPlan(msgspec.Struct, frozen=True):
     plan: ChangePlan
     is_of_another: bool = False
     """Whether the plan finishes an earlier change first, so that the wanted change remains to be done."""
@@ -103,12 +103,12 @@ class AclAdministrator:
         """Finishes an earlier change if there is one, makes this change, then writes its individual rules."""
         deadline = asyncio.get_running_loop().time() + TIMEOUT_MS / 1000
 
-        def decide() -> _Decided | Refusal:
+        def decide() -> _AclPlan | Refusal:
             image = self.broker.metadata.image
             if image.acl_change is not None:
-                return _Decided(plan_rest_of_change(image.acl_change), is_of_another=True)
+                return _AclPlan(plan_rest_of_change(image.acl_change), is_of_another=True)
             planned = plan(image)
-            return planned if isinstance(planned, Refusal) else _Decided(planned)
+            return planned if isinstance(planned, Refusal) else _AclPlan(planned)
 
         for _ in range(MAX_PLANS):
             outcome = await decide_and_commit(self.broker.metadata, decide, deadline)
@@ -122,9 +122,9 @@ class AclAdministrator:
     async def _write_rest(self, deadline: float) -> None:
         """Writes the rules of a change one by one. If this fails, the next change or the next controller does it."""
 
-        def decide() -> _Decided:
+        def decide() -> _AclPlan:
             change = self.broker.metadata.image.acl_change
-            return _Decided(NOTHING_TO_WRITE if change is None else plan_rest_of_change(change))
+            return _AclPlan(NOTHING_TO_WRITE if change is None else plan_rest_of_change(change))
 
         refusal = await decide_and_commit(self.broker.metadata, decide, deadline)
         if isinstance(refusal, Refusal):

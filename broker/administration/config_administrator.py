@@ -20,6 +20,7 @@ from contextlib import suppress
 from typing import Final, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
+from lowtide.broker.administration.committing import commit, newer_image
 from lowtide.broker.client_waits import client_wait
 from lowtide.broker.config.broker_config import BROKER_KEYS, BrokerConfig
 from lowtide.broker.config.change_lines import tell_changes
@@ -51,9 +52,8 @@ from lowtide.broker.config.topic_config import TOPIC_KEYS_BY_NAME, TopicConfigFa
 from lowtide.broker.context import BrokerContext
 from lowtide.metadata.changes import ChangePlan
 from lowtide.metadata.config_image import NOTHING_SET
-from lowtide.metadata.errors import ConflictError, FencedError, SessionError
+from lowtide.metadata.errors import ConflictError
 from lowtide.metadata.image import MetadataImage
-from lowtide.metadata.store import AmbiguousError, MetadataStoreError, Revision
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication.config_changes import (
     KeyChange,
@@ -201,7 +201,8 @@ class ConfigAdministrator:
                     if refusal is None:
                         put_in_force()
                     return refusal
-                if not await self._sees_newer_than(image.revision):
+                deadline = asyncio.get_running_loop().time() + NEWER_IMAGE_S
+                if await newer_image(self.broker.metadata, image.revision, deadline) is not None:
                     break
         return Refusal(ErrorCode.REQUEST_TIMED_OUT, f"{resource.name} is changed by others at the same time; try again")
 
@@ -308,31 +309,14 @@ class ConfigAdministrator:
 
         `decided`: the settings before and after. Refusals: those of `commit`. Errors: ConflictError.
         """
-        metadata = self.broker.metadata
-        try:
-            await metadata.wait_for(await metadata.commit(plan))
-        except ConflictError:
-            raise
-        except FencedError as error:
-            return Refusal(ErrorCode.NOT_CONTROLLER, str(error))
-        except AmbiguousError as error:
-            return Refusal(ErrorCode.REQUEST_TIMED_OUT, str(error))
-        except (SessionError, MetadataStoreError) as error:
-            return Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
+        refusal = await commit(self.broker.metadata, plan)
+        if refusal is not None:
+            return refusal
         tell_changes(resource, *decided, self.broker.log)
         with suppress(TimeoutError):
             async with client_wait(asyncio.get_running_loop().time() + SETTLING_S):
                 await self.broker.assigned.settled()
         return None
-
-    async def _sees_newer_than(self, revision: Revision) -> bool:
-        """Waits for a newer image. Returns False if none came in time."""
-        try:
-            async with asyncio.timeout(NEWER_IMAGE_S):
-                await self.broker.metadata.wait_for(revision + 1)
-        except (TimeoutError, SessionError):
-            return False
-        return True
 
     def describe_topic_defaults(self) -> Mapping[str, ConfigEntry]:
         """Returns the default settings of topics, which `describe` needs. They are valid for one request."""

@@ -6,12 +6,12 @@ one request.
 | limit | key | above it |
 |---|---|---|
 | partitions that a broker hosts | `lowtide.partitions.max` | POLICY_VIOLATION |
-| partitions created in a second | `lowtide.partitions.created.per.second` | THROTTLING_QUOTA_EXCEEDED; older versions wait |
-| topics created by Metadata on one connection in a second | `lowtide.auto.created.topics.per.second` | the client asks again |
-| concurrent topic creations by Metadata | `AUTOMATIC_MAX` | the client asks again |
+| partitions created in a second | `lowtide.partitions.created.per.second` | THROTTLING_QUOTA_EXCEEDED, or a wait |
+| topics a connection creates in a second | `lowtide.auto.created.topics.per.second` | the client asks again |
+| concurrent automatic topic creations | `AUTOMATIC_MAX` | the client asks again |
 
-Internal topics don't count. Source: KIP-599 for the errors. Kafka has no limit of partitions, and neither rate by
-default.
+Older request versions wait instead of getting the error. Metadata requests create topics automatically. Internal topics
+don't count. Source: KIP-599 for the errors. Kafka has no limit of partitions, and neither rate by default.
 """
 
 from __future__ import annotations

@@ -30,7 +30,13 @@ from lowtide.metadata.token_image import TokenImage
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.scram import ScramMechanism
 from lowtide.protocol.types import topic_id_text
-from lowtide.replication.delegation_token_changes import check_names, plan_new_token, plan_removed_token, plan_token_end
+from lowtide.replication.delegation_token_changes import (
+    check_names,
+    plan_new_token,
+    plan_removed_token,
+    plan_sweep_of_tokens,
+    plan_token_end,
+)
 from lowtide.replication.refusal import Refusal
 from lowtide.runtime.random import Random
 from lowtide.runtime.worker import done_by
@@ -62,7 +68,7 @@ class IssuedToken(msgspec.Struct, frozen=True):
         return f"IssuedToken({self.token.token_id!r})"
 
 
-class _Decided(msgspec.Struct, frozen=True):
+class _TokenPlan(msgspec.Struct, frozen=True):
     plan: ChangePlan
     expires_ms: int = 0
 
@@ -119,9 +125,9 @@ class TokenAdministrator:
         token = msgspec.structs.replace(token, credentials=records)
         key = keys.token(issued_hmac)
 
-        def decide() -> _Decided | Refusal:
+        def decide() -> _TokenPlan | Refusal:
             planned = plan_new_token(self.broker.metadata.image, key, token)
-            return planned if isinstance(planned, Refusal) else _Decided(planned)
+            return planned if isinstance(planned, Refusal) else _TokenPlan(planned)
 
         outcome = await self._carry_out(decide)
         return outcome if isinstance(outcome, Refusal) else IssuedToken(token, issued_hmac)
@@ -133,7 +139,7 @@ class TokenAdministrator:
         `decide_and_commit`.
         """
 
-        def decide() -> _Decided | Refusal:
+        def decide() -> _TokenPlan | Refusal:
             now_ms, found = self.broker.clock.wall_ms(), self._find(given_hmac)
             if isinstance(found, Refusal):
                 return found
@@ -142,7 +148,7 @@ class TokenAdministrator:
             if not may_change(found.token, principal):
                 return NOT_ITS_OWNER
             expires_ms = min(found.token.ends_ms, later(now_ms, self._limited(period_ms, PERIOD)))
-            return _Decided(plan_token_end(keys.token(given_hmac), found, expires_ms), expires_ms)
+            return _TokenPlan(plan_token_end(keys.token(given_hmac), found, expires_ms), expires_ms)
 
         outcome = await self._carry_out(decide)
         return outcome if isinstance(outcome, Refusal) else outcome.expires_ms
@@ -153,18 +159,18 @@ class TokenAdministrator:
         Returns the expiry time. Refusals: as for `renew`.
         """
 
-        def decide() -> _Decided | Refusal:
+        def decide() -> _TokenPlan | Refusal:
             now_ms, found, key = self.broker.clock.wall_ms(), self._find(given_hmac), keys.token(given_hmac)
             if isinstance(found, Refusal):
                 return found
             if not may_change(found.token, principal):
                 return NOT_ITS_OWNER
             if period_ms < 0:
-                return _Decided(plan_removed_token(key, found), now_ms)
+                return _TokenPlan(plan_removed_token(key, found), now_ms)
             if found.token.until_ms <= now_ms:
                 return EXPIRED
             expires_ms = min(found.token.ends_ms, later(now_ms, period_ms))
-            return _Decided(plan_token_end(key, found, expires_ms), expires_ms)
+            return _TokenPlan(plan_token_end(key, found, expires_ms), expires_ms)
 
         outcome = await self._carry_out(decide)
         return outcome if isinstance(outcome, Refusal) else outcome.expires_ms
@@ -206,7 +212,7 @@ class TokenAdministrator:
             return NOT_FOUND
         return found
 
-    async def _carry_out(self, decide: Callable[[], _Decided | Refusal]) -> _Decided | Refusal:
+    async def _carry_out(self, decide: Callable[[], _TokenPlan | Refusal]) -> _TokenPlan | Refusal:
         metadata = self.broker.metadata
         outcome = await decide_and_commit(metadata, decide, asyncio.get_running_loop().time() + TIMEOUT_S)
         if not isinstance(outcome, Refusal):
@@ -223,3 +229,37 @@ def new_token_id(random: Random) -> str:
         token_id = topic_id_text(random.getrandbits(_ID_BITS).to_bytes(_ID_BITS // 8, "big"))
         if not token_id.startswith("-"):
             return token_id
+
+
+class TokenSweep:
+    """Looks for expired tokens every `delegation.token.expiry.check.interval.ms`."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
+        self._interval_ms = number(broker.config.values["delegation.token.expiry.check.interval.ms"])
+        self._next_ms = broker.clock.monotonic_ms() + self._interval_ms
+        self._runs = False
+
+    def on_tick(self) -> None:
+        """Starts a sweep if it is due and this broker is the controller."""
+        now_ms, metadata = self._broker.clock.monotonic_ms(), self._broker.metadata
+        if now_ms < self._next_ms or self._runs:
+            return
+        self._next_ms = now_ms + self._interval_ms
+        if metadata.image.controller_id == metadata.broker_id and not self._decide().is_empty:
+            self._runs = True
+            self._broker.tasks.spawn(self._sweep(), name="token sweep")
+
+    async def _sweep(self) -> None:
+        try:
+            while True:
+                deadline = asyncio.get_running_loop().time() + TIMEOUT_S
+                outcome = await decide_and_commit(self._broker.metadata, self._decide, deadline)
+                if isinstance(outcome, Refusal) or outcome.is_empty:
+                    return
+                self._broker.log.info("delegation tokens have expired", count=len(outcome.steps[0].operations))
+        finally:
+            self._runs = False
+
+    def _decide(self) -> ChangePlan:
+        return plan_sweep_of_tokens(self._broker.metadata.image, self._broker.clock.wall_ms())

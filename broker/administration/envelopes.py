@@ -40,7 +40,7 @@ class Origin(msgspec.Struct, frozen=True):
         return cls(context.principal, context.client_address, context.client_id, context.correlation_id)
 
 
-class Opened(msgspec.Struct, frozen=True):
+class EnvelopeContent(msgspec.Struct, frozen=True):
     """The request inside an envelope."""
 
     key: ApiKey
@@ -52,7 +52,7 @@ class Opened(msgspec.Struct, frozen=True):
 OF_THE_BROKER: Final = Origin(None)
 
 
-def sealed(key: ApiKey, version: int, body: ApiMessage, origin: Origin) -> EnvelopeRequest:
+def seal_envelope(key: ApiKey, version: int, body: ApiMessage, origin: Origin) -> EnvelopeRequest:
     """Puts a request into an envelope."""
     header = request_header(key, version, origin.correlation_id, origin.client_id)
     principal = origin.principal
@@ -63,7 +63,7 @@ def sealed(key: ApiKey, version: int, body: ApiMessage, origin: Origin) -> Envel
     )
 
 
-def opened(envelope: EnvelopeRequest, allowed: frozenset[ApiKey]) -> Opened:
+def open_envelope(envelope: EnvelopeRequest, allowed: frozenset[ApiKey]) -> EnvelopeContent:
     """Takes the request out of an envelope.
 
     Errors: ProtocolError for invalid bytes, and for a request that isn't among the `allowed`.
@@ -76,12 +76,12 @@ def opened(envelope: EnvelopeRequest, allowed: frozenset[ApiKey]) -> Opened:
         raise ProtocolError(message)
     body = codec_for(spec.request, version).decode(memoryview(frame), position, len(frame))
     principal = None if envelope.request_principal is None else _principal_of(envelope.request_principal)
-    return Opened(
+    return EnvelopeContent(
         spec.key, version, Origin(principal, _address_of(envelope.client_host_address), client_id, correlation_id), body
     )
 
 
-def answered(request: Opened, answer: ApiMessage) -> EnvelopeResponse:
+def answered(request: EnvelopeContent, answer: ApiMessage) -> EnvelopeResponse:
     """Puts an answer into an envelope."""
     header = response_header(request.origin.correlation_id, response_header_is_flexible(request.key, request.version))
     return EnvelopeResponse(

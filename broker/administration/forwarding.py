@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from lowtide.broker.administration.committing import newer_image
-from lowtide.broker.administration.envelopes import OF_THE_BROKER, Origin, answer_in, sealed
+from lowtide.broker.administration.envelopes import OF_THE_BROKER, Origin, answer_in, seal_envelope
 from lowtide.broker.client_waits import client_wait
 from lowtide.broker.network.peer_client import PeerClients, PeerError
 from lowtide.broker.network.routes import HandlerSpec
@@ -148,7 +148,7 @@ class Forwarder:
                 try:
                     if controller.metadata_level == WITHOUT_ENVELOPES:
                         return await self._send(controller, (key, version, request), timeout_ms, origin)
-                    envelope = sealed(key, version, request, origin)
+                    envelope = seal_envelope(key, version, request, origin)
                     return _taken_out(
                         key, version, await self._send(controller, (ApiKey.ENVELOPE, 0, envelope), timeout_ms, origin)
                     )

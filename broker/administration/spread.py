@@ -7,6 +7,7 @@ registration, or is named in the log after `SPREAD_MS`.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final
 
 from lowtide.broker.context import BrokerContext
@@ -36,28 +37,28 @@ class Spread:
 
     async def reach_all(self, revision: Revision, what: str) -> None:
         """Waits a limited time until all brokers act on a revision. `what` names the change in the log."""
-        metadata = self._broker.metadata
-        others = [broker_id for broker_id in metadata.image.brokers if broker_id != metadata.broker_id]
-        if not others or self._peers is None:
-            return
-        until = asyncio.get_running_loop().time() + SPREAD_MS / 1000
-        reached = await asyncio.gather(
-            *(self._reaches(self._peers, broker_id, revision, until) for broker_id in others)
-        )
-        for broker_id, is_there in zip(others, reached, strict=True):
-            if not is_there:
+        others = self._others(self._broker.metadata.image)
+        reached = await self._which_reach(others, revision, SPREAD_MS)
+        for broker_id in others:
+            if broker_id not in reached:
                 self._broker.log.warning(
                     "broker may still act on older metadata: it did not confirm a change", of=what, broker_id=broker_id
                 )
 
     async def which_reach(self, image: MetadataImage, wait_ms: int) -> set[BrokerId]:
         """Returns the other brokers that confirm in time that they act on an image's revision."""
-        others = [broker_id for broker_id in image.brokers if broker_id != self._broker.metadata.broker_id]
-        if not others or self._peers is None:
+        return await self._which_reach(self._others(image), image.revision, wait_ms)
+
+    def _others(self, image: MetadataImage) -> list[BrokerId]:
+        own_id = self._broker.metadata.broker_id
+        return [] if self._peers is None else [broker_id for broker_id in image.brokers if broker_id != own_id]
+
+    async def _which_reach(self, others: Sequence[BrokerId], revision: Revision, wait_ms: int) -> set[BrokerId]:
+        if self._peers is None:
             return set()
         until = asyncio.get_running_loop().time() + wait_ms / 1000
         reached = await asyncio.gather(
-            *(self._reaches(self._peers, broker_id, image.revision, until) for broker_id in others)
+            *(self._reaches(self._peers, broker_id, revision, until) for broker_id in others)
         )
         return {broker_id for broker_id, is_there in zip(others, reached, strict=True) if is_there}
 

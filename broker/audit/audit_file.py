@@ -27,7 +27,7 @@ WARN_INTERVAL_MS: Final = 60_000
 """How often the broker's log warns that the audit log can't be written."""
 
 
-class Written(msgspec.Struct, frozen=True):
+class WriteOutcome(msgspec.Struct, frozen=True):
     """How many lines were written, and why the others weren't."""
 
     lines: int
@@ -51,7 +51,7 @@ class RotatedFile:
         self._size = 0
         self._open()
 
-    def write(self, lines: list[bytes]) -> Written:
+    def write(self, lines: list[bytes]) -> WriteOutcome:
         """Appends lines until the disk refuses one."""
         start = 0
         try:
@@ -67,8 +67,8 @@ class RotatedFile:
                 start = stop
         except OSError as error:
             self.close()
-            return Written(start, error.strerror or str(error))
-        return Written(start)
+            return WriteOutcome(start, error.strerror or str(error))
+        return WriteOutcome(start)
 
     def close(self) -> None:
         """Closes the file. The next write reopens it."""
@@ -156,10 +156,10 @@ class AuditFile:
         else:
             self._worker.submit(partial(self._file.write, lines), partial(self._on_written, lines, lost))
 
-    def _on_written(self, lines: list[bytes], lost: int, outcome: Written | BaseException) -> None:
+    def _on_written(self, lines: list[bytes], lost: int, outcome: WriteOutcome | BaseException) -> None:
         self._is_writing = False
         if isinstance(outcome, BaseException):
-            outcome = Written(0, f"{type(outcome).__name__}: {outcome}")
+            outcome = WriteOutcome(0, f"{type(outcome).__name__}: {outcome}")
         if outcome.lines and lost:
             self._lost -= lost
         if outcome.failure:

@@ -14,7 +14,7 @@ KEYS_NAMED: Final = 20
 """The most clients whose left-out lines are counted by name."""
 
 
-class Suppressed(msgspec.Struct, frozen=True):
+class SuppressedLines(msgspec.Struct, frozen=True):
     """How many lines were left out, in total and by client. `by_key` may count too few, never too many."""
 
     count: int
@@ -63,10 +63,10 @@ class LineBound:
             left_out[key] = left_out.get(key, 0) + 1
         return False
 
-    def take_suppressed(self, now_ms: int) -> Suppressed | None:
+    def take_suppressed(self, now_ms: int) -> SuppressedLines | None:
         """Returns once what was left out in past seconds, or None."""
         if not self._suppressed or now_ms // 1000 == self._second:
             return None
-        taken = Suppressed(self._suppressed, self._suppressed_by_key)
+        taken = SuppressedLines(self._suppressed, self._suppressed_by_key)
         self._suppressed, self._suppressed_by_key = 0, {}
         return taken

@@ -28,7 +28,7 @@ _IMPLIED_BY: Final[Mapping[int, frozenset[int]]] = {
 _NO_ACLS: Final[tuple[AclRecord, ...]] = ()
 
 
-class Decision(msgspec.Struct, frozen=True):
+class AclDecision(msgspec.Struct, frozen=True):
     """Whether something is allowed.
 
     `rule` is the deciding rule, or None. `any_rule`: whether any rules match the resource.
@@ -116,7 +116,7 @@ def _covers(acl: AclRecord, operation: Operation) -> bool:
     return acl.permission == Permission.ALLOW and acl.operation in _IMPLIED_BY.get(operation, ())
 
 
-def decide(index: AclIndex, principal: str, host: str, operation: Operation, resource: Resource) -> Decision:
+def decide(index: AclIndex, principal: str, host: str, operation: Operation, resource: Resource) -> AclDecision:
     """Returns a denial if there is one, else a permission, else that no rule decides. The caller knows the default."""
     allowing: AclRecord | None = None
     any_rule = False
@@ -125,9 +125,9 @@ def decide(index: AclIndex, principal: str, host: str, operation: Operation, res
         if not _is_of(acl, principal, host) or not _covers(acl, operation):
             continue
         if acl.permission != Permission.ALLOW:
-            return Decision(allowed=False, rule=acl, any_rule=True)
+            return AclDecision(allowed=False, rule=acl, any_rule=True)
         allowing = allowing or acl
-    return Decision(allowed=allowing is not None, rule=allowing, any_rule=any_rule)
+    return AclDecision(allowed=allowing is not None, rule=allowing, any_rule=any_rule)
 
 
 def decide_by_type(index: AclIndex, principal: str, host: str, operation: Operation, kind: ResourceType) -> bool:

@@ -52,7 +52,10 @@ def fault_of(acl: AclRecord) -> str | None:  # noqa: PLR0911  one for each
     if not acl.host:
         return "The host should not be empty"
     if acl.host != WILDCARD and normal_address(acl.host) is None:
-        return f"The host {acl.host} is no IP address, so the rule would match no client; allowed are an address and {WILDCARD}"
+        return (
+            f"The host {acl.host} is no IP address, so the rule would match no client; allowed are an address and "
+            f"{WILDCARD}"
+        )
     try:
         parse_principal(acl.principal)
     except ValueError as error:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from lowtide.broker.audit.audit_log import AuditEvent, AuditLog, short
-from lowtide.broker.authorizer.acl_index import EMPTY, AclIndex, Decision, decide, decide_by_type
+from lowtide.broker.authorizer.acl_index import EMPTY, AclDecision, AclIndex, decide, decide_by_type
 from lowtide.broker.authorizer.authorizer import Audit, Requester, WriteGrants
 from lowtide.broker.authorizer.resources import Operation, Resource, ResourceType
 from lowtide.broker.security.principal import KafkaPrincipal, parse_principal
@@ -114,16 +114,16 @@ class StandardAuthorizer:
             return False
         return decide_by_type(self.index, str(requester.principal), requester.client_address, operation, kind)
 
-    def explain(self, principal: str, host: str, operation: Operation, resource: Resource) -> Decision:
+    def explain(self, principal: str, host: str, operation: Operation, resource: Resource) -> AclDecision:
         """Returns the decision about a request and the rule behind it."""
         if principal in self._super_users:
-            return Decision(allowed=True)
+            return AclDecision(allowed=True)
         if self._hides_rules:
-            return Decision(allowed=False)
+            return AclDecision(allowed=False)
         decision = decide(self.index, principal, host, operation, resource)
         if decision.any_rule or not self._allow_if_no_acl:
             return decision
-        return Decision(allowed=True)
+        return AclDecision(allowed=True)
 
     def _decide(self, asked: _Asked) -> bool:
         principal, host, operation, resource = asked

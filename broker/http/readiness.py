@@ -16,7 +16,7 @@ NAMED_MAX: Final = 10
 _PARTITIONS_OF_A_STEP: Final = 500
 
 
-class Stage(Enum):
+class BrokerStage(Enum):
     """A stage in the life of a broker."""
 
     STARTS = "the broker starts"
@@ -41,20 +41,20 @@ class Readiness:
         `away()`: the brokers of this machine that don't serve. If one supervisor runs several, they are ready together.
         """
         self._away = away
-        self._stage = Stage.STARTS
+        self._stage = BrokerStage.STARTS
         self.wants_in_sync = wants_in_sync
         self.broker_id = session.broker_id
         self.turns = turns
         self._session = session
         self._directories = directories
 
-    def enter(self, stage: Stage) -> None:
+    def enter(self, stage: BrokerStage) -> None:
         """Enters a stage."""
         self._stage = stage
 
     def reasons(self) -> list[str]:
         """Returns why the broker isn't ready, apart from replicas that aren't in sync."""
-        found = [] if self._stage is Stage.SERVES else [self._stage.value]
+        found = [] if self._stage is BrokerStage.SERVES else [self._stage.value]
         if self._session.refused:
             found.append(f"the broker may not act on the metadata: {self._session.refused}")
         elif self._session.is_fenced:
@@ -84,5 +84,6 @@ class Readiness:
         yield
         if count:
             found.append(
-                f"replicas of {count} partitions are not in sync: {', '.join(named)}{', …' if count > len(named) else ''}"
+                f"replicas of {count} partitions are not in sync: "
+                f"{', '.join(named)}{', …' if count > len(named) else ''}"
             )

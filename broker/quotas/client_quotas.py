@@ -7,14 +7,13 @@ Kafka's `ClientQuotaManager`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from lowtide.broker.quotas.creation_rates import CREATION_RATE, CreationRates
 from lowtide.broker.quotas.quota_entity import CONNECTION_CREATION_RATE, CONTROLLER_MUTATION_RATE, REQUEST_PERCENTAGE
-from lowtide.broker.quotas.quota_limits import QuotaLimits, Share
-from lowtide.broker.quotas.recent import Recent
+from lowtide.broker.quotas.quota_limits import QuotaLimits, QuotaShare
 from lowtide.broker.quotas.sampled_rate import SampledRate, Window
 from lowtide.broker.token_bucket import TokenBucket
 from lowtide.metadata.config_image import ConfigImage
@@ -29,7 +28,11 @@ REQUEST_THROTTLE_MAX_MS: Final = 1_000
 """The longest wait for request time. Source: KIP-124."""
 
 
-class Use(NamedTuple):
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class QuotaUse(NamedTuple):
     """The present use of a shared quota. A name that doesn't matter is empty."""
 
     user: str
@@ -63,6 +66,33 @@ class _Metered(SampledRate):
         return self.waits_ms.total(now_ms, window) / count if count and self.waits_ms is not None else 0.0
 
 
+class RecentlyUsed(Generic[K, V]):
+    """At most `most` values by key. Beyond that, the least recently used one is dropped."""
+
+    __slots__ = ("_by_key", "_most")
+
+    def __init__(self, most: int) -> None:
+        self._by_key: dict[K, V] = {}
+        self._most = most
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def latest(self) -> Iterator[tuple[K, V]]:
+        """Yields all keys and values, the most recently used first."""
+        return reversed(self._by_key.items())
+
+    def of(self, key: K, make: Callable[[], V]) -> V:
+        """Returns the value of a key, or makes it, as the most recently used one."""
+        value = self._by_key.pop(key, None)
+        if value is None:
+            value = make()
+            if len(self._by_key) >= self._most:
+                del self._by_key[next(iter(self._by_key))]
+        self._by_key[key] = value
+        return value
+
+
 class ClientQuotas:
     """Counts the use of quotas on this broker. Called from the event loop only."""
 
@@ -82,11 +112,11 @@ class ClientQuotas:
         self._window = window
         self._mutation_window = mutation_window
         self._creation_rates = rates
-        self._buckets: Recent[tuple[str | None, str | None], TokenBucket] = Recent(RATES_MAX)
+        self._buckets: RecentlyUsed[tuple[str | None, str | None], TokenBucket] = RecentlyUsed(RATES_MAX)
         self._seen: Mapping[str, ConfigImage] = {}
         self._limits = QuotaLimits({})
-        self._shares: dict[tuple[str, str, str], Share | None] = {}
-        self._rates: Recent[tuple[str, str | None, str | None], _Metered] = Recent(RATES_MAX)
+        self._shares: dict[tuple[str, str, str], QuotaShare | None] = {}
+        self._rates: RecentlyUsed[tuple[str, str | None, str | None], _Metered] = RecentlyUsed(RATES_MAX)
 
     @property
     def has_clients(self) -> bool:
@@ -112,14 +142,14 @@ class ClientQuotas:
             rate.note_wait(throttle_ms, now_ms, window)
         return throttle_ms
 
-    def used(self, key: str, now_ms: int, most: int) -> list[Use]:
+    def used(self, key: str, now_ms: int, most: int) -> list[QuotaUse]:
         """Returns how the `most` latest clients use this quota within its window, one per pair of names."""
-        window, found = self._window(), dict[tuple[str, str], Use]()
+        window, found = self._window(), dict[tuple[str, str], QuotaUse]()
         latest = ((names, rate) for names, rate in self._rates.latest() if names[0] == key)
         for (_, user, client_id), rate in islice(latest, most):
             names = user or "", client_id or ""
             if names not in found and rate.total(now_ms, window):
-                found[names] = Use(*names, rate.per_second(now_ms, window), rate.mean_wait_ms(now_ms, window))
+                found[names] = QuotaUse(*names, rate.per_second(now_ms, window), rate.mean_wait_ms(now_ms, window))
         return list(found.values())
 
     def change_partitions(self, user: str, client_id: str, count: int, now_ms: int, *, force: bool) -> int:
@@ -156,7 +186,7 @@ class ClientQuotas:
             self._shares.clear()
         return self._limits
 
-    def _share(self, key: str, user: str, client_id: str) -> Share | None:
+    def _share(self, key: str, user: str, client_id: str) -> QuotaShare | None:
         limits, name = self._current(), (key, user, client_id)
         try:
             return self._shares[name]

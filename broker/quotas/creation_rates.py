@@ -1,7 +1,8 @@
-"""Reads how many connections per second a broker and its listeners accept (`max.connection.creation.rate`).
+"""Reads the configured windows of quotas, and how many connections per second are accepted.
 
-If clients have listeners of their own, connections of brokers count but aren't delayed by the broker's limit. Source:
-KIP-612, Kafka's `ConnectionQuotas.recordConnectionAndGetThrottleTimeMs`.
+`max.connection.creation.rate` limits the broker and its listeners. If clients have listeners of their own, connections
+of brokers count but aren't delayed by the broker's limit. Source: KIP-612, Kafka's
+`ConnectionQuotas.recordConnectionAndGetThrottleTimeMs`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import msgspec
 from lowtide.broker.config.broker_config import BrokerConfig
 from lowtide.broker.config.key import number
 from lowtide.broker.config.listener_keys import ListenerKeys
+from lowtide.broker.quotas.sampled_rate import Window
 
 CREATION_RATE: Final = "max.connection.creation.rate"
 UNLIMITED: Final = 2**31 - 1
@@ -44,3 +46,11 @@ def creation_rates(config: BrokerConfig) -> CreationRates:
             own[listener.name] = keys.number(CREATION_RATE)
     brokers = config.inter_broker_listener if len(config.listeners) > 1 else None
     return CreationRates(number(config.values[CREATION_RATE]), own, brokers)
+
+
+def configured_window(config: BrokerConfig, keys: str) -> Window:
+    """Returns the window configured by the keys with a prefix such as `controller.quota.window`.
+
+    Source: Kafka's `quota.window.num` and `quota.window.size.seconds`.
+    """
+    return Window(number(config.values[f"{keys}.num"]), number(config.values[f"{keys}.size.seconds"]) * 1000)

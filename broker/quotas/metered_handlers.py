@@ -7,8 +7,8 @@ that time (KIP-219), so that clients that ignore it are slowed down, too.
 |---|---|---|
 | `producer_byte_rate` | record batches as they came | Produce |
 | `consumer_byte_rate` | record batches as they are sent | Fetch by consumers, ShareFetch |
-| `controller_mutation_rate` | partitions | CreateTopics, CreatePartitions, DeleteTopics: `mutation_quota`; a topic that Metadata creates |
-| `request_percentage` | percentage of the event loop's time that handlers take | all requests except those between brokers |
+| `controller_mutation_rate` | partitions | topics created, grown and deleted: `mutation_quota` |
+| `request_percentage` | percent of the event loop's time | all requests except those between brokers |
 
 An answer to a consumer has at most what its quota allows in ten seconds. Kafka reads a larger answer and returns an
 empty one instead; here the records are sent and counted, and the client waits. Sources: KIP-13, KIP-124, KIP-219,

@@ -39,7 +39,7 @@ Cost: TypeAlias = "tuple[Any, int]"
 """A row of a request, and how many partitions it changes."""
 
 
-class Admitted(msgspec.Struct, frozen=True):
+class MutationAdmission(msgspec.Struct, frozen=True):
     """The admitted part of a request, the answers to refused rows, and how long the client must wait."""
 
     request: Any
@@ -47,7 +47,9 @@ class Admitted(msgspec.Struct, frozen=True):
     wait_ms: int
 
 
-def admit(key: ApiKey, request: Any, version: int, costs: list[Cost], take: Callable[[int, bool], int]) -> Admitted:
+def admit(
+    key: ApiKey, request: Any, version: int, costs: list[Cost], take: Callable[[int, bool], int]
+) -> MutationAdmission:
     """Admits changes one by one in their order.
 
     `take` charges partitions to the client's rate. If its second argument is true, it does so even if nothing is left.
@@ -61,8 +63,8 @@ def admit(key: ApiKey, request: Any, version: int, costs: list[Cost], take: Call
         wait_ms = max(wait_ms, row_wait_ms)
         (refused if tells and row_wait_ms else allowed).append(row)
     if not refused:
-        return Admitted(request, [], wait_ms)
-    return Admitted(
+        return MutationAdmission(request, [], wait_ms)
+    return MutationAdmission(
         replace(request, **{_rows_field(key, version): allowed}), [_refusal(key, row) for row in refused], wait_ms
     )
 

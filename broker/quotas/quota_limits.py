@@ -25,7 +25,7 @@ from lowtide.broker.quotas.quota_entity import CLIENT_ID, IP, USER, QuotaEntity,
 from lowtide.metadata.config_image import ConfigImage
 
 
-class Share(msgspec.Struct, frozen=True):
+class QuotaShare(msgspec.Struct, frozen=True):
     """A limit, and the user and client id that share it. None matches everyone."""
 
     limit: float
@@ -46,12 +46,12 @@ class QuotaLimits:
         """Reads the quotas of a metadata image."""
         return cls({parse_entity(text): parse_values(config.configs) for text, config in configs.items()})
 
-    def share(self, key: str, user: str, client_id: str) -> Share | None:
+    def share(self, key: str, user: str, client_id: str) -> QuotaShare | None:
         """Returns the quota `key` of a client, or None."""
         for names, by_user, by_client in _order(user, client_id):
             limit = self._quotas.get(names, _NOTHING).get(key)
             if limit is not None:
-                return Share(limit, user if by_user else None, client_id if by_client else None)
+                return QuotaShare(limit, user if by_user else None, client_id if by_client else None)
         return None
 
     def connection_rate(self, address: str) -> float | None:

@@ -18,7 +18,7 @@ class Challenge(msgspec.Struct, frozen=True, gc=False):
     token: bytes
 
 
-class Accepted(msgspec.Struct, frozen=True, gc=False):
+class LoginSuccess(msgspec.Struct, frozen=True, gc=False):
     """The client is this user. `token` is the last one to send and may be empty."""
 
     user: str
@@ -29,7 +29,7 @@ class Accepted(msgspec.Struct, frozen=True, gc=False):
     """Whether the client used a delegation token."""
 
 
-class Refused(msgspec.Struct, frozen=True, gc=False):
+class LoginFailure(msgspec.Struct, frozen=True, gc=False):
     """The client isn't let in.
 
     `reason` is for the log and holds no secret. `user` is whom it claimed to be, empty if unknown.
@@ -39,10 +39,10 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
     user: str = ""
 
 
-Outcome: TypeAlias = Challenge | Accepted | Refused
+Outcome: TypeAlias = Challenge | LoginSuccess | LoginFailure
 
 
-class Exchange(Protocol):
+class SaslExchange(Protocol):
     """A login by one mechanism. It isn't used after an outcome other than a challenge."""
 
     def step(self, token: bytes) -> Outcome:

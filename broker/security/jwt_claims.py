@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from lowtide.broker.security.exchange import Refused
+from lowtide.broker.security.exchange import LoginFailure
 
 LATEST_S: Final = 253_402_300_799
 """The end of the year 9999. A later time is one in milliseconds by mistake, valid for thousands of years."""
@@ -56,12 +56,12 @@ class _ClaimError(Exception):
     """A reason to refuse a token, for the log."""
 
 
-def check_claims(payload: bytes, rules: TokenRules, now_ms: int) -> TokenHolder | Refused:
+def check_claims(payload: bytes, rules: TokenRules, now_ms: int) -> TokenHolder | LoginFailure:
     """Returns the user of the token with this payload, or the refusal. `now_ms` is wall-clock time."""
     try:
         claims = msgspec.json.decode(payload, type=Claims)
     except (msgspec.DecodeError, RecursionError):
-        return Refused("the token's claims are not an object in JSON")
+        return LoginFailure("the token's claims are not an object in JSON")
     name = ""
     try:
         name = _subject(claims, rules)
@@ -71,7 +71,7 @@ def check_claims(payload: bytes, rules: TokenRules, now_ms: int) -> TokenHolder 
         _check_scope(claims, rules.scope_claim)
         _text(claims, "jti")
     except _ClaimError as error:
-        return Refused(str(error), name)
+        return LoginFailure(str(error), name)
     return TokenHolder(name, int(expires_s * 1000))
 
 

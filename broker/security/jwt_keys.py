@@ -10,14 +10,14 @@ Importing joserfc takes a tenth of a second, so this module is imported only if 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import msgspec
 from joserfc.jwk import JWKRegistry, Key
 from joserfc.jws import CompactSignature, JWSRegistry, extract_compact, validate_compact
 
-from lowtide.broker.security.exchange import Refused
+from lowtide.broker.security.exchange import LoginFailure
 
 KEYS_MAX: Final = 64
 """The most keys of a set; others are ignored. An issuer has two or three."""
@@ -35,6 +35,11 @@ KEY_TYPES: Final[Mapping[str, str]] = {
 _PUBLIC_MEMBERS: Final = {"RSA": ("n", "e"), "EC": ("crv", "x", "y"), "OKP": ("crv", "x")}
 _RSA_DIGITS: Final = range(-(-RSA_BITS_MIN // 6), -(-RSA_BITS_MAX // 6) + 1)
 _SHOWN_CHARACTERS: Final = 60
+
+UNKNOWN_IDS_MAX: Final = 16
+ID_CHARACTERS_MAX: Final = 1000
+UNKNOWN_REMEMBERED_MS: Final = 60_000
+"""Kafka's three values."""
 
 
 class KeySetError(ValueError):
@@ -75,37 +80,37 @@ class TokenKeys:
         """Returns the ids of the keys that have one."""
         return frozenset(key.kid for key in self._keys if key.kid is not None)
 
-    def verify(self, token: str) -> bytes | Refused | UnknownKey:
+    def verify(self, token: str) -> bytes | LoginFailure | UnknownKey:
         """Returns the payload of a token signed with one of the keys."""
         try:
             signed = extract_compact(token.encode(), registry=_REGISTRY)
             key = self._key_of(signed)
-            if isinstance(key, Refused | UnknownKey):
+            if isinstance(key, LoginFailure | UnknownKey):
                 return key
             if not validate_compact(signed, key, registry=_REGISTRY):
-                return Refused("its signature is not that of the key")
+                return LoginFailure("its signature is not that of the key")
         except Exception as error:  # noqa: BLE001 - whatever the library raises, the token is not verified
-            return Refused(f"it can't be verified ({type(error).__name__})")
+            return LoginFailure(f"it can't be verified ({type(error).__name__})")
         return signed.payload
 
-    def _key_of(self, signed: CompactSignature) -> Key | Refused | UnknownKey:
+    def _key_of(self, signed: CompactSignature) -> Key | LoginFailure | UnknownKey:
         """Returns the key that the token's header names."""
         header: Any = signed.headers()
         algorithm, key_id = header.get("alg"), header.get("kid")
         if not isinstance(algorithm, str) or algorithm not in KEY_TYPES:
-            return Refused(
+            return LoginFailure(
                 f"its algorithm is {repr(algorithm)[:_SHOWN_CHARACTERS]}, allowed are {', '.join(KEY_TYPES)}"
             )
         if "crit" in header or "b64" in header:
-            return Refused("it has a header that must be understood")
+            return LoginFailure("it has a header that must be understood")
         if not isinstance(key_id, str | None):
-            return Refused("the id of its key is no text")
+            return LoginFailure("the id of its key is no text")
         fitting = [
             key for key in self._keys if key.key_type == KEY_TYPES[algorithm] and key.get("alg") in (None, algorithm)
         ]
         found = fitting if key_id is None else [key for key in fitting if key.kid == key_id]
         if key_id is None:
-            return found[0] if len(found) == 1 else Refused("it doesn't name the key that it is signed with")
+            return found[0] if len(found) == 1 else LoginFailure("it doesn't name the key that it is signed with")
         return found[0] if found else UnknownKey(key_id)
 
 
@@ -120,7 +125,10 @@ def read_key_set(content: bytes) -> TokenKeys:
         raise KeySetError("it is not a set of keys")
     keys = tuple(key for key in map(_key, members[:KEYS_MAX]) if key is not None)
     if not keys:
-        message = f"none of its {len(members)} keys can be used: allowed are public keys of the types {', '.join(_PUBLIC_MEMBERS)}"
+        message = (
+            f"none of its {len(members)} keys can be used: allowed are public keys of the types "
+            f"{', '.join(_PUBLIC_MEMBERS)}"
+        )
         raise KeySetError(message)
     return TokenKeys(keys)
 
@@ -156,3 +164,30 @@ def _has_fitting_length(public: Mapping[str, str]) -> bool:
     """
     digits = len(public["n"].rstrip("=")) if public["kty"] == "RSA" and "n" in public else _RSA_DIGITS.start
     return digits in _RSA_DIGITS
+
+
+class UnknownKeys:
+    """Remembers the last unknown key ids, by monotonic time.
+
+    Each id is a reason to fetch the key set, but not for each token. Source: Kafka's
+    `RefreshingHttpsJwks.maybeExpediteRefresh`.
+    """
+
+    def __init__(self) -> None:
+        self._until_ms: dict[str, int] = {}
+        """The end of each id's grace period, ordered by age."""
+
+    def is_reason(self, key_id: str, now_ms: int) -> bool:
+        """Whether to fetch the key set for this id. If so, the id is remembered."""
+        if len(key_id) > ID_CHARACTERS_MAX or self._until_ms.get(key_id, now_ms) > now_ms:
+            return False
+        self._until_ms.pop(key_id, None)
+        self._until_ms[key_id] = now_ms + UNKNOWN_REMEMBERED_MS
+        if len(self._until_ms) > UNKNOWN_IDS_MAX:
+            del self._until_ms[next(iter(self._until_ms))]
+        return True
+
+    def forget(self, key_ids: Collection[str]) -> None:
+        """Forgets ids that are known now."""
+        for key_id in key_ids:
+            self._until_ms.pop(key_id, None)

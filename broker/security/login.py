@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from lowtide.broker.security.exchange import Accepted, Challenge, Exchange
+from lowtide.broker.security.exchange import Challenge, LoginSuccess, SaslExchange
 from lowtide.broker.security.login_state import LoginEvent, LoginState, next_state
 from lowtide.broker.security.principal import ANONYMOUS, USER_TYPE, KafkaPrincipal, ShownBy
 from lowtide.protocol.errors import ErrorCode
@@ -34,7 +34,7 @@ _SHOWN_CHARACTERS: Final = 100
 class Mechanism(msgspec.Struct, frozen=True):
     """A mechanism of a listener. `begin` starts an exchange. A login is valid for `lifetime_ms`; 0 is unlimited."""
 
-    begin: Callable[[], Exchange]
+    begin: Callable[[], SaslExchange]
     lifetime_ms: int = 0
 
 
@@ -73,7 +73,7 @@ class Login:
 
     def __init__(self, mechanisms: Mechanisms) -> None:
         self._mechanisms = mechanisms
-        self._exchange: Exchange | None = None
+        self._exchange: SaslExchange | None = None
         self._began_ms = 0
         self._lifetime_ms = 0
         self.state = LoginState.BEGINS
@@ -123,7 +123,7 @@ class Login:
             self._go(LoginEvent.CHALLENGE)
             return Reply(outcome.token if is_bare else _answer(outcome.token))
         self._exchange = None
-        if not isinstance(outcome, Accepted):
+        if not isinstance(outcome, LoginSuccess):
             return self._refuse(
                 f"{self.mechanism} of user {_shown(outcome.user)}: {outcome.reason}", is_again=is_again, is_bare=is_bare
             )

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
-from lowtide.broker.security.exchange import Accepted, Challenge, Outcome, Refused, same_user, unescaped
+from lowtide.broker.security.exchange import Challenge, LoginFailure, LoginSuccess, Outcome, same_user, unescaped
 from lowtide.broker.security.jwt_claims import TokenHolder
 
 MECHANISM: Final = "OAUTHBEARER"
@@ -35,7 +35,7 @@ _FIRST: Final = re.compile(
 _BEARER: Final = re.compile(rb"bearer +([-_.A-Za-z0-9]+)", re.IGNORECASE)
 _AUTH: Final = b"auth"
 
-TokenCheck: TypeAlias = Callable[[str], "TokenHolder | Refused"]
+TokenCheck: TypeAlias = Callable[[str], "TokenHolder | LoginFailure"]
 """Returns the user of a JSON Web Token and its end, or the refusal."""
 
 
@@ -45,22 +45,22 @@ class OAuthBearerExchange:
     def __init__(self, check: TokenCheck, wall_ms: Callable[[], int]) -> None:
         self._check = check
         self._wall_ms = wall_ms
-        self._refused: Refused | None = None
+        self._refused: LoginFailure | None = None
 
     def step(self, token: bytes) -> Outcome:
         """Checks the JSON Web Token. After a challenge, any token ends the exchange."""
         if self._refused is not None:
             return self._refused
         first = _read(token)
-        if isinstance(first, Refused):
+        if isinstance(first, LoginFailure):
             return first
         holder = self._check(first.bearer)
         if not isinstance(holder, TokenHolder):
             self._refused = holder
             return Challenge(CHALLENGE)
         if first.authorization_id is None or not same_user(first.authorization_id, holder.name):
-            return Refused("it wants to act for another user", holder.name)
-        return Accepted(holder.name, lifetime_ms=max(holder.expires_ms - self._wall_ms(), 1))
+            return LoginFailure("it wants to act for another user", holder.name)
+        return LoginSuccess(holder.name, lifetime_ms=max(holder.expires_ms - self._wall_ms(), 1))
 
 
 class _First(NamedTuple):
@@ -71,15 +71,15 @@ class _First(NamedTuple):
     """None if it is unreadable."""
 
 
-def _read(token: bytes) -> _First | Refused:
+def _read(token: bytes) -> _First | LoginFailure:
     match = _FIRST.fullmatch(token) if len(token) <= TOKEN_BYTES_MAX else None
     if match is None:
-        return Refused("the token is not one of OAUTHBEARER")
+        return LoginFailure("the token is not one of OAUTHBEARER")
     pairs = [pair.partition(b"=") for pair in match[2].split(b"\x01")[:-1]]
     named = {name: value for name, _, value in pairs}
     if len(named) < len(pairs):
-        return Refused("the token has an extension twice")
+        return LoginFailure("the token has an extension twice")
     bearer = _BEARER.fullmatch(named.get(_AUTH, b""))
     if bearer is None:
-        return Refused("the token has no bearer token")
+        return LoginFailure("the token has no bearer token")
     return _First(bearer[1].decode(), unescaped(match[1] or b""))

@@ -13,7 +13,7 @@ import hmac
 from collections.abc import Mapping
 from typing import Final
 
-from lowtide.broker.security.exchange import Accepted, Outcome, Refused, same_user
+from lowtide.broker.security.exchange import LoginFailure, LoginSuccess, Outcome, same_user
 
 MECHANISM: Final = "PLAIN"
 _TOKENS: Final = 3
@@ -46,17 +46,17 @@ class PlainExchange:
         try:
             parts = token.decode().split("\0")
         except UnicodeDecodeError:
-            return Refused("the token is not UTF-8")
+            return LoginFailure("the token is not UTF-8")
         if len(parts) != _TOKENS:
-            return Refused(f"the token has {len(parts)} parts instead of {_TOKENS}")
+            return LoginFailure(f"the token has {len(parts)} parts instead of {_TOKENS}")
         authorization_id, user, password = parts
         if not user or not password:
-            return Refused("the user or the password is empty", user)
+            return LoginFailure("the user or the password is empty", user)
         if not self._users.has(user, password):
-            return Refused("the user is unknown, or the password is wrong", user)
+            return LoginFailure("the user is unknown, or the password is wrong", user)
         if not same_user(authorization_id, user):
-            return Refused("it wants to act for another user", user)
-        return Accepted(user)
+            return LoginFailure("it wants to act for another user", user)
+        return LoginSuccess(user)
 
 
 def _digest(password: str) -> bytes:

@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
-from lowtide.broker.security.exchange import Accepted, Challenge, Outcome, Refused, same_user, unescaped
+from lowtide.broker.security.exchange import Challenge, LoginFailure, LoginSuccess, Outcome, same_user, unescaped
 from lowtide.protocol.scram import (
     ITERATIONS_MIN,
     SALT_DIGITS,
@@ -139,7 +139,7 @@ class ScramExchange:
         event = ScramEvent.UNREADABLE if match is None else ScramEvent.FIRST if is_first else ScramEvent.PROOF
         self.state = next_state(self.state, event)
         if match is None:
-            return Refused("the token is not one of SCRAM", self._user)
+            return LoginFailure("the token is not one of SCRAM", self._user)
         outcome = self._challenge(match) if is_first else self._conclude(match)
         if not isinstance(outcome, Challenge):
             self.state = ScramState.ENDED
@@ -150,14 +150,14 @@ class ScramExchange:
         self._header, authorization_id, self._first_bare, mandatory, name, client_nonce, extensions = match.groups()
         user, authorization = unescaped(name), unescaped(authorization_id or b"")
         if user is None or authorization is None:
-            return Refused("the user's name can't be read")
+            return LoginFailure("the user's name can't be read")
         self._user = user
         if self._header[:1] != _NO_BINDING:
-            return Refused("it asks for channel binding, which no mechanism here has", user)
+            return LoginFailure("it asks for channel binding, which no mechanism here has", user)
         if mandatory:
-            return Refused("it asks for an extension that must be understood", user)
+            return LoginFailure("it asks for an extension that must be understood", user)
         if not same_user(authorization, user):
-            return Refused("it wants to act for another user", user)
+            return LoginFailure("it wants to act for another user", user)
         self._by_token = _BY_TOKEN in (extensions or b"").lower().split(b",")
         credentials = self._tokens if self._by_token else self._credentials
         found = credentials.of(self._mechanism, user)
@@ -177,28 +177,28 @@ class ScramExchange:
         try:
             proof, bound = base64.b64decode(proof_text, validate=True), base64.b64decode(binding, validate=True)
         except binascii.Error:
-            return Refused("the proof is not base64", self._user)
+            return LoginFailure("the proof is not base64", self._user)
         own_nonce = self._client_nonce + self._nonce
         if hmac.compare_digest(nonce, self._client_nonce + own_nonce):
             own_nonce = nonce  # librdkafka before 2.6.1 repeats its own nonce at the front; ours is contained in it.
         messages = b",".join((self._first_bare, self._server_first, without_proof))
         holds = proves(self._mechanism, self._credential, messages, proof)
         if not hmac.compare_digest(nonce, own_nonce):
-            return Refused("the nonce is not that of this exchange", self._user)
+            return LoginFailure("the nonce is not that of this exchange", self._user)
         if not hmac.compare_digest(bound, self._header):
-            return Refused("the channel binding is not that of the first token", self._user)
+            return LoginFailure("the channel binding is not that of the first token", self._user)
         if not (holds and self._known):
-            return Refused("the user is unknown, or the password is wrong", self._user)
+            return LoginFailure("the user is unknown, or the password is wrong", self._user)
         return self._accepted(b"v=" + base64.b64encode(server_signature(self._mechanism, self._credential, messages)))
 
     def _accepted(self, token: bytes) -> Outcome:
         """Accepts the proof. A delegation token is checked again, because it may have expired since the challenge."""
         if not self._by_token:
-            return Accepted(self._user, token)
+            return LoginSuccess(self._user, token)
         owner = self._tokens.owner_of(self._user)
         if owner is None:
-            return Refused("the token has ended meanwhile", self._user)
-        return Accepted(owner.name, token, owner.lifetime_ms, by_token=True)
+            return LoginFailure("the token has ended meanwhile", self._user)
+        return LoginSuccess(owner.name, token, owner.lifetime_ms, by_token=True)
 
 
 NO_CREDENTIAL: Final = ScramCredential(b"", b"", b"", ITERATIONS_MIN)

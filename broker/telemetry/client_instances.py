@@ -57,7 +57,7 @@ class ClientSeries(msgspec.Struct, frozen=True):
     value: float
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class PushSubscription(msgspec.Struct, frozen=True):
     """What a client should push."""
 
     subscription_id: int
@@ -70,7 +70,7 @@ class ClientInstance:
 
     __slots__ = ("asked_ms", "facts", "last_error", "pushed_ms", "series", "terminating", "version", "wanted")
 
-    def __init__(self, facts: Mapping[str, str], wanted: Wanted, version: object) -> None:
+    def __init__(self, facts: Mapping[str, str], wanted: PushSubscription, version: object) -> None:
         self.facts = facts
         self.wanted = wanted
         self.version = version
@@ -88,6 +88,10 @@ class ClientInstance:
     def is_silent(self, now_ms: int) -> bool:
         """Whether it was silent for so long that it is considered gone."""
         return self.seen_ms != _NEVER_MS and now_ms - self.seen_ms > SILENT_INTERVALS * self.wanted.interval_ms
+
+    def may_push(self, now_ms: int) -> bool:
+        """Whether it asked for its subscription since its last push, or an interval has passed."""
+        return self.asked_ms > self.pushed_ms or now_ms - self.pushed_ms >= self.wanted.interval_ms
 
     def take(self, points: Sequence[Point], room: int) -> int:
         """Keeps pushed points, with at most `room` new series. Returns the number of new series."""
@@ -139,7 +143,7 @@ class ClientInstances:
         found = (subscription_of(each.configs) for each in configs.values())
         self._subscriptions = [each for each in found if not isinstance(each, Refusal)]
 
-    def ask(self, instance_id: bytes, facts: Mapping[str, str], now_ms: int) -> Wanted | ErrorCode:
+    def ask(self, instance_id: bytes, facts: Mapping[str, str], now_ms: int) -> PushSubscription | ErrorCode:
         """Returns what a client should push. Errors: THROTTLING_QUOTA_EXCEEDED before its time."""
         self._forget_silent(now_ms)
         client = self._client(instance_id, facts)
@@ -150,7 +154,7 @@ class ClientInstances:
         client.last_error = ErrorCode.NONE
         return client.wanted
 
-    def check_push(
+    def begin_push(
         self, instance_id: bytes, facts: Mapping[str, str], push: Push, now_ms: int
     ) -> ClientInstance | ErrorCode:
         """Begins a push, and returns the client whose metrics to read, or why they are refused.
@@ -159,8 +163,10 @@ class ClientInstances:
         UNKNOWN_SUBSCRIPTION_ID, UNSUPPORTED_COMPRESSION_TYPE, TELEMETRY_TOO_LARGE, in this order.
         """
         client = self._client(instance_id, facts)
-        error = _refusal(client, push, now_ms)
+        error = check_push(client, push, now_ms)
         client.last_error = error
+        if not client.terminating and client.may_push(now_ms):
+            client.pushed_ms = now_ms
         if error != ErrorCode.NONE:
             self.refused += 1
             return error
@@ -194,14 +200,14 @@ class ClientInstances:
         most, _ = sources.most_common(1)[0]
         return next(instance_id for instance_id, each in self._clients.items() if each.facts.get(SOURCE) == most)
 
-    def _wanted(self, instance_id: bytes, facts: Mapping[str, str]) -> Wanted:
+    def _wanted(self, instance_id: bytes, facts: Mapping[str, str]) -> PushSubscription:
         meant = [each for each in self._subscriptions if each.means(facts)]
         metrics = tuple(dict.fromkeys(name for each in meant for name in each.metrics))
         if ALL_METRICS in metrics:
             metrics = (ALL_METRICS,)
         interval_ms = min((each.interval_ms for each in meant), default=INTERVAL_MS_DEFAULT)
         digest = zlib.crc32(repr((metrics, interval_ms)).encode(), zlib.crc32(instance_id))
-        return Wanted(digest - (1 << 32) if digest >= 1 << 31 else digest, interval_ms, metrics)
+        return PushSubscription(digest - (1 << 32) if digest >= 1 << 31 else digest, interval_ms, metrics)
 
     def _forget_silent(self, now_ms: int) -> None:
         while self._clients:
@@ -232,13 +238,11 @@ class Push(msgspec.Struct, frozen=True):
     bytes_max: int
 
 
-def _refusal(client: ClientInstance, push: Push, now_ms: int) -> ErrorCode:
+def check_push(client: ClientInstance, push: Push, now_ms: int) -> ErrorCode:
+    """Returns why a push is refused, or NONE."""
     if client.terminating:
         return ErrorCode.INVALID_REQUEST
-    may_push = client.asked_ms > client.pushed_ms or now_ms - client.pushed_ms >= client.wanted.interval_ms
-    if may_push:
-        client.pushed_ms = now_ms
-    elif not push.is_terminating:
+    if not push.is_terminating and not client.may_push(now_ms):
         return ErrorCode.THROTTLING_QUOTA_EXCEEDED
     if push.subscription_id != client.wanted.subscription_id:
         return ErrorCode.UNKNOWN_SUBSCRIPTION_ID

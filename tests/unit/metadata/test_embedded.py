@@ -101,7 +101,10 @@ def write_until_killed(path: Path, answers: int) -> tuple[int, int]:
 
 
 def test_nothing_that_was_answered_is_lost_when_the_process_is_killed(path: Path) -> None:
-    """SIGKILL during writes, several times on one file: every answered transaction is there whole, revisions continue, leases are gone."""
+    """SIGKILL during writes, several times on one file.
+
+    Every answered transaction is there whole, revisions continue, leases are gone.
+    """
     random = Random(7)
     for _ in range(KILLS):
         number, revision = write_until_killed(path, random.randrange(1, 60))
@@ -153,7 +156,10 @@ def test_only_the_owner_may_read_the_file(path: Path) -> None:
 
 
 def test_every_commit_is_synced(path: Path) -> None:
-    """`synchronous` FULL in WAL mode makes an answer survive a power cut; no other test would detect a change to NORMAL."""
+    """`synchronous` FULL in WAL mode makes an answer survive a power cut.
+
+    No other test would detect a change to NORMAL.
+    """
 
     async def scenario() -> None:
         async with opened(path) as store:
@@ -221,7 +227,10 @@ def test_a_damaged_file_is_named(path: Path, content: bytes) -> None:
 
 
 def test_a_full_file_refuses_and_recovers(path: Path) -> None:
-    """A full disk is not a failed one: what does not fit is refused whole, reads and leases continue, and deletions free space."""
+    """A full disk is not a failed one.
+
+    What does not fit is refused whole, reads and leases continue, and deletions free space.
+    """
 
     async def scenario() -> None:
         async with opened(path, max_bytes=40 * 4096) as store:
@@ -245,7 +254,10 @@ def test_a_full_file_refuses_and_recovers(path: Path) -> None:
 
 @pytest.mark.skipif(missing_mounts() is not None, reason=str(missing_mounts()))
 def test_a_full_disk_does_not_keep_the_store_from_opening(tmp_path: Path) -> None:
-    """A start writes to the store, and only a started broker can free the disk by deletes and retention: space is reserved for that."""
+    """A start writes to the store, and only a started broker can free the disk by deletes and retention.
+
+    Space is reserved for that.
+    """
     with small_disk(tmp_path / "disk", 2 << 20) as folder:
         path = folder / METADATA_FILE
         ran = subprocess.run(

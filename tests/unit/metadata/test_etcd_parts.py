@@ -1,4 +1,7 @@
-"""The parts of the etcd engine that need no etcd: addresses, ranges, the generated messages, and no cost for brokers without etcd."""
+"""The parts of the etcd engine that need no etcd.
+
+Addresses, ranges, the generated messages, and no cost for brokers without etcd.
+"""
 
 from __future__ import annotations
 

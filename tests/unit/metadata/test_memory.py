@@ -131,7 +131,10 @@ def test_a_full_disk_leaves_no_trace() -> None:
 
 
 def test_a_lease_ends_although_the_disk_was_full() -> None:
-    """The lease ends for its holder at once; its keys are deleted as soon as possible, otherwise no broker could register again."""
+    """The lease ends for its holder at once.
+
+    Its keys are deleted as soon as possible, otherwise no broker could register again.
+    """
 
     async def scenario(loop: SimulatedLoop, disk: MemoryDisk) -> None:
         store = open_store(loop, disk)

@@ -1,4 +1,7 @@
-"""Clusters that share an etcd: one whose prefix lies inside another's, or around it, doesn't begin, also if both begin at once."""
+"""Clusters that share an etcd.
+
+One whose prefix lies inside another's, or around it, doesn't begin, also if both begin at once.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The steps of a registration (rule DR8): numbers, directories that lost something, predecessors, answers lost at any moment."""
+"""The steps of a registration (rule DR8).
+
+Numbers, directories that lost something, predecessors, answers lost at any moment.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ TOPIC = b"T" * 16
 
 
 class Directories:
-    """The parts of log directories that a registration uses: a number in each, and one replica, of the partition with its position."""
+    """The parts of log directories that a registration uses.
+
+    A number in each, and one replica, of the partition with its position.
+    """
 
     def __init__(self, *numbers: int | None, world: World) -> None:
         self.numbers = {f"/disk{place}": number for place, number in enumerate(numbers)}
@@ -229,7 +235,7 @@ def test_a_number_is_above_those_of_a_store_that_was_lost() -> None:
 
 
 def test_a_dead_predecessor_is_not_waited_for() -> None:
-    """A killed broker that is started at once has the number of the current registration, and holds its directories' locks."""
+    """A killed broker that restarts at once has the current registration's number and holds its directories' locks."""
 
     async def scenario(world: World) -> None:
         directories = Directories(None, world=world)
@@ -247,7 +253,10 @@ def test_a_dead_predecessor_is_not_waited_for() -> None:
 
 
 def test_a_duplicate_is_refused_and_leaves_no_trace() -> None:
-    """Another process with this broker's id, and directories of its own: it stops, and the first continues, also after a lost lease."""
+    """Another process with this broker's id, and directories of its own.
+
+    It stops, and the first continues, also after a lost lease.
+    """
 
     async def scenario(world: World) -> None:
         first = world.session()
@@ -269,7 +278,10 @@ def test_a_duplicate_is_refused_and_leaves_no_trace() -> None:
 
 
 def test_a_process_whose_registration_was_replaced_ends() -> None:
-    """Its lease was lost, and another process registered as this broker: its directories no longer belong to the broker."""
+    """Its lease was lost, and another process registered as this broker.
+
+    Its directories no longer belong to the broker.
+    """
 
     async def scenario(world: World) -> None:
         first = world.session()
@@ -292,7 +304,7 @@ def test_a_process_whose_registration_was_replaced_ends() -> None:
 @pytest.mark.parametrize("how", ["unavailable", "lost", "unanswered"])
 @pytest.mark.parametrize("after", range(6))
 def test_any_transaction_of_a_start_may_fail(how: str, after: int) -> None:
-    """In the end the broker is registered once, by a number that is in its directories, and only lost directories are marked."""
+    """The broker ends up registered once, by a number in its directories, and only lost directories are marked."""
 
     async def scenario(world: World) -> None:
         await world.set(Put(keys.registration(1), encode(RegistrationRecord(5, 5))))

@@ -1,4 +1,7 @@
-"""What a restore writes: which copy counts, on which stores it begins, and what a store holds when it was cut off anywhere."""
+"""What a restore writes.
+
+Which copy counts, on which stores it begins, and what a store holds when it was cut off anywhere.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A broker's session, on virtual time: registration, fencing, lost answers, lost leases, gaps in the watch, controllers that fail."""
+"""A broker's session, on virtual time.
+
+Registration, fencing, lost answers, lost leases, gaps in the watch, controllers that fail.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +103,10 @@ def put(key: bytes, value: bytes, *compares: Compare, controller: bool = False) 
 
 
 def test_a_sole_broker_is_registered_and_controller_when_start_returns() -> None:
-    """A broker needs these before it serves: its epoch, a live lease, the controller's fence, and an image with them."""
+    """A broker needs these before it serves.
+
+    Its epoch, a live lease, the controller's fence, and an image with them.
+    """
 
     async def scenario(world: World) -> None:
         broker = await world.started(7)
@@ -158,7 +164,10 @@ def test_after_a_restart_the_epoch_is_higher_and_nothing_is_waited_for() -> None
 
 
 def test_the_cluster_id_of_the_directories_is_kept_or_refused() -> None:
-    """A new store takes the id that the log directories have; a store of another cluster is refused before anything is registered."""
+    """A new store takes the id that the log directories have.
+
+    A store of another cluster is refused before anything is registered.
+    """
 
     async def scenario(world: World) -> None:
         first = world.broker(1)
@@ -229,7 +238,7 @@ def test_a_conflict_stops_a_plan() -> None:
 
 @pytest.mark.parametrize("how", ["lost", "unanswered"])
 def test_a_lost_answer_is_looked_up(how: str) -> None:
-    """Whether or not the transaction was applied the first time, in the end it is applied once, with the revision of the change."""
+    """Whether or not the first attempt was applied, the transaction is applied once, with the change's revision."""
 
     async def scenario(world: World) -> None:
         broker = await world.started(1)
@@ -307,7 +316,10 @@ def test_an_unanswered_registration_is_adopted(how: str) -> None:
 
 
 def test_a_broker_fences_itself_before_its_lease_ends_in_the_store() -> None:
-    """Cut off from the store: it is fenced while its key still exists, and registers again with a higher epoch when it reconnects."""
+    """Cut off from the store.
+
+    It is fenced while its key still exists, and registers again with a higher epoch when it reconnects.
+    """
 
     async def scenario(world: World) -> None:
         first, second = await world.started(1), await world.started(2)
@@ -406,7 +418,10 @@ def test_a_clean_stop_frees_the_id_at_once() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_one_of_three_is_controller_and_another_succeeds_it(seed: int) -> None:
-    """Brokers that start together agree on one controller; when it fails another takes over, in the next controller epoch."""
+    """Brokers that start together agree on one controller.
+
+    When it fails another takes over, in the next controller epoch.
+    """
 
     async def scenario(world: World) -> None:
         brokers = {broker_id: world.broker(broker_id) for broker_id in (1, 2, 3)}
@@ -425,7 +440,10 @@ def test_one_of_three_is_controller_and_another_succeeds_it(seed: int) -> None:
 
 
 def test_the_controller_reconciles_until_nothing_is_left_to_do() -> None:
-    """The changes of `reconcile` are made before `start` returns, and again when brokers join and leave; a conflict does not end it."""
+    """The changes of `reconcile` are made before `start` returns, and again when brokers join and leave.
+
+    A conflict does not end it.
+    """
 
     async def scenario(world: World) -> None:
         asked: list[MetadataImage] = []
@@ -473,7 +491,10 @@ def test_producer_ids_are_never_assigned_twice() -> None:
 
 
 def test_a_gap_in_the_watch_is_filled_by_reading_everything() -> None:
-    """A session that was too slow reads the range again: the image jumps, the delta is the difference, and waits end."""
+    """A session that was too slow reads the range again.
+
+    The image jumps, the delta is the difference, and waits end.
+    """
 
     async def scenario(world: World) -> None:
         broker = await world.started(1)

@@ -187,7 +187,10 @@ def test_what_is_offline_at_a_start_is_published_with_the_registration() -> None
 
 
 def test_an_image_that_lags_fences_its_broker_though_the_lease_is_renewed() -> None:
-    """The store answers and the lease is renewed, but the watch delivers nothing: the broker cannot know the decisions of others."""
+    """The store answers and the lease is renewed, but the watch delivers nothing.
+
+    The broker cannot know the decisions of others.
+    """
 
     async def scenario(world: World) -> None:
         first, second = await world.started(1), await world.started(2)

@@ -1,4 +1,7 @@
-"""A store that several brokers of a process share: open while any broker has a share, and silent to brokers that left."""
+"""A store that several brokers of a process share.
+
+Open while any broker has a share, and silent to brokers that left.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""No broker acts on a store that was restored from a backup: sessions on a simulated store, restored while they are down, cut off or up."""
+"""No broker acts on a store that was restored from a backup.
+
+Sessions on a simulated store, restored while they are down, cut off or up.
+"""
 
 from __future__ import annotations
 

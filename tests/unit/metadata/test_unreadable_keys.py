@@ -1,4 +1,7 @@
-"""Every kind of key that can't be read: what the image shows instead, at a start and while it is followed, and that it heals."""
+"""Every kind of key that can't be read.
+
+What the image shows instead, at a start and while it is followed, and that it heals.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,10 @@ STORE_REVISION, LATER, LATEST = 50, 60, 70
 
 
 class Kind(NamedTuple):
-    """A kind of key: one of it, its value, and the field of the image in which it shows; none for a key that images leave out."""
+    """A kind of key: one of it, its value, and the field of the image in which it shows.
+
+    None for a key that images leave out.
+    """
 
     key: bytes
     value: bytes

@@ -1,4 +1,7 @@
-"""The next fetch of a follower: of a thousand partitions the changed ones, and for a throttled one everything but records."""
+"""The next fetch of a follower.
+
+Of a thousand partitions the changed ones, and for a throttled one everything but records.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,10 @@ def test_a_thousand_idle_partitions_cost_a_session_nothing(monkeypatch: pytest.M
 
 
 def test_a_response_about_a_partition_that_was_added_again_meanwhile_is_requested_again() -> None:
-    """The response is ignored, but its session considers it delivered: only a new session returns the log start of a waiting delete."""
+    """The response is ignored, but its session considers it delivered.
+
+    Only a new session returns the log start of a waiting delete.
+    """
     plan = FollowerFetchPlan(1)
     for number in range(2):
         plan.add(following(number))

@@ -1,4 +1,7 @@
-"""A follower's fetch session: what a request names and forgets, when it begins again, and for whom an answer counts (KIP-227)."""
+"""A follower's fetch session.
+
+What a request names and forgets, when it begins again, and for whom an answer counts (KIP-227).
+"""
 
 from __future__ import annotations
 
@@ -218,7 +221,9 @@ def test_a_partition_that_comes_back_before_the_next_request_is_named_and_not_fo
 
 
 def test_a_partition_that_is_left_out_of_no_request_stays_in_the_session() -> None:
-    """Its leader has not learned that it was left out, and names it only with news: until then each answer says that there are none.
+    """Its leader has not learned that it was left out, and names it only with news.
+
+    Until then each answer says that there are none.
 
     Otherwise consumers could not read from a follower that has flushed the last records of an idle partition.
     """
@@ -246,7 +251,7 @@ def test_a_new_session_forgets_nothing() -> None:
 
 
 def test_without_a_session_nothing_is_forgotten_later() -> None:
-    """A partition that leaves while the first request is under way is no part of the session that it begins, as far as is known here."""
+    """A partition that leaves during the first request isn't known to be part of the new session."""
     plan, (first, second) = FollowerFetchPlan(1), (following(4), following(5))
     plan.add(first)
     plan.add(second)

@@ -312,7 +312,8 @@ def test_followers_end_with_their_leaders_bytes_after_any_history(
             replicas.fetch(number)
         else:
             raise AssertionError(
-                f"no end after {rounds + 1} rounds: {log.describe()}, {log.leader_epochs.entries()}; {leader.describe()}"
+                f"no end after {rounds + 1} rounds: {log.describe()}, {log.leader_epochs.entries()}; "
+                f"{leader.describe()}"
             )
         start = max(log.log_start_offset, leader.log_start_offset)
         assert replicas.batches(number, start) == replicas.batches(last_leader, start)

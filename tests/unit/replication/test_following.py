@@ -1,4 +1,7 @@
-"""A follower's smaller answers: leader epoch 0, logs without epochs, whether it is in sync, and what an append changes."""
+"""A follower's smaller answers.
+
+Leader epoch 0, logs without epochs, whether it is in sync, and what an append changes.
+"""
 
 from __future__ import annotations
 

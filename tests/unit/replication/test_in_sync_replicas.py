@@ -1,4 +1,7 @@
-"""Whether a leader can prove that a follower's log is a part of its own: compared with the model of log ends, on small logs."""
+"""Whether a leader can prove that a follower's log is a part of its own.
+
+Compared with the model of log ends, on small logs.
+"""
 
 from __future__ import annotations
 

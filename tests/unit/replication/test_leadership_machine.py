@@ -70,7 +70,10 @@ class LeadershipMachine(RuleBasedStateMachine):
 
     @rule(broker=others, behind=st.integers(0, 4), lag=st.integers(0, 3), later=st.sampled_from([0, 0, 1, 2, 5]))
     def fetch(self, broker: int, behind: int, lag: int, later: int) -> None:
-        """In range, with a log start at or below ours; `later`: under a registration that the image does not have yet, or never will."""
+        """In range, with a log start at or below ours.
+
+        `later`: under a registration that the image does not have yet, or never will.
+        """
         offset = max(self.log.log_end_offset - behind, self.log.log_start_offset)
         start = max(self.log.log_start_offset - lag, 0)
         epoch = self.revision + later if later else self.epochs[broker]

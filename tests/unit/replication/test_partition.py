@@ -1,4 +1,7 @@
-"""A partition's own decisions: whom it serves, what a delete may remove, where epochs end, and how it takes over what the metadata say."""
+"""A partition's own decisions.
+
+Whom it serves, what a delete may remove, where epochs end, and how it takes over what the metadata say.
+"""
 
 from __future__ import annotations
 
@@ -123,7 +126,10 @@ def test_become_tells_whether_the_leadership_changed() -> None:
 
 
 def test_a_leader_that_leads_in_the_next_epoch_too_leads_since_the_first() -> None:
-    """Between two epochs that follow each other no other broker can have led; where one wasn't seen here, another may have."""
+    """Between two epochs that follow each other no other broker can have led.
+
+    Where one wasn't seen here, another may have.
+    """
     partition = led()
     since = partition.leader_epoch
     assert partition.led_since == since

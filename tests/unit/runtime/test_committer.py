@@ -361,7 +361,10 @@ def test_a_slow_simulated_disk_has_the_given_speed() -> None:
 @either
 @pytest.mark.parametrize("operation", ["file", "directory"])
 def test_a_round_that_finds_no_descriptor_waits_for_one(operation: str, run: Callable[..., RecordingDisk]) -> None:
-    """For a file that is opened for its sync, or a folder: the lack of a descriptor is no result, and no step is repeated."""
+    """For a file that is opened for its sync, or a folder.
+
+    The lack of a descriptor is no result, and no step is repeated.
+    """
 
     async def scenario(disk: RecordingDisk, committer: Committer) -> None:
         disk.write_bytes("/d/a", b"a")

@@ -26,7 +26,10 @@ def disk_with(content: bytes, seed: int = 0) -> MemoryFileSystem:
 
 
 def after_power_cut(change: Callable[[MemoryFileSystem], None], content: bytes = b"") -> set[bytes | None]:
-    """Return every content of /d/a that a power cut after the change leaves, over many seeds; None if the file is gone."""
+    """Return every content of /d/a that a power cut after the change leaves, over many seeds.
+
+    None if the file is gone.
+    """
     outcomes: set[bytes | None] = set()
     for seed in SEEDS:
         disk = disk_with(content, seed)

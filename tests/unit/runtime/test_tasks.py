@@ -34,7 +34,10 @@ def test_an_exception_is_logged_with_the_task_s_name_and_cancellation_is_none() 
 
 
 def test_a_task_without_other_references_continues() -> None:
-    """asyncio keeps only weak references: a task that waits for an object that only it references would be collected."""
+    """asyncio keeps only weak references.
+
+    A task that waits for an object that only it references would be collected.
+    """
 
     async def waits_for_its_own() -> None:
         await asyncio.get_running_loop().create_future()

@@ -240,9 +240,11 @@ def test_descriptions_by_kind() -> None:
 
     async def scenario(world: World) -> None:
         rows: list[tuple[int, str, list[str] | None]] = [
-            (TOPIC, "a", None), (TOPIC, "a", ["retention.ms"]), (TOPIC, "b", None), (TOPIC, "", None), (TOPIC, "a b", None),
+            (TOPIC, "a", None), (TOPIC, "a", ["retention.ms"]), (TOPIC, "b", None), (TOPIC, "", None),
+            (TOPIC, "a b", None),
             (BROKER, "0", None), (BROKER, "", None), (BROKER, "1", None), (BROKER, "x", None),
-            (BROKER_LOGGER, "0", None), (BROKER_LOGGER, "", None), (CLIENT_METRICS, "s", None), (CLIENT_METRICS, "", None),
+            (BROKER_LOGGER, "0", None), (BROKER_LOGGER, "", None), (CLIENT_METRICS, "s", None),
+            (CLIENT_METRICS, "", None),
             (GROUP, "g", None), (GROUP, "", None),
         ]  # fmt: skip
         answer = await describe(world, *rows)

@@ -1,4 +1,7 @@
-"""Forwarding to the controller: the recipient, the time to wait for an answer, and requests that are never forwarded twice."""
+"""Forwarding to the controller.
+
+The recipient, the time to wait for an answer, and requests that are never forwarded twice.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.administration.envelopes import OF_THE_BROKER, Origin, answered, opened
+from lowtide.broker.administration.envelopes import OF_THE_BROKER, Origin, answered, open_envelope
 from lowtide.broker.administration.forwarding import (
     CONNECTIONS_MAX,
     CONNECTIONS_SHARE,
@@ -106,7 +109,7 @@ class Peers:
                     peers.asked.append((broker_id, purpose, version))
                     return answer_of(broker_id)
                 assert key == ApiKey.ENVELOPE
-                inner = opened(envelope, FORWARDED)
+                inner = open_envelope(envelope, FORWARDED)
                 assert (inner.key, inner.body) == (KEY, REQUEST)
                 peers.asked.append((broker_id, purpose, inner.version))
                 peers.origins.append(inner.origin)
@@ -247,7 +250,7 @@ def test_a_stopped_controller_is_not_waited_for_when_its_registration_ends() -> 
 
 
 def test_a_client_that_goes_frees_the_connection_to_the_controller() -> None:
-    """And closes it, so that the controller ends its wait too, and the next request doesn't stand behind an abandoned one."""
+    """It also closes the connection, so that no later request waits behind an abandoned one."""
 
     async def scenario(_session: Session, peers: Peers, forwarder: Forwarder) -> None:
         peers.never_answer = True
@@ -285,7 +288,10 @@ def test_one_client_does_not_take_all_connections_to_the_controller() -> None:
 
 
 def test_what_was_forwarded_is_answered_here() -> None:
-    """Two brokers that consider each other the controller do not forward in a circle; a request without time left is not sent."""
+    """Two brokers that consider each other the controller do not forward in a circle.
+
+    A request without time left is not sent.
+    """
 
     async def scenario(session: Session, peers: Peers, forwarder: Forwarder) -> None:
         async def local(_request: object, _context: object) -> str:
