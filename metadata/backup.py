@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from lowtide.metadata import keys
+from lowtide.metadata.broker_facts import history_of
 from lowtide.metadata.metadata_copy import CopyError, MetadataCopy, decode_copy, encode_copy
 from lowtide.metadata.records import NEWEST_LEVEL, BrokerRecord, MetadataCorruptError, SuspensionRecord, decode
-from lowtide.metadata.recovery import history_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

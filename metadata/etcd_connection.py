@@ -8,9 +8,7 @@ Guards: only callers that know it is safe repeat a call (`store` does for reads)
 have acted on the call, and denies that only where it is certain.
 
 A user's password is exchanged for a token, which a member forgets when it restarts or after some time without use; then
-a new one is requested. Client certificates need no token.
-
-The session pauses between attempts.
+a new one is requested. Client certificates need no token. The session pauses between attempts.
 
 Sources: gRPC's keepalive guide; the errors of etcd's `rpctypes`; etcd's guide to role-based access.
 """
@@ -39,8 +37,8 @@ CONNECT_TIMEOUT_S: Final = 1.0
 """How long connecting to an endpoint may take. One that refuses is given up at once."""
 
 REQUEST_TIMEOUT_S: Final = 2.0
-"""How long an answer may take. Twice the duration of an election with etcd's defaults, and less than half a lease of 6
-s, so that one dead endpoint doesn't cost a broker its registration."""
+"""How long an answer may take: twice an election with etcd's defaults, and less than half a lease of 6 s, so that one
+dead endpoint doesn't cost a broker its registration."""
 
 PAGE_KEYS: Final = 160
 """Keys per page of a range: they fit into one message, however long they are."""
@@ -160,10 +158,7 @@ class Stream(Generic[T]):
             await self._connection.on_broken(self._link, error)
 
     async def read(self, timeout_s: float | None = None) -> T:
-        """Returns the next message.
-
-        Errors: CallFailedError, also if the server ends the stream; InconsistentClusterError.
-        """
+        """Returns the next message. Errors: CallFailedError (also at the stream's end), InconsistentClusterError."""
         try:
             async with asyncio.timeout(timeout_s):
                 message: T = await self._call.read()
@@ -225,10 +220,7 @@ class EtcdConnection:
         return response  # type: ignore[no-any-return]
 
     async def raft_surplus(self) -> int | None:
-        """Returns the raft surplus; None if the user may not ask, which some releases allow only to root.
-
-        Errors: CallFailedError.
-        """
+        """Returns the raft surplus, or None if only root may ask. Errors: CallFailedError."""
         return await self._raft_surplus(await self._connected())
 
     def require_raft_surplus(self, least: int) -> None:
@@ -248,10 +240,7 @@ class EtcdConnection:
         return int(index) - int(response.header.revision)
 
     async def _check_link(self, link: _EndpointLink) -> None:
-        """Checks before the first call over a connection that the etcd is the same.
-
-        Errors: StoreWentBackError; CallFailedError.
-        """
+        """Checks that a new connection leads to the same etcd. Errors: StoreWentBackError, CallFailedError."""
         try:
             surplus = await self._raft_surplus(link)
         except CallFailedError as error:
@@ -260,9 +249,8 @@ class EtcdConnection:
             raise
         if surplus is not None and self._least_surplus is not None and surplus < self._least_surplus:
             raise StoreWentBackError(
-                f"etcd at {link.endpoint} was restored from a snapshot: its raft log has {-surplus} entries less "
-                "than it "
-                "has revisions"
+                f"etcd at {link.endpoint} was restored from a snapshot: "
+                f"its raft log has {-surplus} entries less than it has revisions"
             )
         link.is_checked = True
 
@@ -391,9 +379,9 @@ class EtcdConnection:
 
 def tls_credentials(access: EtcdAccess) -> grpc.ChannelCredentials | None:
     """Returns the credentials for TLS; None without TLS."""
-    return (
-        grpc.ssl_channel_credentials(access.ca, access.key or None, access.certificate or None) if access.ca else None
-    )
+    if not access.ca:
+        return None
+    return grpc.ssl_channel_credentials(access.ca, access.key or None, access.certificate or None)
 
 
 def _failure(endpoint: str, error: BaseException) -> CallFailedError:

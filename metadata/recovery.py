@@ -9,12 +9,10 @@ written to the store, with these differences:
 * Eligible leaders stay eligible while a power cut can still shorten the longest logs.
 * A stale replica stays stale if there is no better one: only an unclean election makes it leader.
 * If no given log has what was committed, as far as that is known, the plan says what would be lost, and an operator
-  must
-  accept that.
+  must accept that.
 * Leader epochs exceed those of any log, copy or the store by `EPOCH_JUMP`, so that older epochs are invalid.
 * Registration numbers are those of the directories; producer ids are above all that may have been allocated.
-* The store gets a new history, which names the one that it continues, and up to where: a directory that has seen more
-  of
+* The store gets a new history, which names the one that it continues, and up to where: a directory that has seen more of
   that one is refused.
 
 Pure: facts and the store's keys go in, a plan comes out. What could not be decided well is a problem of the plan.
@@ -27,15 +25,17 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from lowtide.metadata import keys
+from lowtide.metadata.broker_facts import BrokerFacts, RecoveryError, history_of, newest_copy
 from lowtide.metadata.broker_image import encode_replicas
 from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.image_change import NOTHING_KNOWN, load_image
-from lowtide.metadata.metadata_copy import CopyError, MetadataCopy, contradiction, decode_copy
+from lowtide.metadata.metadata_copy import MetadataCopy, contradiction
 from lowtide.metadata.records import (
     NO_LEADER,
     HistoryRecord,
     MetadataCorruptError,
     NeededKeyError,
+    PartitionRecord,
     RegistrationRecord,
     TopicRecord,
     decode,
@@ -44,7 +44,6 @@ from lowtide.metadata.records import (
 from lowtide.metadata.recovered_members import Choice, ReplicaLog, choose_members, still_stale, without_logs
 from lowtide.metadata.store import KeyValue
 from lowtide.protocol.types import BrokerId, LeaderEpoch, TopicId, topic_id_text  # Read at run time, by msgspec.
-from lowtide.storage.directory.directory_survey import SurveyedDirectory  # Likewise.
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -65,30 +64,6 @@ LONG_AGO: Final = 1
 
 _OF_THE_OLD_STORE: Final = (keys.STALE, keys.UNCLEAN_STARTS, keys.HISTORY, keys.SUSPENSION)
 """Keys that describe registrations or the history of the old store."""
-
-FACTS_FORMAT: Final = 0
-_TEXT: Final = "latin-1"
-
-
-class RecoveryError(Exception):
-    """Nothing can be planned; in a sentence."""
-
-
-class BrokerFacts(msgspec.Struct, frozen=True):
-    """The contents of one broker's log directories. `copy` is their newest copy of the metadata, as ISO 8859-1."""
-
-    format: int
-    broker_id: BrokerId
-    cluster_id: str
-    directories: tuple[SurveyedDirectory, ...]
-    copy: str
-
-    def read_copy(self) -> MetadataCopy:
-        """Decodes the copy. Errors: RecoveryError."""
-        try:
-            return decode_copy(self.copy.encode(_TEXT))
-        except (CopyError, UnicodeEncodeError) as error:
-            raise RecoveryError(f"broker {self.broker_id}: {error}") from error
 
 
 class RecoveredPartition(msgspec.Struct, frozen=True):
@@ -125,92 +100,6 @@ class RecoveryPlan(msgspec.Struct, frozen=True):
     def losses(self) -> tuple[str, ...]:
         """Acknowledged data that would be lost: an operator must accept that before the plan is written."""
         return tuple(each.loss for each in self.partitions if each.loss)
-
-
-def facts_of(directories: Sequence[SurveyedDirectory], copies: Sequence[bytes]) -> BrokerFacts:
-    """Returns the facts of one broker. Errors: RecoveryError."""
-    if len({(each.cluster_id, each.node_id) for each in directories}) != 1:
-        raise RecoveryError(
-            f"these are not the log directories of one broker: {', '.join(each.path for each in directories)}"
-        )
-    readable = []
-    for content in copies:
-        try:
-            readable.append((decode_copy(content).revision, content))
-        except CopyError:
-            continue
-    if not readable:
-        paths = ", ".join(each.path for each in directories)
-        raise RecoveryError(f"no copy of the metadata is in {paths}: no broker of this version has run there")
-    _, newest = max(readable)
-    first = directories[0]
-    return BrokerFacts(FACTS_FORMAT, first.node_id, first.cluster_id, tuple(directories), newest.decode(_TEXT))
-
-
-def encode_facts(facts: BrokerFacts) -> bytes:
-    """Returns a file's content."""
-    return msgspec.json.encode(facts)
-
-
-def decode_facts(content: bytes, path: str) -> BrokerFacts:
-    """Parses a file's content. Errors: RecoveryError."""
-    try:
-        facts = msgspec.json.decode(content, type=BrokerFacts)
-    except msgspec.DecodeError as error:
-        raise RecoveryError(f"{path} is no file of `lowtide metadata export`: {error}") from error
-    if facts.format != FACTS_FORMAT:
-        raise RecoveryError(f"{path} has format {facts.format}, this Lowtide reads {FACTS_FORMAT}")
-    return facts
-
-
-def newest_copy(facts: Sequence[BrokerFacts]) -> tuple[BrokerId, MetadataCopy]:
-    """Returns the newest copy of the newest history, and its broker. Errors: RecoveryError."""
-    if not facts:
-        raise RecoveryError("nothing is given to bring the metadata forward from")
-    if len({each.cluster_id for each in facts}) > 1:
-        raise RecoveryError(
-            f"the brokers are of several clusters: {', '.join(sorted({each.cluster_id for each in facts}))}"
-        )
-    ids = [each.broker_id for each in facts]
-    if len(set(ids)) < len(ids):
-        raise RecoveryError(f"a broker is given twice: {', '.join(map(str, sorted(ids)))}")
-    copies = {each.broker_id: each.read_copy() for each in facts}
-    earlier = {history_of(copy.rows).previous_id for copy in copies.values()}
-    newest = {copy.history_id for copy in copies.values()} - earlier
-    if len(newest) != 1:
-        raise RecoveryError(
-            _differing({broker_id: copy for broker_id, copy in copies.items() if copy.history_id in newest} or copies)
-        )
-    candidates = [(copy.revision, -broker_id) for broker_id, copy in copies.items() if copy.history_id in newest]
-    broker_id = -max(candidates)[1]
-    return broker_id, copies[broker_id]
-
-
-def _differing(copies: Mapping[BrokerId, MetadataCopy]) -> str:
-    """Returns a sentence about which broker knows which history, and which is probably older."""
-    by_history: dict[str, list[BrokerId]] = {}
-    for broker_id, copy in sorted(copies.items()):
-        by_history.setdefault(copy.history_id, []).append(broker_id)
-    reached = {
-        history: max(copies[broker_id].revision for broker_id in brokers) for history, brokers in by_history.items()
-    }
-    topics = {
-        history: max(sum(key.startswith(keys.TOPICS) for key in copies[broker_id].rows) for broker_id in brokers)
-        for history, brokers in by_history.items()
-    }
-    known = "; ".join(
-        f"{history} of broker {', '.join(map(str, brokers))}, up to revision {reached[history]}, with "
-        f"{topics[history]} topics"
-        for history, brokers in by_history.items()
-    )
-    older = min(reached, key=lambda history: (reached[history], history))
-    brokers = ", ".join(map(str, by_history[older]))
-    return (
-        f"the log directories are of different histories of the metadata ({known}); leave out the brokers of the older "
-        f"one. That is {older} (broker {brokers}), which is at the lower revision, unless an empty store was "
-        "begun later: "
-        "that one has the lower revision, and few topics"
-    )
 
 
 def is_needed(
@@ -262,24 +151,9 @@ def plan_recovery(
         for number, state in enumerate(topic.partitions):
             if not state.is_known:
                 continue  # Unreadable records are written unchanged.
-            others = store.topic_by_id(topic.topic_id)
-            now = others.partitions[number] if others is not None and number < len(others.partitions) else None
             known = logs.get((topic_id_text(topic.topic_id), number), {})
-            epochs = [
-                state.leader_epoch,
-                now.leader_epoch if now else 0,
-                *(log.replica.leader_epoch for log in known.values()),
-            ]
             found = choose_members(image, topic, number, known)
-            record = state.changed(
-                isr=found.isr,
-                isr_epochs=(LONG_AGO,) * len(found.isr),
-                elr=found.elr,
-                elr_epochs=(LONG_AGO,) * len(found.elr),
-                leader=NO_LEADER,
-                leader_epoch=max(epochs) + EPOCH_JUMP,
-                partition_epoch=max(state.partition_epoch, now.partition_epoch if now else 0) + 1,
-            )
+            record = _recovered_state(state, _state_in(store, topic.topic_id, number), found, known)
             values[keys.partition(topic.topic_id, number)] = encode(record)
             partitions.append(_shown(topic, number, found, record.leader_epoch))
             if found.end is None:
@@ -304,6 +178,32 @@ def plan_recovery(
         tuple(sorted(back)),
         tuple(sorted(gone)),
         tuple(problems),
+    )
+
+
+def _state_in(store: MetadataImage, topic_id: TopicId, number: int) -> PartitionImage | None:
+    """Returns a partition's state in the store, if there is one."""
+    topic = store.topic_by_id(topic_id)
+    return topic.partitions[number] if topic is not None and number < len(topic.partitions) else None
+
+
+def _recovered_state(
+    state: PartitionImage, now: PartitionImage | None, found: Choice, known: Mapping[BrokerId, ReplicaLog]
+) -> PartitionRecord:
+    """Returns a partition's new state, with epochs above those of its copy, the store and its logs."""
+    epochs = [
+        state.leader_epoch,
+        now.leader_epoch if now else 0,
+        *(log.replica.leader_epoch for log in known.values()),
+    ]
+    return state.changed(
+        isr=found.isr,
+        isr_epochs=(LONG_AGO,) * len(found.isr),
+        elr=found.elr,
+        elr_epochs=(LONG_AGO,) * len(found.elr),
+        leader=NO_LEADER,
+        leader_epoch=max(epochs) + EPOCH_JUMP,
+        partition_epoch=max(state.partition_epoch, now.partition_epoch if now else 0) + 1,
     )
 
 
@@ -389,15 +289,6 @@ def _registration(rows: Mapping[bytes, Row], broker_id: BrokerId) -> Registratio
         raise RecoveryError(
             f"{error}; it has `drawn` and `registered`, numbers above all that the broker's directories have"
         ) from error
-
-
-def history_of(rows: Mapping[bytes, Row]) -> HistoryRecord:
-    """Returns the history of a store or a copy with these keys; an empty one if it has none that can be read."""
-    row = rows.get(keys.HISTORY)
-    try:
-        return HistoryRecord() if row is None else decode(row[0], row[1], HistoryRecord)
-    except MetadataCorruptError:
-        return HistoryRecord()
 
 
 def _image(copy: MetadataCopy, known: MetadataImage = NOTHING_KNOWN) -> MetadataImage:

@@ -13,11 +13,11 @@ import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lowtide.metadata import keys
+from lowtide.metadata.broker_facts import RecoveryError
 from lowtide.metadata.changes import STEP_PARTITIONS
 from lowtide.metadata.metadata_copy import rows_of
 from lowtide.metadata.prefixes import around, prefix_inside
 from lowtide.metadata.records import SuspensionRecord, encode
-from lowtide.metadata.recovery import RecoveryError
 from lowtide.metadata.store import MAX_TRANSACTION_BYTES, NO_LEASE, OPERATION_BYTES, Compare, Delete, Put
 
 if TYPE_CHECKING:

@@ -12,16 +12,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from lowtide.metadata import keys
+from lowtide.metadata.broker_facts import RecoveryError, history_of, newest_copy
 from lowtide.metadata.records import SuspensionRecord, decode
-from lowtide.metadata.recovery import RecoveryError, history_of, newest_copy, plan_recovery
+from lowtide.metadata.recovery import plan_recovery
 from lowtide.metadata.recovery_writer import Beginning
 from lowtide.metadata.store import ABSENT, Compare
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from lowtide.metadata.broker_facts import BrokerFacts
     from lowtide.metadata.metadata_copy import MetadataCopy, Row
-    from lowtide.metadata.recovery import BrokerFacts, RecoveryPlan
+    from lowtide.metadata.recovery import RecoveryPlan
     from lowtide.protocol.types import BrokerId
 
 UNDER_WAY: Final = "a restore is under way, or was cut off (the same `lowtide restore` completes it)"

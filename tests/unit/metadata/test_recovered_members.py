@@ -9,11 +9,12 @@ import msgspec
 import pytest
 
 from lowtide.metadata import keys
+from lowtide.metadata.broker_facts import BrokerFacts, decode_facts, encode_facts
 from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.image_change import load_image
 from lowtide.metadata.metadata_copy import MetadataCopy, Row
 from lowtide.metadata.records import PartitionRecord, encode
-from lowtide.metadata.recovery import LONG_AGO, BrokerFacts, RecoveryPlan, decode_facts, encode_facts, plan_recovery
+from lowtide.metadata.recovery import LONG_AGO, RecoveryPlan, plan_recovery
 from lowtide.metadata.store import KeyValue
 from lowtide.protocol.types import topic_id_text
 from lowtide.replication.elections import elect

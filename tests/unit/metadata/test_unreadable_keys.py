@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from lowtide.metadata import keys
+from lowtide.metadata.broker_facts import RecoveryError
 from lowtide.metadata.config_image import ConfigImage
 from lowtide.metadata.image import KEEPING_CONFIGS, MetadataImage
 from lowtide.metadata.image_change import KEEPING_BROKER_CONFIGS, apply_batch, load_image
@@ -33,7 +34,7 @@ from lowtide.metadata.records import (
     TopicRecord,
     encode,
 )
-from lowtide.metadata.recovery import RecoveryError, RecoveryPlan
+from lowtide.metadata.recovery import RecoveryPlan
 from lowtide.metadata.store import Batch, KeyEvent, KeyValue
 from lowtide.protocol.scram import SCRAM_MECHANISMS
 from lowtide.protocol.types import topic_id_text
