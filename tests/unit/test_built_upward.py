@@ -36,10 +36,6 @@ LARGE = {
     "broker/coordinator/classic/classic_group.py:ClassicGroup": (20, 30),
     "broker/network/connection.py:Connection": (21, 32),
     "broker/network/connection_host.py:ConnectionHost": (23, 10),
-    "metadata/local.py:LocalStore": (12, 32),
-    "metadata/session.py:MetadataSession": (23, 36),
-    "runtime/filesystem/memory.py:MemoryFileSystem": (16, 34),
-    "runtime/simulated_transport.py:SimulatedTransport": (25, 39),
     "simulation/machines.py:Machine": (25, 27),
     "simulation/cluster_invariants.py:ClusterInvariants": (23, 27),
 }
