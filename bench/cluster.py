@@ -99,7 +99,11 @@ class ClusterTarget(Target):
         if self._directory is None:
             self._directory = Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir=self.scratch))
             numbers = range(1, self.spec.brokers + 1)
-            self.members = [Member(number, *free_ports(2), self._directory / f"broker-{number}") for number in numbers]
+            ports = [free_ports(2) for _ in numbers]
+        self.members = [
+            Member(number, port, peer_port, self._directory / f"broker-{number}")
+            for number, (port, peer_port) in zip(numbers, ports, strict=True)
+        ]
         if self._etcd is None and any("{etcd}" in word for word in self.spec.command):
             self._etcd = EtcdProcess(self._directory / "etcd")
             self._etcd.__enter__()

@@ -179,7 +179,7 @@ def run(bench: Bench, formats: Sequence[str], rounds: int) -> dict[tuple[str, st
         for name, job in JOBS.items():
             for kind in formats if number % 2 == 0 else formats[::-1]:
                 topic = bench.topic() if job is Bench.write else filled
-                cost = bench.measured(lambda job=job, kind=kind, topic=topic: job(bench, kind, topic))
+                cost = bench.measured(lambda job=job, kind=kind, topic=topic: job(bench, kind, topic))  # type: ignore[misc]
                 costs.setdefault((name, kind), []).append(cost)
                 print(
                     f"round {number}: {name}, {kind}: {cost.cpu_us:.1f} us of CPU a row, {1e6 / cost.wall_us:,.0f} rows/s",

@@ -69,7 +69,7 @@ class HttpsServer:
                 received += part
             self.requests.append(received)
             connected.sendall(self.reply(received))
-            if self._context is not None:
+            if isinstance(connected, ssl.SSLSocket):
                 connected.unwrap()
 
 

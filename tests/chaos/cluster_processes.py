@@ -320,7 +320,7 @@ class ClusterProcesses:
         assert row is not None
         return row
 
-    async def until(self, what: str, condition: Callable[[], Awaitable[bool]], *, limit_s: float = LIMIT_S) -> float:
+    async def until(self, what: str, condition: Callable[..., Awaitable[bool]], *, limit_s: float = LIMIT_S) -> float:
         """Wait until the condition holds; returns the seconds it took."""
         begun = time.monotonic()
         try:
@@ -402,6 +402,7 @@ class ClusterProcesses:
         On a busy machine a leader may lose its short session just then, or a follower's: it has appended nothing of
         what it refuses.
         """
+        leader = -1
 
         async def is_acknowledged() -> bool:
             nonlocal leader
@@ -410,7 +411,6 @@ class ClusterProcesses:
             assert error in {ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS}, error
             return error == ErrorCode.NONE
 
-        leader = -1
         await self.until(f"a request to the leader of {topic} succeeds", is_acknowledged)
         return leader
 

@@ -97,7 +97,7 @@ def _confluent_member(bootstrap: str, story: Story, settings: dict[str, Any]) ->
         for message in consumer.consume(50, POLL_S):
             if message.error() is None:
                 story.on_read(message.partition(), message.offset())
-                ends[message.partition()] = message.offset() + 1
+                ends[message.partition()] = (message.offset() or 0) + 1
         # A refused commit is repeated while the partition is assigned: with KIP-848 it may stay assigned without new
         # records.
         for number in ends.keys() - {place.partition for place in consumer.assignment()}:

@@ -254,7 +254,7 @@ def is_bearable(frame: bytes) -> bool:
         key, version, _, _, position = read_request_header(frame, 0, len(frame))
         if key not in (*_MAKES_PARTITIONS, ApiKey.ALTER_CLIENT_QUOTAS) or key not in API:
             return True
-        request = codec_for(API[ApiKey(key)].request, version).decode(frame, position, len(frame))
+        request: Any = codec_for(API[ApiKey(key)].request, version).decode(frame, position, len(frame))
     except (ProtocolError, ValueError, struct.error):
         return True
     if key == ApiKey.ALTER_CLIENT_QUOTAS:

@@ -67,7 +67,7 @@ class SeveralProcesses:
         """The lines of an event."""
         return [line for line in list(self.lines) if line["event"] == event]
 
-    def wait_for(self, condition: Callable[[], object]) -> None:
+    def wait_for(self, condition: Callable[..., object]) -> None:
         """Return when `condition()` holds, which is asked whenever there is a line more. Errors: AssertionError."""
         give_up = time.monotonic() + WAIT_LIMIT_S
         with self._changed:

@@ -48,7 +48,7 @@ def ask(cluster: LowtideCluster, broker_id: int, request: Any) -> Any:
     return asyncio.run(once())
 
 
-def until(condition: Callable[[], bool]) -> None:
+def until(condition: Callable[..., bool]) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline, f"the condition does not hold after {DEADLINE_S} s"

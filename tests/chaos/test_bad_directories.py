@@ -160,14 +160,14 @@ def served(directory: Path, *settings: str) -> Content:
     return asyncio.run(serve())
 
 
-def replaced(path: Path, content: bytes) -> Callable[[], None]:
+def replaced(path: Path, content: bytes) -> Callable[[], object]:
     """Write other contents into a file; the result restores it."""
     before = path.read_bytes()
     path.write_bytes(content)
-    return lambda: bool(path.write_bytes(before)) or None
+    return lambda: path.write_bytes(before)
 
 
-def changed(path: Path, position: int, content: bytes) -> Callable[[], None]:
+def changed(path: Path, position: int, content: bytes) -> Callable[[], object]:
     """Overwrite a piece of a file."""
     whole = bytearray(path.read_bytes())
     whole[position : position + len(content)] = content
@@ -295,7 +295,7 @@ def test_a_directory_in_use_is_refused(left: Left) -> None:
     assert served(left.directory) == left.content
 
 
-def property_changed(directory: Path, name: str, value: str) -> Callable[[], None]:
+def property_changed(directory: Path, name: str, value: str) -> Callable[[], object]:
     path = directory / "meta.properties"
     lines = [
         f"{name}={value}\n" if line.startswith(f"{name}=") else line

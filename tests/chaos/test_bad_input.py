@@ -14,6 +14,7 @@ import os
 import random
 import struct
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -58,7 +59,7 @@ def framed(body: bytes) -> bytes:
     return struct.pack(">i", len(body)) + body
 
 
-def request_frame(request: object, version: int, *, key: ApiKey) -> bytes:
+def request_frame(request: Any, version: int, *, key: ApiKey) -> bytes:
     return framed(request_header(key, version, 1, "chaos") + codec_for(type(request), version).encode(request))
 
 
@@ -394,7 +395,7 @@ def check_answer(
     (answer,) = answers
     found, position = read_response_header(answer, 0, len(answer), flexible=response_header_is_flexible(key, version))
     assert found == correlation_id
-    response = codec_for(API[key].response, version).decode(answer, position, len(answer))
+    response: Any = codec_for(API[key].response, version).decode(answer, position, len(answer))
     if key == ApiKey.FETCH and response.session_id:
         requests.sessions.append(response.session_id)
 

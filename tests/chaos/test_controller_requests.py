@@ -70,7 +70,7 @@ def partitions_of(cluster: LowtideCluster, broker_id: int, name: str) -> list[An
     return ask(cluster, broker_id, request).topics[0].partitions
 
 
-def until(condition: Callable[[], bool]) -> None:
+def until(condition: Callable[..., bool]) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline, f"the condition does not hold after {DEADLINE_S} s"

@@ -64,7 +64,7 @@ class Tokens:
         client.close()
         return True
 
-    async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
+    async def until(self, condition: Callable[..., Awaitable[bool]]) -> None:
         await self.cluster.until("a token has ended", condition)
 
 

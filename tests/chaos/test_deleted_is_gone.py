@@ -49,7 +49,7 @@ async def test_no_file_of_any_replica_has_what_was_deleted(tmp_path: Path) -> No
                 return len(found(cluster, MARKER)) == len(cluster.ids)
 
             await cluster.until("each replica has the records", is_on_all)
-            await cluster.acknowledged(TOPIC, lambda leader, start=start: cluster.delete(leader, TOPIC, start))
+            await cluster.acknowledged(TOPIC, lambda leader, start=start: cluster.delete(leader, TOPIC, start))  # type: ignore[misc]
             if number:
                 await cluster.kill(*cluster.ids)
                 await cluster.restart(*cluster.ids)

@@ -65,7 +65,7 @@ async def test_brokers_are_killed_while_they_erase(tmp_path: Path) -> None:
                 assert await cluster.append(TOPIC, [value_of(end + number) for number in range(PER_BATCH)]) == end
                 end += PER_BATCH
             start = choice.randrange(start + 1, end)
-            await cluster.acknowledged(TOPIC, lambda leader, start=start: cluster.delete(leader, TOPIC, start))
+            await cluster.acknowledged(TOPIC, lambda leader, start=start: cluster.delete(leader, TOPIC, start))  # type: ignore[misc]
             async with AdminClient(cluster.bootstrap) as admin:
                 with contextlib.suppress(DeadlineExceededError):  # On a busy machine no broker may answer so soon.
                     erasing = await admin.delete_records(

@@ -297,7 +297,7 @@ async def test_broker_and_etcd_are_killed_again_and_again(tmp_path: Path, etcd: 
                 if kill == etcd.kill:
                     await asyncio.to_thread(kill)
                 else:
-                    await kill()
+                    await scene.broker.kill()
             if etcd.kill in victims:
                 await asyncio.sleep(moments.uniform(0.0, 0.3))
                 await asyncio.to_thread(etcd.start)

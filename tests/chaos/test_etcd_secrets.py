@@ -94,7 +94,7 @@ async def test_an_etcd_that_dies_and_forgets_under_a_broker(tmp_path: Path) -> N
             check(shown.stdout + shown.stderr)
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def until(condition: Callable[..., bool]) -> None:
     async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.05)

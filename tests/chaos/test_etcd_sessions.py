@@ -63,7 +63,7 @@ class Scene:
         await session.start(REGISTRATION)
         return session
 
-    async def until(self, condition: Callable[[], bool]) -> None:
+    async def until(self, condition: Callable[..., bool]) -> None:
         async with asyncio.timeout(LIMIT_S):
             while not condition():
                 await asyncio.sleep(0.01)

@@ -76,7 +76,7 @@ class Scene:
     def __init__(self, broker: Broker, other: ServeProcess, etcd: EtcdProcess, lines: Lines) -> None:
         self.broker, self.other, self.etcd, self.lines = broker, other, etcd, lines
 
-    async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
+    async def until(self, condition: Callable[..., Awaitable[bool]]) -> None:
         async with asyncio.timeout(LIMIT_S):
             while not await condition():
                 await asyncio.sleep(0.02)

@@ -192,7 +192,7 @@ class Stage:
         else:
             await self.faults.kill_all()
 
-    async def until(self, what: str, condition: Callable[[], bool]) -> None:
+    async def until(self, what: str, condition: Callable[..., bool]) -> None:
         """Wait for the condition."""
         try:
             async with asyncio.timeout(SETTLE_S):

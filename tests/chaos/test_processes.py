@@ -64,7 +64,7 @@ class Written:
             self.producer.produce(self.topic, value, key=value, on_delivery=self._on_delivery)
             self.producer.poll(0)
 
-    def write_until(self, condition: Callable[[], object]) -> None:
+    def write_until(self, condition: Callable[..., object]) -> None:
         """Under load until it holds."""
         while not condition():
             self.write(20)

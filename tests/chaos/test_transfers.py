@@ -193,7 +193,7 @@ class Bank:
         else:
             await self.faults.kill_any()
 
-    async def until(self, what: str, condition: Callable[[], bool]) -> None:
+    async def until(self, what: str, condition: Callable[..., bool]) -> None:
         """Wait for the condition."""
         try:
             async with asyncio.timeout(SETTLE_S):

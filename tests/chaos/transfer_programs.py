@@ -138,7 +138,7 @@ def move(producer: Producer, consumer: Consumer, messages: list[Message]) -> Non
             producer.produce(ENTRIES, json.dumps(entry).encode(), partition=account % PARTITIONS)
     ends: dict[int, int] = {}
     for message in messages:
-        ends[message.partition()] = message.offset() + 1
+        ends[message.partition()] = (message.offset() or 0) + 1
     read = [TopicPartition(ORDERS, number, offset) for number, offset in ends.items()]
     signal.alarm(STUCK_S)
     persist(lambda: producer.send_offsets_to_transaction(read, consumer.consumer_group_metadata(), CALL_S))

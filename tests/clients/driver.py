@@ -27,7 +27,7 @@ Reset = Literal["error", "earliest"]
 POLL_INTERVAL_S = 0.02
 
 
-def until(condition: Callable[[], bool], *, but: tuple[type[Exception], ...] = ()) -> None:
+def until(condition: Callable[..., bool], *, but: tuple[type[Exception], ...] = ()) -> None:
     """Return as soon as `condition` holds; one of the exceptions `but` counts as "not yet".
 
     Errors: TimeoutError after `DEADLINE_S`.

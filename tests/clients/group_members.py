@@ -82,7 +82,7 @@ class ConfluentMember:
         self._consumer.subscribe([topic])
 
     def poll(self) -> list[Place]:
-        found = []
+        found: list[Any] = []
         for message in self._consumer.consume(100, POLL_S):
             error = message.error()
             if error is not None:

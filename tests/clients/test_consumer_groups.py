@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupType
@@ -83,7 +84,7 @@ def numbers(consumer: Consumer) -> set[int]:
 
 
 def poll(consumers: Sequence[Consumer]) -> list[tuple[int, int]]:
-    found = []
+    found: list[Any] = []
     for each in consumers:
         for message in each.consume(100, 0.05):
             assert message.error() is None, message.error()

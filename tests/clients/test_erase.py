@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer
@@ -57,7 +58,7 @@ def consumed(cluster: LowtideCluster, topic: str, count: int) -> list[bytes]:
     consumer.assign([ConfluentPartition(topic, 0, OFFSET_BEGINNING)])
     messages = consumer.consume(count, timeout=30)
     consumer.close()
-    return [message.value() for message in messages if message.value() is not None]
+    return [value for message in messages if (value := message.value()) is not None]
 
 
 def files_with(cluster: LowtideCluster, marker: bytes, topic: str) -> list[str]:
@@ -71,7 +72,7 @@ def files_with(cluster: LowtideCluster, marker: bytes, topic: str) -> list[str]:
     return found
 
 
-def records_in(content: bytes) -> Iterator[object]:
+def records_in(content: bytes) -> Iterator[Any]:
     for position, header in iterate_batches(content):
         if not header.is_control and header.record_count:
             yield from iterate_records(content[position : position + header.size_bytes], max_bytes=1 << 24)

@@ -10,6 +10,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -427,7 +428,8 @@ async def test_a_reader_that_reads_nothing_is_cut_off(tmp_path, monkeypatch):
         visited(tmp_path, sites=[Site], http_trust_local="true") as broker,
         Visitor(broker.http_addresses[0]) as visitor,
     ):
-        visitor.writer.transport.pause_reading()
+        transport: Any = visitor.writer.transport
+        transport.pause_reading()
         await visitor.send(b"GET /endless HTTP/1.1\r\nHost: localhost\r\n\r\n")
         async with asyncio.timeout(30):
             await ended.wait()

@@ -105,7 +105,7 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 from kafka.net.sasl.oauth import AbstractTokenProvider
 bootstrap, text, patience_ms = sys.argv[1:]
-class Provider(AbstractTokenProvider):
+class Provider(AbstractTokenProvider):  # type: ignore[misc]  # its package has no types
     def token(self):
         return text
     def extensions(self):
@@ -128,7 +128,7 @@ def kafka_python(world: World, token: str) -> bool:
     return done.returncode == 0
 
 
-class Provider(AbstractTokenProvider):
+class Provider(AbstractTokenProvider):  # type: ignore[misc]  # its package has no types
     def __init__(self, text: str) -> None:
         self._text = text
 

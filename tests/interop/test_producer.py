@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,7 +38,7 @@ RECORDS = 30_000
 
 def read(address: str, topic: str, count: int) -> dict[int, list[tuple[bytes | None, bytes | None]]]:
     """The first `count` records, by partition, in order, and no more."""
-    found = defaultdict(list)
+    found: Any = defaultdict(list)
     settings = {
         "bootstrap.servers": address,
         "group.id": "test",

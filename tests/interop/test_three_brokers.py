@@ -128,7 +128,7 @@ def partitions_of(cluster: LowtideCluster) -> list[Any]:
     return [row for topic in topics.values() for row in topic.partitions.values()]
 
 
-def until(condition: Callable[[], bool]) -> None:
+def until(condition: Callable[..., bool]) -> None:
     """Return when the condition holds."""
     deadline = time.monotonic() + load.DEADLINE_S
     while not condition():

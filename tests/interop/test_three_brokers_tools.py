@@ -38,7 +38,7 @@ def tools(jars: Path, three: LowtideCluster, tmp_path_factory: pytest.TempPathFa
     return Tools(jars, three.address(1), tmp_path_factory.mktemp("jvm"))
 
 
-def until(condition: Callable[[], bool]) -> None:
+def until(condition: Callable[..., bool]) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline, f"the condition does not hold after {DEADLINE_S} s"

@@ -37,7 +37,7 @@ LOG_START, READERS = 35, {0: 42, 1: 60}
 LIMIT_S = 60.0
 
 
-def until(what: str, condition: Callable[[], bool]) -> None:
+def until(what: str, condition: Callable[..., bool]) -> None:
     end = time.monotonic() + LIMIT_S
     while not condition():
         assert time.monotonic() < end, f"{what}: not within {LIMIT_S} s"

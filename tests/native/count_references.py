@@ -134,10 +134,10 @@ def check_function(name: str, function: Callable[..., Any], cases: list[tuple[An
         packed = pickle.dumps(arguments)
         answer = function(*pickle.loads(packed))
         assert (answer is None) == (name in RETURNS_NONE), f"{name} answers {answer} for {arguments}"
-        watch(f"{name}{arguments}", lambda packed=packed: attempt(function, pickle.loads(packed)))
+        watch(f"{name}{arguments}", lambda packed=packed: attempt(function, pickle.loads(packed)))  # type: ignore[misc]
         for bad in bad_arguments(arguments):
             copy = pickle.dumps(bad)
-            watch(f"{name}{bad}", lambda copy=copy: attempt(function, pickle.loads(copy)))
+            watch(f"{name}{bad}", lambda copy=copy: attempt(function, pickle.loads(copy)))  # type: ignore[misc]
 
 
 def check_syncs(module: Any) -> None:
@@ -159,7 +159,8 @@ def check_syncs(module: Any) -> None:
     for name in SYNCS:
         for arguments in ((), *((wrong,) for wrong in WRONG), *((wrong, descriptor) for wrong in WRONG)):
             watch(
-                f"{name}{arguments}", lambda name=name, arguments=arguments: attempt(getattr(module, name), arguments)
+                f"{name}{arguments}",
+                lambda name=name, arguments=arguments: attempt(getattr(module, name), arguments),  # type: ignore[misc]
             )
     os.close(descriptor)
 

@@ -21,7 +21,7 @@ from .volatile_disk import VolatileDisk
 NAME = "/disk"
 
 
-class OneFile(mfusepy.Operations):
+class OneFile(mfusepy.Operations):  # type: ignore[misc]  # without its package it is Any
     """A file system with the disk in it."""
 
     use_ns = True

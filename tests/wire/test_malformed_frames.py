@@ -241,7 +241,7 @@ def test_parts_take_records_that_are_not_bytes() -> None:
         parts = codec.encode_parts(response)
         assert [part for part in parts if isinstance(part, SliceOfAFile)] == [slices[0], slices[3]]
         assert len(parts) == (4 if version == 4 else 5)
-        frame = b"".join(bytes(1_000) if isinstance(part, SliceOfAFile) else bytes(part) for part in parts)
+        frame = b"".join(bytes(1_000) if isinstance(part, SliceOfAFile) else bytes(part) for part in parts)  # type: ignore[call-overload]
         got = codec.decode(frame, 0, len(frame)).responses[0].partitions
         assert [None if p.records is None else len(p.records) for p in got] == [1_000, 0, None, 1_000]
 

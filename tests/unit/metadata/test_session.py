@@ -83,7 +83,7 @@ class World:
         pair = await self.store.get(PREFIX + key)
         return None if pair is None else pair.value
 
-    async def until(self, condition: Callable[[], bool]) -> int:
+    async def until(self, condition: Callable[..., bool]) -> int:
         """Let time pass until the condition holds. Returns the time in milliseconds."""
         begun = self.clock.monotonic_ms()
         while not condition():

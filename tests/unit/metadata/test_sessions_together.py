@@ -99,7 +99,7 @@ class World:
     def truth(self) -> MetadataImage:
         return load_image(self.disk.keys.values(), self.disk.revision, prefix=PREFIX)
 
-    async def until(self, condition: Callable[[], bool]) -> int:
+    async def until(self, condition: Callable[..., bool]) -> int:
         begun = self.clock.monotonic_ms()
         while not condition():
             await asyncio.sleep(0.005)

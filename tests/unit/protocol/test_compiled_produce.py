@@ -99,7 +99,7 @@ def plain_read(frame: bytes) -> native.SmallProduce | None:
         return None
     (topic,) = request.topic_data
     (row,) = topic.partition_data
-    records = bytes(row.records or b"")
+    records = bytes(row.records or b"")  # type: ignore[call-overload]
     rules = ValidationRules(timestamp_after_max_ms=2**63 - 1 - NOW_MS)
     batch = validate_produce(records, rules, NOW_MS)
     if not isinstance(batch, ValidatedBatch):
@@ -309,8 +309,8 @@ def test_heads_are_read_as_the_plain_form_reads_them(  # noqa: PLR0917
     "arguments", [(b"", 0, 0), (bytes(9), 0, 9), (bytes(20), 11, 20), (bytes(20), 12, 11), (bytes(20), 0, 21)]
 )
 def test_heads_beyond_the_buffer_are_not_read(arguments: tuple[Any, ...]) -> None:
-    assert native.compiled is not None
-    assert native.compiled.read_head(*arguments, False) is None
+    compiled: Any = native.compiled
+    assert compiled.read_head(*arguments, False) is None
 
 
 @needs_compiled

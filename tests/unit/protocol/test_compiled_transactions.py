@@ -168,7 +168,7 @@ def plain_commit(version: int, request: TxnOffsetCommitRequest) -> Any:
     return (*producer, *who, version, name, max(number for number, _, _ in rows), rows), answer
 
 
-PLAIN = {
+PLAIN: dict[ApiKey, Any] = {
     ApiKey.ADD_PARTITIONS_TO_TXN: plain_added_partitions,
     ApiKey.ADD_OFFSETS_TO_TXN: plain_added_offsets,
     ApiKey.TXN_OFFSET_COMMIT: plain_commit,

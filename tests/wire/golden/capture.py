@@ -364,7 +364,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     drivers = {"confluent_kafka": Confluent, "kafka_python": KafkaPython, "aiokafka": Aiokafka}
     runs: dict[str, tuple[str, Callable[[Proxy], None]]] = {
-        name: (library_version(kind.name), lambda _proxy, kind=kind: exercise(kind, given.listen))
+        name: (library_version(kind.name), lambda _proxy, kind=kind: exercise(kind, given.listen))  # type: ignore[attr-defined, misc]
         for name, kind in drivers.items()
     }
     runs["kcat"] = (kcat_version(), lambda proxy: exercise_kcat(Kcat(given.listen), Confluent(given.listen), proxy))

@@ -97,7 +97,9 @@ def rights_of(row: dict[str, Any], names: dict[str, str]) -> list[list[Right]]:
     sets = [[text.split() for text in together] for together in row["needs"]]
     return [
         [
-            Right(Operation[words[0]], ResourceType[words[1]], names.get(words[2], words[2]), words[3])
+            Right(
+                getattr(Operation, words[0]), getattr(ResourceType, words[1]), names.get(words[2], words[2]), words[3]
+            )
             for words in together
         ]
         for together in sets

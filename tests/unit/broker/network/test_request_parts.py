@@ -234,7 +234,7 @@ def test_the_levels_of_a_cut_are_arrays_of_request_and_answer(key: ApiKey) -> No
         for asked, told in cut.levels:
             assert isinstance(request, Entity)
             assert isinstance(answer, Entity)
-            arrays = dict(request.fields)[asked], dict(answer.fields)[told]
+            arrays: Any = dict(request.fields)[asked], dict(answer.fields)[told]
             assert all(isinstance(array, CountedArray) for array in arrays)
             request, answer = (array.element for array in arrays)
 

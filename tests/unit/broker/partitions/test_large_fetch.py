@@ -155,7 +155,7 @@ def test_others_are_served_between_two_slices_and_the_connection_keeps_its_order
         behind = client.send(fetch(partitions=range(1)), VERSION)
         quick = other.send(fetch(partitions=range(1)), VERSION)
         for name, future in (("large", large), ("behind", behind), ("quick", quick)):
-            future.add_done_callback(lambda _future, name=name: done.append(name))
+            future.add_done_callback(lambda _future, name=name: done.append(name))  # type: ignore[misc]
         await asyncio.gather(large, behind, quick)
         assert done == ["quick", "large", "behind"]
         assert told(large.result()) == {number: (ErrorCode.NONE, 1, len(SMALL)) for number in range(PARTITIONS)}

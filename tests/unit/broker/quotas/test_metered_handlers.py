@@ -129,7 +129,7 @@ def test_what_a_large_fetch_is_sent_later_is_counted_then() -> None:
     pending: Pending[Any] = Pending()
 
     def steps(_rows: CutRequest, _context: Any) -> Steps:
-        yield
+        yield  # type: ignore[misc]
         return pending
 
     spec = bench.meter.metered(HandlerSpec(key=ApiKey.FETCH, handle_steps=steps))

@@ -266,7 +266,7 @@ class ConsumerGroups(RuleBasedStateMachine):
             for classic in self.classics if self.group_is_here() else ():
                 classic.beat(self.world)
         group, topics = self.world.group, self.world.cluster.image.topics
-        alive = [consumer for consumer in self.consumers if consumer.epoch]
+        alive: list[Any] = [consumer for consumer in self.consumers if consumer.epoch]
         assert {member.member_id for member in (*alive, *self.classics)} == set(group.members)
         assert group.state is ConsumerGroupState.STABLE, [str(member) for member in group.members.values()]
         rows = [

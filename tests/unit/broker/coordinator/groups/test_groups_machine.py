@@ -170,7 +170,7 @@ class Groups(RuleBasedStateMachine):
         for group in groups.by_id.values():
             assert (
                 group.held_bytes
-                == sum(held_by(member) for member in group.members.values()) + len(group.pending_join) * MEMBER_BYTES
+                == sum([held_by(member) for member in group.members.values()]) + len(group.pending_join) * MEMBER_BYTES  # type: ignore[misc]
             )
         assert groups.memory.held_bytes == sum(group.held_bytes for group in groups.by_id.values())
 
