@@ -85,14 +85,8 @@ async def produced(broker: ServeProcess, values: list[bytes]) -> None:
     client.close()
 
 
-@pytest.mark.parametrize(
-    ("protocol", "rounds"),
-    [
-        ("consumer", 3),
-        pytest.param("consumer", 20, marks=pytest.mark.full),
-        pytest.param("classic", 20, marks=pytest.mark.full),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("protocol", "rounds"), [("consumer", 3), ("consumer", 20), ("classic", 20)])
 async def test_after_each_kill_it_reads_on(tmp_path: Path, protocol: str, rounds: int) -> None:
     (port,) = free_ports(1)
     settings = (

@@ -124,6 +124,7 @@ async def test_no_call_waits_for_a_broker_that_it_does_not_need(tmp_path: Path) 
         cluster.check_no_faults()
 
 
+@pytest.mark.slow
 async def test_the_status_of_a_cluster_shows_a_silent_broker_and_does_not_wait_for_it(tmp_path: Path) -> None:
     """It once took a minute, and showed the outdated state: healthy."""
     async with ClusterProcesses(tmp_path) as cluster:

@@ -193,13 +193,14 @@ JOURNAL_DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", JOURNAL_DAMAGE)
+@pytest.mark.slow
 def test_a_damaged_journal_is_refused_and_can_be_repaired(left: Left, damage: str) -> None:
     """After a clean stop: the exports of the stop replace the journal, so that no deleted record returns."""
     refuse_and_repair(left, damage)
     assert served(left.directory) == left.content
 
 
-@pytest.mark.parametrize("damage", ["frame", "missing"])
+@pytest.mark.parametrize("damage", ["frame", pytest.param("missing", marks=pytest.mark.slow)])
 def test_a_damaged_journal_of_a_killed_broker_is_refused_and_can_be_repaired(left_by_kill: Left, damage: str) -> None:
     """After SIGKILL records whose delete is only in the journal may return; the repair reports that.
 
@@ -235,6 +236,7 @@ def test_an_undamaged_journal_is_not_repaired(left: Left) -> None:
 
 @pytest.mark.parametrize("name", ["log-start-offset-checkpoint", "log-begin-offset-checkpoint"])
 @pytest.mark.parametrize("content", [GARBAGE, b""], ids=["garbage", "empty"])
+@pytest.mark.slow
 def test_a_corrupt_checkpoint_of_log_starts_is_refused(left: Left, name: str, content: bytes) -> None:
     """It is never treated as "nothing is deleted": neither our export nor Kafka's file."""
     (left.directory / name).write_bytes(content)
@@ -264,6 +266,7 @@ FOUND_OUT_AGAIN = (
 
 
 @pytest.mark.parametrize("content", [GARBAGE, b"", None], ids=["garbage", "empty", "missing"])
+@pytest.mark.slow
 def test_what_can_be_found_out_again_stops_nobody(left: Left, content: bytes | None) -> None:
     """Files that only save time, or whose contents are also in the log and the metadata: the broker starts with everything."""
     for name in FOUND_OUT_AGAIN:
@@ -277,6 +280,7 @@ def test_what_can_be_found_out_again_stops_nobody(left: Left, content: bytes | N
 
 
 # ---------------------------------------------------------------------- ownership
+@pytest.mark.slow
 def test_a_directory_in_use_is_refused(left: Left) -> None:
     """A second broker does not start, and the first is not affected."""
 
@@ -308,6 +312,7 @@ def property_changed(directory: Path, name: str, value: str) -> Callable[[], obj
     ("name", "value", "what"),
     [("node.id", "7", "node 7"), ("version", "9", "version is '9'"), ("node.id", "x", "node.id is 'x'")],
 )
+@pytest.mark.slow
 def test_a_directory_of_another_broker_is_refused(left: Left, name: str, value: str, what: str) -> None:
     """meta.properties that name another node, or cannot be parsed."""
     mend = property_changed(left.directory, name, value)
@@ -319,6 +324,7 @@ def test_a_directory_of_another_broker_is_refused(left: Left, name: str, value: 
     assert served(left.directory) == left.content
 
 
+@pytest.mark.slow
 def test_a_directory_given_to_another_node_is_refused(left: Left) -> None:
     """The configuration names another node than the directory."""
     sentence = refusal(left.directory, "node.id=3")
@@ -326,6 +332,7 @@ def test_a_directory_given_to_another_node_is_refused(left: Left) -> None:
     assert served(left.directory) == left.content
 
 
+@pytest.mark.slow
 def test_a_directory_of_another_cluster_is_refused(left: Left) -> None:
     """The cluster's id in meta.properties is not that of the metadata; the message has both ids."""
     mend = property_changed(left.directory, "cluster.id", "AAAAAAAAAAAAAAAAAAAAAA")
@@ -336,6 +343,7 @@ def test_a_directory_of_another_cluster_is_refused(left: Left) -> None:
     assert served(left.directory) == left.content
 
 
+@pytest.mark.slow
 def test_a_second_directory_of_another_cluster_is_refused(left: Left, tmp_path: Path) -> None:
     """The first directory is ours; the second one was another cluster's, and stays so."""
     other = tmp_path / "other"
@@ -347,6 +355,7 @@ def test_a_second_directory_of_another_cluster_is_refused(left: Left, tmp_path: 
     assert served(left.directory) == left.content
 
 
+@pytest.mark.slow
 def test_a_directory_stays_cleanly_stopped_when_another_is_refused(left: Left, tmp_path: Path) -> None:
     """One bad directory does not cost the good ones a recovery."""
     other = tmp_path / "other"
@@ -358,6 +367,7 @@ def test_a_directory_stays_cleanly_stopped_when_another_is_refused(left: Left, t
 
 
 @pytest.mark.parametrize("content", [GARBAGE, None], ids=["garbage", "missing"])
+@pytest.mark.slow
 def test_a_directory_with_partitions_but_no_owner_is_refused(left: Left, content: bytes | None) -> None:
     """Without meta.properties the owner of the partitions is unknown."""
     path = left.directory / "meta.properties"
@@ -382,6 +392,7 @@ METADATA_DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", METADATA_DAMAGE)
+@pytest.mark.slow
 def test_a_damaged_metadata_file_is_refused(left: Left, damage: str) -> None:
     """The message names the file. After a restore, everything is there."""
     path = left.directory / METADATA_FILE
@@ -404,6 +415,7 @@ def folded(path: Path) -> None:
     connection.close()
 
 
+@pytest.mark.slow
 def test_a_metadata_file_of_a_newer_format_is_refused(left: Left) -> None:
     """The format of a newer Lowtide is not guessed."""
     path = left.directory / METADATA_FILE
@@ -415,6 +427,7 @@ def test_a_metadata_file_of_a_newer_format_is_refused(left: Left) -> None:
     assert served(left.directory) == left.content
 
 
+@pytest.mark.slow
 def test_a_metadata_file_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
     """For example because it is a folder."""
     (tmp_path / METADATA_FILE).mkdir()
@@ -428,7 +441,7 @@ def lose_metadata(directory: Path, *, leave_empty: bool) -> None:
         (directory / METADATA_FILE).touch()
 
 
-@pytest.mark.parametrize("leave_empty", [False, True], ids=["removed", "empty"])
+@pytest.mark.parametrize("leave_empty", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["removed", "empty"])
 def test_lost_metadata_are_refused_unless_the_operator_wants_the_topics_as_they_are(
     left: Left, leave_empty: bool
 ) -> None:
@@ -445,6 +458,7 @@ def test_lost_metadata_are_refused_unless_the_operator_wants_the_topics_as_they_
     refusal(left.directory)
 
 
+@pytest.mark.slow
 def test_metadata_put_back_are_taken_though_a_start_was_refused_without_them(left: Left, tmp_path: Path) -> None:
     """The refused start left a new file behind, which the old one replaces."""
     folded(left.directory / METADATA_FILE)
@@ -457,6 +471,7 @@ def test_metadata_put_back_are_taken_though_a_start_was_refused_without_them(lef
 
 
 # ---------------------------------------------------------------------- no directory at all
+@pytest.mark.slow
 def test_a_file_instead_of_a_directory_is_refused(tmp_path: Path) -> None:
     """The path is a file; it is not changed."""
     path = tmp_path / "log"
@@ -465,6 +480,7 @@ def test_a_file_instead_of_a_directory_is_refused(tmp_path: Path) -> None:
     assert path.read_bytes() == b"another file"
 
 
+@pytest.mark.slow
 def test_a_directory_below_a_file_is_refused(tmp_path: Path) -> None:
     """A part of the path is a file, so the directory cannot be created."""
     path = tmp_path / "file"
@@ -485,6 +501,7 @@ WITHOUT_PRIVILEGE = [
     os.geteuid() == 0 and shutil.which("setpriv") is None,
     reason="root may write anywhere, and there is no setpriv to bind it",
 )
+@pytest.mark.slow
 def test_a_directory_that_cannot_be_written_is_refused(left: Left) -> None:
     """Permissions deny writing."""
     left.directory.chmod(0o555)
@@ -504,6 +521,7 @@ READ_ONLY_FILESYSTEM = Path("/proc/self")
 @pytest.mark.skipif(
     not READ_ONLY_FILESYSTEM.is_dir(), reason="there is no filesystem here in which not even root can create a folder"
 )
+@pytest.mark.slow
 def test_a_directory_where_nothing_can_be_made_is_refused() -> None:
     """This holds for root too: no process can create a folder in /proc."""
     path = READ_ONLY_FILESYSTEM / "log"

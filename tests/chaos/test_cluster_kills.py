@@ -182,6 +182,7 @@ async def freeze(scene: Scene, broker_id: int) -> None:
     scene.cluster.thaw(broker_id)
 
 
+@pytest.mark.slow
 async def test_the_leader_is_killed(tmp_path: Path) -> None:
     async def strike(scene: Scene) -> None:
         await kill(scene, await scene.leader())
@@ -189,6 +190,7 @@ async def test_the_leader_is_killed(tmp_path: Path) -> None:
     await run_scene(tmp_path, [strike])
 
 
+@pytest.mark.slow
 async def test_the_leader_is_frozen(tmp_path: Path) -> None:
     """After SIGCONT it considers itself the leader: it must acknowledge nothing, and show no record that was deleted meanwhile."""
 
@@ -198,6 +200,7 @@ async def test_the_leader_is_frozen(tmp_path: Path) -> None:
     await run_scene(tmp_path, [strike], ruled=True)
 
 
+@pytest.mark.slow
 async def test_a_follower_is_killed_and_frozen(tmp_path: Path) -> None:
     async def strike_dead(scene: Scene) -> None:
         await kill(scene, await scene.follower())
@@ -208,6 +211,7 @@ async def test_a_follower_is_killed_and_frozen(tmp_path: Path) -> None:
     await run_scene(tmp_path, [strike_dead, strike_still])
 
 
+@pytest.mark.slow
 async def test_the_controller_is_killed_and_frozen(tmp_path: Path) -> None:
     async def strike_dead(scene: Scene) -> None:
         await kill(scene, await scene.controller())
@@ -218,6 +222,7 @@ async def test_the_controller_is_killed_and_frozen(tmp_path: Path) -> None:
     await run_scene(tmp_path, [strike_dead, strike_still], ruled=True)
 
 
+@pytest.mark.slow
 async def test_etcd_is_killed_and_frozen(tmp_path: Path) -> None:
     """For a moment, which does not affect producers, and for longer than brokers can work without it."""
 
@@ -245,6 +250,7 @@ async def test_all_brokers_are_killed_at_once(tmp_path: Path) -> None:
     await run_scene(tmp_path, [strike, strike], ruled=True)
 
 
+@pytest.mark.slow
 async def test_brokers_are_killed_while_a_replica_is_added(tmp_path: Path) -> None:
     """The leader, the controller, and the broker that is added, which is frozen before, so that the reassignment can't end first."""
 
@@ -271,6 +277,7 @@ async def test_brokers_are_killed_while_a_replica_is_added(tmp_path: Path) -> No
     await run_scene(tmp_path, [strike_at(Scene.leader), strike_at(Scene.controller), strike_at(None)])
 
 
+@pytest.mark.slow
 async def test_a_broker_is_stopped_in_order(tmp_path: Path) -> None:
     """It hands its leadership over before it ends: producers do not wait for a lease."""
 
@@ -286,6 +293,7 @@ async def test_a_broker_is_stopped_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(1, 1 + SEEDS))
+@pytest.mark.slow
 async def test_a_closed_cluster_is_killed(tmp_path: Path, seed: int) -> None:
     """TLS and SCRAM for clients and between brokers, access rules, and an etcd with certificates: brokers and etcd are killed.
 

@@ -12,6 +12,8 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 from lowtide.broker.coordinator.runtime.offsets_topic import java_hash
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -22,6 +24,8 @@ from lowtide.protocol.messages.offset_commit import (
 )
 
 from .cluster_processes import LIMIT_S, ClusterProcesses
+
+pytestmark = pytest.mark.slow
 
 TOPIC = "consumed"
 COORDINATORS = 3

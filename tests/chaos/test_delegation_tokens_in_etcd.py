@@ -92,6 +92,7 @@ async def test_tokens_in_etcd(tmp_path: Path) -> None:
         cluster.check_no_faults()
 
 
+@pytest.mark.slow
 async def test_a_token_ends_by_itself(tmp_path: Path) -> None:
     """No broker takes it then, and the metadata lose it."""
     async with ClusterProcesses(tmp_path / "cluster", brokers=2, security=Security(tmp_path / "security")) as cluster:

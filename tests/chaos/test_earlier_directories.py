@@ -104,7 +104,17 @@ async def check(client: WireClient, log_start: int, more: list[bytes]) -> None:
     assert await committed(client) == READERS
 
 
-@pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.name.removesuffix(".tar.gz"))
+@pytest.mark.parametrize(
+    "archive",
+    [
+        pytest.param(
+            path,
+            marks=pytest.mark.slow if path.name.startswith(("kafka-3", "kafka-4.0")) else (),
+            id=path.name.removesuffix(".tar.gz"),
+        )
+        for path in ARCHIVES
+    ],
+)
 async def test_a_directory_of_an_earlier_version_is_opened(archive: Path, tmp_path: Path) -> None:
     """Then it is written to, deleted from, and opened again after a kill."""
     with tarfile.open(archive) as files:

@@ -81,6 +81,7 @@ async def test_the_last_member_loses_its_power(cluster: ClusterProcesses) -> Non
     assert list(records.values()) == VALUES[DELETED:]
 
 
+@pytest.mark.slow
 async def test_a_member_whose_process_was_killed_leads_at_once(cluster: ClusterProcesses) -> None:
     """What it had written is there, as its machine lived on: no other replica is waited for."""
     await cluster.create_topic(TOPIC, [[1, 2, 3]])

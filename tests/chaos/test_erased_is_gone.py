@@ -18,7 +18,7 @@ from lowtide.testing.etcd import missing
 
 from .cluster_processes import ClusterProcesses
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
 
 TOPIC = "erased"
 ROUNDS = int(os.environ.get("ROUNDS", "2"))

@@ -170,6 +170,7 @@ async def test_an_etcd_that_is_down_for_a_moment_loses_no_record(tmp_path: Path,
         await scene.broker.kill()
 
 
+@pytest.mark.slow
 async def test_a_broker_that_cannot_renew_its_lease_stops_acting_and_continues_by_itself(
     tmp_path: Path, etcd: EtcdProcess
 ) -> None:
@@ -252,6 +253,7 @@ async def test_no_log_directory_is_special(tmp_path: Path, etcd: EtcdProcess) ->
         await scene.broker.kill()
 
 
+@pytest.mark.slow
 async def test_a_broker_with_anothers_id_or_anothers_metadata_is_refused(tmp_path: Path, etcd: EtcdProcess) -> None:
     """It gets a message, and the broker with the id is not affected.
 
@@ -281,6 +283,7 @@ async def test_a_broker_with_anothers_id_or_anothers_metadata_is_refused(tmp_pat
         await scene.broker.kill()
 
 
+@pytest.mark.slow
 async def test_broker_and_etcd_are_killed_again_and_again(tmp_path: Path, etcd: EtcdProcess) -> None:
     """Each at random moments under clients at work: no acknowledged record is lost, no deleted one returns, topics keep their ids."""
     scene, moments = Scene(tmp_path, etcd), random.Random(SEED)

@@ -100,7 +100,7 @@ def logs_of(cluster: ClusterProcesses, topic: str) -> dict[int, bytes]:
     }
 
 
-@pytest.mark.parametrize("copied", [False, True], ids=["snapshot", "files"])
+@pytest.mark.parametrize("copied", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["snapshot", "files"])
 async def test_brokers_stopped(cluster: ClusterProcesses, tmp_path: Path, *, copied: bool) -> None:
     """Topics that were created since the backup keep their folders and records."""
     await cluster.create_topic(EARLY, [[1, 2, 3]])
@@ -118,6 +118,7 @@ async def test_brokers_stopped(cluster: ClusterProcesses, tmp_path: Path, *, cop
     assert logs_of(cluster, LATE) == before
 
 
+@pytest.mark.slow
 async def test_a_broker_that_was_down_is_the_first(cluster: ClusterProcesses, tmp_path: Path) -> None:
     """It has nothing from after the backup; it detects the restore from a snapshot anyway.
 
@@ -139,6 +140,7 @@ async def test_a_broker_that_was_down_is_the_first(cluster: ClusterProcesses, tm
 
 
 @pytest.mark.parametrize("copied", [False, True], ids=["snapshot", "files"])
+@pytest.mark.slow
 async def test_brokers_running(cluster: ClusterProcesses, tmp_path: Path, *, copied: bool) -> None:
     """All stop acting, and once etcd answers again none answers with success."""
     await cluster.create_topic(EARLY, [[1, 2, 3]])
@@ -159,6 +161,7 @@ async def test_brokers_running(cluster: ClusterProcesses, tmp_path: Path, *, cop
     assert logs_of(cluster, LATE) == before
 
 
+@pytest.mark.slow
 async def test_one_of_three_alone_leads_on_an_unchanged_etcd(cluster: ClusterProcesses) -> None:
     """After a power cut of everything, etcd too, no operator action is needed."""
     await cluster.create_topic(EARLY, [[1, 2, 3]], configs={"min.insync.replicas": "1"})
@@ -208,6 +211,7 @@ async def brought_forward(cluster: ClusterProcesses, folder: Path) -> str:
 
 
 @pytest.mark.parametrize("is_lost", [False, True], ids=["restored", "lost"])
+@pytest.mark.slow
 async def test_everything_is_restored_after_a_recovery(
     cluster: ClusterProcesses, tmp_path: Path, *, is_lost: bool
 ) -> None:

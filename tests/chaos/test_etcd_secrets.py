@@ -100,6 +100,7 @@ async def until(condition: Callable[..., bool]) -> None:
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_a_wrong_authority_and_an_etcd_that_is_not_there(tmp_path: Path) -> None:
     """The files of the certificate and its key are given: their paths may be named, not what is in them."""
     files = Files(tmp_path)

@@ -26,7 +26,7 @@ from lowtide.testing.etcd import EtcdCluster, missing
 
 etcd_store = pytest.importorskip("lowtide.metadata.etcd", exc_type=ImportError)
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
 
 REGISTRATION = BrokerRegistration((Listener("PLAINTEXT", "127.0.0.1", 9092),))
 SETTINGS = SessionSettings(time_to_live_ms=40_000, image_age_ms=240_000)

@@ -77,6 +77,7 @@ async def batches(client: WireClient) -> dict[int, int]:
     return found
 
 
+@pytest.mark.slow
 async def test_five_hundred_partitions_are_served_stopped_and_recovered(tmp_path: Path) -> None:
     async with ServeProcess(tmp_path, within=WITHIN) as broker:
         client = await broker.connect()

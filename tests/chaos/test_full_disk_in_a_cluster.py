@@ -55,6 +55,7 @@ async def until_acknowledged(cluster: ClusterProcesses, leader: int) -> int:
     return offsets[-1]
 
 
+@pytest.mark.slow
 async def test_a_full_disk_on_the_leader(tmp_path: Path, disk: Path) -> None:
     """Appends are refused, records are served and deleted, and when there is space the same leader continues."""
     cluster = ClusterProcesses(tmp_path)
@@ -141,6 +142,7 @@ async def test_a_full_disk_on_a_follower(tmp_path: Path, disk: Path) -> None:
 
 
 @pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.slow
 async def test_a_delete_passes_the_log_end_of_a_follower_whose_disk_is_full(
     tmp_path: Path, disk: Path, *, restarts: bool
 ) -> None:

@@ -177,6 +177,7 @@ def test_large_requests_of_every_version(broker: Watched, key: ApiKey) -> None:
 
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
+@pytest.mark.slow
 def test_very_large_requests_and_malformed_ones(broker: Watched, key: ApiKey) -> None:
     version = API[key].max_version
     for frame in frames_of(key, version, ROWS):
@@ -191,6 +192,7 @@ def test_very_large_requests_and_malformed_ones(broker: Watched, key: ApiKey) ->
     [ApiKey.LIST_OFFSETS, ApiKey.METADATA, ApiKey.FETCH, ApiKey.PRODUCE, ApiKey.OFFSET_COMMIT, ApiKey.DELETE_RECORDS],
     ids=lambda key: key.name,
 )
+@pytest.mark.slow
 def test_several_at_once_take_turns(broker: Watched, key: ApiKey) -> None:
     frame = list(frames_of(key, API[key].max_version, ROWS))[-1]
     answers = broker.check([frame] * AT_ONCE, f"{AT_ONCE} of {key.name}")
@@ -206,6 +208,7 @@ def test_more_rows_than_allowed_are_refused(broker: Watched, key: ApiKey) -> Non
     broker.check([one[:-8] + bytes(1 << 22)], f"{key.name} v{version} with zeros")
 
 
+@pytest.mark.slow
 def test_tagged_fields_by_the_million_close_the_connection(broker: Watched) -> None:
     """In the header and in the body."""
     key, version, count = ApiKey.METADATA, 12, 1_000_000

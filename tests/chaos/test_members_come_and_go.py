@@ -226,6 +226,7 @@ class Stage:
 
 
 @pytest.mark.parametrize("cast", CASTS if "SECONDS_OF_GROUPS" in os.environ else SHORT)
+@pytest.mark.slow
 async def test_a_partition_has_one_owner_and_its_offset_never_goes_back(tmp_path: Path, cast: str) -> None:
     members = CASTS[cast]
     first = ("kill", members[1], f"leave {members[2]}", members[0], "freeze", f"leave {members[-1]}")

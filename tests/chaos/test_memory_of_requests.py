@@ -158,14 +158,14 @@ def forms(key: ApiKey) -> list[tuple[int, bool]]:
 
 
 @pytest.mark.parametrize(
-    "key", [pytest.param(key, marks=() if key == TASTE else pytest.mark.full, id=key.name) for key in KEYS]
+    "key", [pytest.param(key, marks=() if key == TASTE else pytest.mark.slow, id=key.name) for key in KEYS]
 )
 def test_one_request(broker: Broker, key: ApiKey) -> None:
     version, deep = forms(key)[0]
     check_one(broker, key, WHOLE_FRAME_BYTES if key == TASTE else FRAME_BYTES, version, deep=deep)
 
 
-@pytest.mark.longest
+@pytest.mark.slowest
 @pytest.mark.parametrize("size", [WHOLE_FRAME_BYTES, FRAME_BYTES])
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
 def test_one_request_in_each_form(broker: Broker, key: ApiKey, size: int) -> None:
@@ -173,7 +173,7 @@ def test_one_request_in_each_form(broker: Broker, key: ApiKey, size: int) -> Non
         check_one(broker, key, size, version, deep=deep)
 
 
-@pytest.mark.longest
+@pytest.mark.slowest
 @pytest.mark.parametrize("key", KEYS if os.environ.get("ALL_APIS") else MANY_AT_ONCE_KEYS, ids=lambda key: key.name)
 def test_fifty_at_once(broker: Broker, key: ApiKey) -> None:
     """What is fixed counts once for all fifty."""
@@ -189,7 +189,7 @@ def test_fifty_at_once(broker: Broker, key: ApiKey) -> None:
         assert peak < allowed, f"{peak} bytes for {MANY_AT_ONCE} frames of {len(frame)}"
 
 
-@pytest.mark.longest
+@pytest.mark.slowest
 def test_several_at_once(broker: Broker) -> None:
     """Their answers are ten times as large as they are."""
     frame, _ = largest(ApiKey.DESCRIBE_GROUPS, 6, deep=True)

@@ -142,6 +142,7 @@ async def test_one_broker_loses_its_metadata(tmp_path: Path) -> None:
         assert await broker.terminate() == 0
 
 
+@pytest.mark.slow
 async def test_one_broker_loses_its_disk(tmp_path: Path) -> None:
     """Topics, with their ids and configurations, come back without records.
 
@@ -181,6 +182,7 @@ async def test_one_broker_loses_its_disk(tmp_path: Path) -> None:
     assert (found / f"{LATE}-0").is_dir()
 
 
+@pytest.mark.slow
 async def test_a_damaged_backup_is_refused_by_its_name(tmp_path: Path) -> None:
     directory, file = tmp_path / "log", tmp_path / "backup"
     async with ServeProcess(directory) as broker:
@@ -255,6 +257,7 @@ def keys_of(place: Path) -> set[bytes]:
 
 
 @needs_etcd
+@pytest.mark.slow
 async def test_a_cluster_loses_its_etcd(tmp_path: Path) -> None:
     """The backup was made under load; broker 3 was away since.
 
@@ -296,6 +299,7 @@ async def test_a_cluster_loses_its_etcd(tmp_path: Path) -> None:
 
 
 @needs_etcd
+@pytest.mark.slow
 async def test_a_cluster_loses_everything(tmp_path: Path) -> None:
     """What is left is the backup: the topics come back, and lead when the operator has said that their records are lost."""
     async with ClusterProcesses(tmp_path) as cluster:
@@ -324,6 +328,7 @@ async def test_a_cluster_loses_everything(tmp_path: Path) -> None:
 
 
 @needs_etcd
+@pytest.mark.slow
 async def test_a_cluster_loses_its_etcd_with_tls(tmp_path: Path) -> None:
     """Where etcd asks for a certificate, and clients log in. A command that has none says that it went without TLS."""
     security = Security(tmp_path / "security")

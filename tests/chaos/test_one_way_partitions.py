@@ -17,7 +17,7 @@ from .cluster_processes import ClusterProcesses
 from .namespaces import Namespaces, missing_namespaces
 
 REASON = missing() or missing_namespaces()
-pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(REASON is not None, reason=str(REASON))]
 
 TOPIC = "cut"
 

@@ -111,6 +111,7 @@ async def test_leadership_moved_under_a_parked_delete(cluster: ClusterProcesses)
     await cluster.until("the delete is repeated", repeated)
 
 
+@pytest.mark.slow
 async def test_leadership_flipped_back_under_a_parked_delete(cluster: ClusterProcesses) -> None:
     """A delete accepted in one leadership is not completed in another one of the same broker."""
     assert cluster.links is not None
@@ -128,6 +129,7 @@ async def test_leadership_flipped_back_under_a_parked_delete(cluster: ClusterPro
     assert (await cluster.delete(1, TOPIC, X)).error_code == ErrorCode.NONE
 
 
+@pytest.mark.slow
 async def test_the_leaders_replica_removed_under_a_parked_delete(cluster: ClusterProcesses) -> None:
     """By a reassignment: the broker is no longer leader, and has no log to answer from."""
     await led_by_1(cluster, [1, 2, 3])
@@ -138,6 +140,7 @@ async def test_the_leaders_replica_removed_under_a_parked_delete(cluster: Cluste
     assert row.error_code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
+@pytest.mark.slow
 async def test_topic_deleted_under_a_parked_delete(cluster: ClusterProcesses) -> None:
     """A re-created topic of the same name does not complete it."""
     await led_by_1(cluster, [1, 2, 3])
@@ -150,6 +153,7 @@ async def test_topic_deleted_under_a_parked_delete(cluster: ClusterProcesses) ->
     assert row.error_code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
+@pytest.mark.slow
 async def test_leader_stopped_under_a_parked_delete(cluster: ClusterProcesses) -> None:
     """A clean stop: the leader hands over, answers the client, and does not wait for the follower.
 

@@ -118,6 +118,7 @@ def assert_all_there(bootstrap: str, written: Written) -> None:
         assert each == sorted(each, key=int), "records are there in another order"
 
 
+@pytest.mark.slow
 def test_clients_see_ordinary_brokers(tmp_path: Path) -> None:
     """Leaders on each process, a group, an orderly stop, and all of it there at the next start."""
     with SeveralProcesses(tmp_path, 2) as several:
@@ -220,6 +221,7 @@ def test_a_start_waits_for_brokers_of_a_killed_supervisor(tmp_path: Path) -> Non
         assert several.stop() == 0
 
 
+@pytest.mark.slow
 def test_all_processes_are_killed(tmp_path: Path) -> None:
     """As by the death of the machine's power, but for what the system still has to write."""
     with SeveralProcesses(tmp_path, 2) as several:
@@ -234,6 +236,7 @@ def test_all_processes_are_killed(tmp_path: Path) -> None:
         assert several.stop() == 0
 
 
+@pytest.mark.slow
 def test_ctrl_c_at_a_terminal_stops_in_order(tmp_path: Path) -> None:
     """The terminal sends the signal to the supervisor's group of processes, of which the brokers are no part."""
     with SeveralProcesses(tmp_path, 2) as several:
@@ -257,6 +260,7 @@ def taken_after_a_free_one() -> tuple[int, socket.socket]:
         return port, taken
 
 
+@pytest.mark.slow
 def test_a_broker_that_cannot_start_stops_the_first_start(tmp_path: Path) -> None:
     """With its own sentence, and a code that says so; none of the others stays."""
     port, taken = taken_after_a_free_one()
@@ -267,6 +271,7 @@ def test_a_broker_that_cannot_start_stops_the_first_start(tmp_path: Path) -> Non
         assert several.found("a broker refuses to start, all are stopped")[0]["broker"] == 2
 
 
+@pytest.mark.slow
 def test_a_broker_that_does_not_stay_up_is_no_harm_to_the_others(tmp_path: Path) -> None:
     """It is tried again, each time later; after some times the supervisor says so for the last time.
 
@@ -291,6 +296,7 @@ def test_a_broker_that_does_not_stay_up_is_no_harm_to_the_others(tmp_path: Path)
         assert several.stop() == 0
 
 
+@pytest.mark.slow
 def test_one_process_becomes_three_and_three_become_one(tmp_path: Path) -> None:
     """One broker's directory is that of the first of three.
 
@@ -350,6 +356,7 @@ def visit(url: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
+@pytest.mark.slow
 def test_one_address_has_the_metrics_of_all(tmp_path: Path) -> None:
     """Each sample with the id of its broker; one that is away is missing, and then the machine is not ready."""
     with SeveralProcesses(tmp_path, 2, f"http.listeners=http://{HOST}:0", "http.trust.local=true") as several:
@@ -385,6 +392,7 @@ def test_one_address_has_the_metrics_of_all(tmp_path: Path) -> None:
         assert several.stop() == 0
 
 
+@pytest.mark.slow
 def test_replicas_are_on_different_machines(tmp_path: Path) -> None:
     """Two supervisors with one etcd are two machines: no partition has both replicas on one of them, and either may be killed."""
     reason = missing()

@@ -150,7 +150,7 @@ def recipe() -> list[str]:
     return [*words.split(), *where.split()]
 
 
-@pytest.mark.full
+@pytest.mark.slow
 async def test_the_services_of_a_secure_cluster(tmp_path: Path) -> None:
     services = Services(tmp_path)
     try:

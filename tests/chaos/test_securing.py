@@ -230,7 +230,7 @@ def everything(settings: dict[str, str]) -> list[list[int]]:
     return found
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
 async def test_a_cluster_becomes_secure_under_load(tmp_path: Path) -> None:
     folder = tmp_path / "secure"

@@ -18,6 +18,8 @@ import pytest
 from lowtide.protocol.errors import ErrorCode
 from lowtide.testing.etcd import missing
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 240
 STARTED_ONLY = {"start", "kill", "tls", "logins", "trim"}

@@ -84,7 +84,7 @@ class Traffic:
             thread.join()
 
 
-@pytest.mark.parametrize("rounds", [2, pytest.param(50, marks=pytest.mark.full)])
+@pytest.mark.parametrize("rounds", [2, pytest.param(50, marks=pytest.mark.slow)])
 def test_certificates_are_replaced_under_load(tmp_path: Path, rounds: int) -> None:
     """By a new one, by a broken one, and by one of another authority, of which the trust stores know both."""
     authorities = (trustme.CA(), trustme.CA())

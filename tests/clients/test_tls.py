@@ -23,7 +23,16 @@ from lowtide.admin.users import ScramUpsertion
 from lowtide.protocol.scram import SCRAM_MECHANISMS
 
 from .certificate_files import issue, shown_serial, wait_for_another
-from .logging_in import CLIENTS, Client, confluent, our_own, says_why
+from .logging_in import (
+    CLIENTS,
+    Client,
+    clients_of_which_slow,
+    confluent,
+    kafka_python,
+    kcat,
+    our_own,
+    says_why,
+)
 
 USER, PASSWORD = "alice", "pencil"
 PLAIN = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}="{PASSWORD}";'
@@ -120,7 +129,7 @@ def test_a_certificate_of_another_authority_is_not_shown(world: World, tmp_path:
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", clients_of_which_slow(kcat, kafka_python))
 def test_logins_over_tls(world: World, client: Client, mechanism: str) -> None:
     assert client(world.with_login(mechanism)) == ""
     assert says_why(client, client(world.with_login(mechanism, "wrong"), refused=True))

@@ -113,6 +113,7 @@ def test_a_stream_from_the_latest_offsets_loses_nothing_when_its_first_batch_is_
     assert sorted(seen) == list(range(10, 20))
 
 
+@pytest.mark.slow
 def test_partitions_that_are_added_are_read_from_their_start(run, lowtide, lowtide_topic, fill):
     from confluent_kafka.admin import AdminClient, NewPartitions
 

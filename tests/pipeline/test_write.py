@@ -18,6 +18,8 @@ from .conftest import make_topic
 from .topic_contents import batches, records
 
 LIMIT_S = 600.0
+TRIED = (Compression.NONE, Compression.ZSTD)
+"""By `make test`."""
 
 
 def save(frame, bootstrap: str, **options: object) -> None:
@@ -147,7 +149,13 @@ def test_what_cannot_be_written_is_named(spark, lowtide, topic, columns, options
         save(frame, lowtide.bootstrap, **options)
 
 
-@pytest.mark.parametrize("codec", list(Compression), ids=lambda codec: codec.name.lower())
+@pytest.mark.parametrize(
+    "codec",
+    [
+        pytest.param(codec, id=codec.name.lower(), marks=() if codec in TRIED else pytest.mark.slow)
+        for codec in Compression
+    ],
+)
 def test_batches_are_compressed_by_the_option(spark, lowtide, topic, codec):
     frame = spark.range(500).selectExpr("repeat('sea ', 100) as value")
     save(frame, lowtide.bootstrap, topic=topic, kafka__compression__type=codec.name.lower())

@@ -22,7 +22,7 @@ KINDS = ("partitions", "authorization")
 
 Patch = pytest.MonkeyPatch
 
-pytestmark = pytest.mark.skipif("PYTHONASYNCIODEBUG" in os.environ, reason="the other pass searches them")
+pytestmark = pytest.mark.slowest
 
 
 def answered_before_all_know(patch: Patch) -> None:

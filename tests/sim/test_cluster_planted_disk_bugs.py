@@ -28,7 +28,7 @@ MAXIMUM_SEEDS = int(os.environ.get("PLANT_SEEDS", "120"))
 
 Patch = pytest.MonkeyPatch
 
-pytestmark = pytest.mark.skipif("PYTHONASYNCIODEBUG" in os.environ, reason="the other pass searches them")
+pytestmark = pytest.mark.slowest
 
 ROOM = ("no room at times", "full disk", "leader move", "fast restart", "replica leaves while it waits", "cut off")
 SHORT_OF_ROOM = ("no room at times", "pause", "leader move", "fast restart")

@@ -30,7 +30,7 @@ FAULTS = (
     "topic created again",
 )
 
-pytestmark = pytest.mark.skipif("PYTHONASYNCIODEBUG" in os.environ, reason="the other pass searches them")
+pytestmark = pytest.mark.slow
 
 
 def test_a_lack_of_descriptors_is_survived() -> None:

@@ -24,6 +24,8 @@ from lowtide.storage.log_start.journal_fold import JournalFold
 
 from .planting import find
 
+pytestmark = pytest.mark.slowest
+
 MAXIMUM_SEEDS = int(os.environ.get("PLANT_SEEDS", "300"))
 
 Patch = pytest.MonkeyPatch

@@ -45,7 +45,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(
             "case",
             [
-                pytest.param(case, marks=pytest.mark.full)
+                pytest.param(case, marks=pytest.mark.slow)
                 if is_long and case.version < case.message.VERSIONS.high
                 else case
                 for case in CASES
@@ -113,10 +113,10 @@ class RandomMessages:
 @pytest.fixture
 def random_messages(request: pytest.FixtureRequest) -> RandomMessages:
     """Random messages, equal in each run of the same test."""
-    return RandomMessages(request.node.nodeid)
+    return RandomMessages(request.node.name)
 
 
 @pytest.fixture
 def tame_messages(request: pytest.FixtureRequest) -> RandomMessages:
     """As `random_messages`, with values that have a meaning."""
-    return RandomMessages(request.node.nodeid, is_tame=True)
+    return RandomMessages(request.node.name, is_tame=True)
