@@ -41,7 +41,6 @@ SOURCE_LINES = 400
 FUNCTION_LINES = 70
 
 LONG_FILES = {
-    "tests/chaos/test_bad_directories.py": 510,
     "tests/unit/broker/coordinator/consumer/test_consumer_groups.py": 503,
     "tests/unit/broker/coordinator/transactions/test_transaction_machine.py": 518,
     "tests/unit/broker/coordinator/transactions/test_transaction_shard.py": 517,
@@ -306,6 +305,7 @@ IMPORT_NAMES = {
     "google": "protobuf",
     "re2": "google-re2",
     "yaml": "pyyaml",
+    "xdist": "pytest-xdist",
 }
 """Packages whose import name differs from the package's."""
 
