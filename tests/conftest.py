@@ -34,7 +34,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         return None
     from xdist.scheduler import LoadFileScheduling
 
-    class Scheduling(LoadFileScheduling):
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # its package has no types
         def _split_scope(self, nodeid: str) -> str:
             return "tests/pipeline" if nodeid.startswith("tests/pipeline/") else nodeid.partition("::")[0]
 

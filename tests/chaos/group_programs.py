@@ -135,7 +135,7 @@ def kafka_python_member(bootstrap: str, story: Story) -> None:
             pass
 
         def on_partitions_assigned(self, assigned: Any) -> None:
-            generation = consumer._coordinator._generation  # noqa: SLF001 - nothing else tells it
+            generation = consumer._coordinator._generation
             story.on_assigned([place.partition for place in assigned], generation.generation_id, generation.member_id)
 
     consumer.partitions_for_topic(TOPIC)
@@ -180,7 +180,7 @@ async def _aiokafka_member(bootstrap: str, story: Story) -> None:
             pass
 
         def on_partitions_assigned(self, assigned: Any) -> None:
-            coordinator = consumer._coordinator  # noqa: SLF001 - nothing else tells it
+            coordinator = consumer._coordinator
             story.on_assigned([place.partition for place in assigned], coordinator.generation, coordinator.member_id)
 
     consumer.subscribe([TOPIC], listener=Listener())

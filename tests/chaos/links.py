@@ -10,6 +10,7 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Self
 
 from lowtide.protocol.api_keys import ApiKey
 
@@ -170,7 +171,7 @@ class Links:
         self.strangers = 0
         """The number of connections of unknown origin, which are refused."""
 
-    async def __aenter__(self) -> Links:
+    async def __aenter__(self) -> Self:
         for target in self._targets:
             server = await asyncio.start_server(self._acceptor(target), HOST, 0)
             self._servers.append(server)

@@ -114,7 +114,7 @@ class Security:
             while (token := exchange.step(received)) is not None:
                 answer = await client.request(SaslAuthenticateRequest(auth_bytes=token), 1)
                 if answer.error_code:
-                    raise LoginRefusedError(answer.error_message)
+                    raise LoginRefusedError(answer.error_message)  # noqa: TRY301
                 received = answer.auth_bytes
         except BaseException:
             client.close()

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from lowtide.simulation.client import WireClient
 from lowtide.testing import freezing
@@ -66,7 +66,7 @@ class ServeProcess:
         """Lines of standard error besides log lines: uncaught tracebacks."""
         self.port = 0
 
-    async def __aenter__(self) -> ServeProcess:
+    async def __aenter__(self) -> Self:
         await self.launch()
         try:
             await self.wait_ready()

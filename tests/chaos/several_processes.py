@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tests.campaign.struck import strike
 
@@ -43,7 +43,7 @@ class SeveralProcesses:
         self._reading = threading.Thread(target=self._read)
         self._reading.start()
 
-    def __enter__(self) -> SeveralProcesses:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -11,6 +11,7 @@ import random
 import threading
 from collections import Counter
 from pathlib import Path
+from typing import Self
 
 import pytest
 from confluent_kafka import Consumer, KafkaException
@@ -51,7 +52,7 @@ class Reader:
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="reader")
 
-    def __enter__(self) -> Reader:
+    def __enter__(self) -> Self:
         self._consumer.subscribe([TOPIC])
         self._thread.start()
         return self

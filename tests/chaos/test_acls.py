@@ -337,6 +337,6 @@ async def test_rules_survive_sigkill_and_are_never_half_applied(tmp_path: Path, 
                 await asyncio.sleep(0.001)
             await asyncio.wait([changing], timeout=chance.uniform(0.0, 0.3))
             await broker.kill()
-            with pytest.raises(OSError) if not changing.done() else pytest.raises(Exception):  # noqa: B017, PT011
+            with pytest.raises(OSError) if not changing.done() else pytest.raises(Exception):  # noqa: PT011
                 await changing
     assert len(kept) + len(removed) > 2

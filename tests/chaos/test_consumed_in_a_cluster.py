@@ -173,7 +173,7 @@ async def test_nothing_is_deleted_that_the_slowest_group_has_not_consumed(tmp_pa
                 return await groups.commit(group, 0)
 
             await cluster.until(f"first commit of {group}", has_committed)
-        looking = asyncio.ensure_future(groups.keep_looking())  # noqa: TID251 - a test's own loop
+        looking = asyncio.ensure_future(groups.keep_looking())
         for harm in ("coordinator", "leader", "frozen coordinator"):
             for _ in range(6):
                 await groups.go_on()

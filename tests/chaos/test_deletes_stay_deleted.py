@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -93,7 +94,7 @@ class Spy:
         self.answers = 0
         self._task: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> Spy:
+    async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._ask())
         return self
 

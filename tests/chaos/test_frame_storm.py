@@ -167,10 +167,10 @@ async def test_a_storm_of_damaged_frames_harms_no_client(tmp_path: Path) -> None
             stormy = await honest.seen()
         await remove_topics(broker)
         after = broker.resident_bytes()
-        print(f"\np99 {calm['p99']} ms, in the storm {stormy['p99']} ms")  # noqa: T201  the measurement
-        print(f"{dict(storm.counts)}\ncalm {calm}\nstorm {stormy}\nresident MiB {before >> 20} {after >> 20}")  # noqa: T201  the measurement
+        print(f"\np99 {calm['p99']} ms, in the storm {stormy['p99']} ms")
+        print(f"{dict(storm.counts)}\ncalm {calm}\nstorm {stormy}\nresident MiB {before >> 20} {after >> 20}")
         for line in [line for line in broker.lines if "event loop" in line["event"]]:
-            print(line)  # noqa: T201  the same, seen from inside
+            print(line)
         # Some of each: a busy machine takes longer than `STUCK_S` for half of them, which then count as stuck.
         assert min(storm.counts[outcome] for outcome in ("answered", "closed")) > FRAMES // 100
         assert after - before < MEMORY_LIMIT_BYTES

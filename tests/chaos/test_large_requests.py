@@ -102,7 +102,7 @@ class Watched:
         allowed = MEMORY_FACTOR * sum(map(len, frames)) + MEMORY_BYTES
         for attempt in range(ATTEMPTS):
             self.holds.clear()
-            with open("/proc/self/clear_refs", "w", encoding="ascii") as peak:  # noqa: PTH123 - not a file of the project
+            with open("/proc/self/clear_refs", "w", encoding="ascii") as peak:
                 peak.write("5")
             before = resident("VmRSS")
             with ThreadPoolExecutor(len(frames)) as senders:
@@ -118,7 +118,7 @@ class Watched:
 
 
 def resident(name: str) -> int:
-    with open("/proc/self/status", encoding="ascii") as status:  # noqa: PTH123 - not a file of the project
+    with open("/proc/self/status", encoding="ascii") as status:
         return next(int(line.split()[1]) << 10 for line in status if line.startswith(name))
 
 

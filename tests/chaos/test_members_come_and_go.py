@@ -252,4 +252,4 @@ async def test_a_partition_has_one_owner_and_its_offset_never_goes_back(tmp_path
         assert len(stage.history.generations) > 1
         cluster.check_no_faults()
     counts = f"{dict(stage.history.counts)}; {dict(stage.clients.returns)}; {dict(stage.faults.counts)}"
-    print(f"{sum(stage.committed.values())} records, {len(stage.history.generations)} generations; {counts}")  # noqa: T201
+    print(f"{sum(stage.committed.values())} records, {len(stage.history.generations)} generations; {counts}")

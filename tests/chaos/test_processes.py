@@ -384,7 +384,7 @@ def test_one_address_has_the_metrics_of_all(tmp_path: Path) -> None:
         several.wait_for(lambda: several.found("a broker ended and is started again"))
         status, said = visit(f"{url}/health/ready")
         assert (status, json.loads(said)["reasons"]) == (503, ["other brokers of this machine do not serve: 2"])
-        status, page = visit(f"{url}/metrics?again")
+        status, _page = visit(f"{url}/metrics?again")
         assert status == 200
         properties.write_text(text)
         several.wait_until_all_serve(2)

@@ -147,7 +147,7 @@ async def partition_of(cluster: LowtideCluster, name: str, *replicas: int) -> As
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_all_bytes_move_and_nothing_stays_behind(cluster: LowtideCluster, many: bool) -> None:  # noqa: FBT001
+def test_all_bytes_move_and_nothing_stays_behind(cluster: LowtideCluster, many: bool) -> None:
     """A delete into the middle of a batch; alone, or with segments after it, the first of which are deleted as a whole."""
 
     async def scenario() -> None:
@@ -207,7 +207,7 @@ def test_it_moves_under_load(cluster: LowtideCluster) -> None:
                     assert await client.offset(asking.EARLIEST) >= promised
                     await asyncio.sleep(0.002)
 
-            work = [asyncio.create_task(each()) for each in (produce, delete, watch)]  # noqa: TID251
+            work = [asyncio.create_task(each()) for each in (produce, delete, watch)]
             try:
                 for replicas in ((2, 3), (3, 1), (1, 2), (3,), (2, 1), (1, 3)):
                     await client.move(*replicas)

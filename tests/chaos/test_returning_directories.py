@@ -41,7 +41,7 @@ async def all_agree(cluster: ClusterProcesses, start: int, end: int) -> None:
 
     async def agrees(broker_id: int) -> bool:
         row, records = await cluster.fetch(broker_id, TOPIC, start)
-        below, nothing = await cluster.fetch(broker_id, TOPIC, start - 1) if start else (None, {})
+        _below, nothing = await cluster.fetch(broker_id, TOPIC, start - 1) if start else (None, {})
         assert not nothing, f"broker {broker_id} serves {nothing}"
         return (
             row.error_code == ErrorCode.NONE

@@ -239,7 +239,7 @@ async def test_transactions_are_whole_after_sigkill(tmp_path: Path) -> None:
                     name=TOPIC, num_partitions=PARTITIONS, replication_factor=1, assignments=[], configs=[]
                 )
                 await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7)
-            running = [asyncio.ensure_future(writer.run(broker)) for writer in writers]  # noqa: TID251 - a test's own loop
+            running = [asyncio.ensure_future(writer.run(broker)) for writer in writers]
             await asyncio.sleep(rng.uniform(*LIFE_S) + (1.0 if life == 0 else 0.0))
             async with asyncio.timeout(
                 LIMIT_S

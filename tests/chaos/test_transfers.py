@@ -139,7 +139,7 @@ def cluster_state(bootstrap: str) -> str:
 def _outcome(future: Any) -> str:
     try:
         result = future.result(CALL_S)
-    except Exception as error:  # noqa: BLE001  it is printed
+    except Exception as error:
         return repr(error)
     if hasattr(result, "members"):
         members = [
@@ -252,4 +252,4 @@ async def test_no_order_is_lost_or_carried_out_twice(tmp_path: Path) -> None:
         assert len(bank.ledger.orders) > 2 * ORDERS_AT_ONCE, "hardly anything happened"
     print(
         f"{len(bank.ledger.orders)} orders; {dict(bank.ledger.counts)}; {dict(bank.clients.returns)}; {dict(bank.faults.counts)}"
-    )  # noqa: T201
+    )

@@ -113,31 +113,28 @@ async def test_users_in_etcd(world: World) -> None:
     """The first users come before the first start; a change holds on all brokers when it is answered, and survives SIGKILL."""
     for user in ("broker", "admin"):
         await world.users("add", user, password=PASSWORDS[user])
-    async with world.broker(1) as one:
-        async with world.broker(2) as two:
-            async with AdminClient({"bootstrap.servers": f"127.0.0.1:{one.port}"} | world.login("admin")) as admin:
-                await admin.create_topics(
-                    [NewTopic(name="t", partitions=2, replication_factor=2, configs={"min.insync.replicas": "2"})]
-                )
-                await replicates(world, one)
-                assert not await world.may_log_in(one, "alice")
-                await world.users("add", "alice", password=PASSWORDS["alice"], at=one)
-                assert await world.logins([one, two], "alice") == [True, True]
-                listed = json.loads(await world.users("list", "--output", "json", at=two))["users"]
-                assert {row["user"]: row["mechanism"] for row in listed} == dict.fromkeys(PASSWORDS, MECHANISM)
-                await world.users("add", "alice", password=SECOND, at=two)
-                assert await world.logins([one, two], "alice") == [False, False]
-                assert await world.logins([one, two], "alice", SECOND) == [True, True]
-                await two.kill()
-            async with world.broker(2) as again:
-                await replicates(world, one)
-                assert await world.may_log_in(again, "alice", SECOND)
-                await world.users("remove", "alice", at=again)
-                assert await world.logins([one, again], "alice", SECOND) == [False, False]
-                assert "alice" not in await world.users("list")
-                assert not [
-                    line for each in (one, two, again) for line in (*each.lines, *each.noise) if has_secret(line)
-                ]
+    async with world.broker(1) as one, world.broker(2) as two:
+        async with AdminClient({"bootstrap.servers": f"127.0.0.1:{one.port}"} | world.login("admin")) as admin:
+            await admin.create_topics(
+                [NewTopic(name="t", partitions=2, replication_factor=2, configs={"min.insync.replicas": "2"})]
+            )
+            await replicates(world, one)
+            assert not await world.may_log_in(one, "alice")
+            await world.users("add", "alice", password=PASSWORDS["alice"], at=one)
+            assert await world.logins([one, two], "alice") == [True, True]
+            listed = json.loads(await world.users("list", "--output", "json", at=two))["users"]
+            assert {row["user"]: row["mechanism"] for row in listed} == dict.fromkeys(PASSWORDS, MECHANISM)
+            await world.users("add", "alice", password=SECOND, at=two)
+            assert await world.logins([one, two], "alice") == [False, False]
+            assert await world.logins([one, two], "alice", SECOND) == [True, True]
+            await two.kill()
+        async with world.broker(2) as again:
+            await replicates(world, one)
+            assert await world.may_log_in(again, "alice", SECOND)
+            await world.users("remove", "alice", at=again)
+            assert await world.logins([one, again], "alice", SECOND) == [False, False]
+            assert "alice" not in await world.users("list")
+            assert not [line for each in (one, two, again) for line in (*each.lines, *each.noise) if has_secret(line)]
 
 
 async def replicates(world: World, broker: ServeProcess) -> None:

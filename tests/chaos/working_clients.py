@@ -36,7 +36,7 @@ class Worker:
     def _run(self) -> None:
         try:
             self._work(self)
-        except BaseException as error:  # noqa: BLE001 - reported to the test
+        except BaseException as error:
             self._failure = error
 
     async def until(self, rounds: int) -> None:

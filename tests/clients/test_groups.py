@@ -60,11 +60,11 @@ def test_a_group_continues_at_its_committed_offset(
 ) -> None:
     fill(other, topic, 5)
     with member(name, lowtide.bootstrap, topic, group) as first:
-        assert poll_until_all([first], 5) == dict.fromkeys(PARTITIONS, [0, 1, 2, 3, 4])
+        assert poll_until_all([first], 5) == {key: [0, 1, 2, 3, 4] for key in PARTITIONS}
         first.commit()
     fill(other, topic, 2)
     with member(name, lowtide.bootstrap, topic, group) as second:
-        assert poll_until_all([second], 2) == dict.fromkeys(PARTITIONS, [5, 6])
+        assert poll_until_all([second], 2) == {key: [5, 6] for key in PARTITIONS}
 
 
 @pytest.mark.parametrize("name", MEMBERS)

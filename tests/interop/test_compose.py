@@ -52,7 +52,7 @@ def missing_docker() -> str | None:
         return "no Docker daemon answers"
     if (
         shutil.which("docker-compose") is None
-        and subprocess.run(["docker", "compose", "version"], capture_output=True).returncode != 0
+        and subprocess.run(["docker", "compose", "version"], capture_output=True).returncode != 0  # noqa: PLW1510
     ):
         return "docker compose is not installed"
     for image in (os.environ.get("BUILD_IMAGE"), os.environ.get("BASE_IMAGE"), os.environ.get("ETCD_IMAGE")):

@@ -133,7 +133,7 @@ def test_every_page_is_drawn_and_has_no_serious_finding(tab: Tab, name: str, axe
     assert serious == []
     picture(
         page,
-        f"console-{name}-{page.evaluate('matchMedia(`(prefers-color-scheme: dark)`).matches') and 'dark' or 'light'}",
+        f"console-{name}-{(page.evaluate('matchMedia(`(prefers-color-scheme: dark)`).matches') and 'dark') or 'light'}",
     )
 
 
@@ -211,7 +211,7 @@ def test_the_keyboard_reaches_everything(tab: Tab) -> None:
     page.wait_for_function(
         "() => document.activeElement.tagName === 'H1' && document.activeElement.textContent === 'flights'"
     )
-    assert page.title() == "flights – Lowtide"
+    assert page.title() == "flights – Lowtide"  # noqa: RUF001
 
 
 def test_the_theme_can_be_chosen_and_stays(tab: Tab) -> None:

@@ -50,10 +50,9 @@ def wait_for_fewer(folder: Path, segments: int) -> None:
 def wait_for_hole(folder: Path, deleted: load.Entry) -> None:
     """Return when a record that isn't compressed is gone from the segment that holds the log start."""
     deadline = time.monotonic() + load.DEADLINE_S
-    while (
-        not (first := min(folder.glob("*.log"))).read_bytes()[61:4096] == bytes(4035)
-        or deleted.value in first.read_bytes()
-    ):
+    while (first := min(folder.glob("*.log"))).read_bytes()[61:4096] != bytes(
+        4035
+    ) or deleted.value in first.read_bytes():
         assert time.monotonic() < deadline, "no hole was found"
         time.sleep(0.05)
 

@@ -136,7 +136,7 @@ class World:
     async def topics(self) -> None:
         """See that the topic `t` is there, and `new` is not: a row may have deleted or created them."""
         await self.admin.delete_topics(["new"])
-        while (found := (await self.admin.list_topics()).get("t")) is None:  # noqa: ASYNC110
+        while (found := (await self.admin.list_topics()).get("t")) is None:
             await self.admin.create_topics([NewTopic(name="t", partitions=1)])
             await asyncio.sleep(PAUSE_S)
         self.ids["t"] = found.topic_id

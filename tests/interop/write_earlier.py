@@ -101,7 +101,7 @@ def write(kafka: Kafka) -> None:
     until(
         "the topic is compacted",
         lambda: checkpoint(kafka.directory, "cleaner-offset-checkpoint").get("compacted-0", 0) >= 60,
-    )  # noqa: PLR2004
+    )
     until(
         "the log start is written",
         lambda: checkpoint(kafka.directory, "log-start-offset-checkpoint").get("plain-0", 0) == LOG_START,

@@ -87,7 +87,7 @@ class World(NamedTuple):
 
 def put(values: tuple, index: int, value: object) -> tuple:
     """The same tuple with one entry changed."""
-    return values[:index] + (value,) + values[index + 1 :]
+    return (*values[:index], value, *values[index + 1 :])
 
 
 def with_replica(world: World, broker: int, replica: Replica) -> World:
@@ -135,7 +135,7 @@ class Rules:
     trust_counts_from_sending: bool = True
     reads_wait_for_own_start: bool = True
     reads_need_trust: bool = True
-    # DR8: incarnations
+    # Incarnations, for DR8
     isr_of_this_registration: bool = True
     leads_of_this_registration: bool = True
     stale_is_marked: bool = True

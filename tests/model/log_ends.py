@@ -87,7 +87,7 @@ Steps = Iterator[tuple[bool, tuple, World]]
 
 def put(values: tuple, index: int, value: object) -> tuple:
     """The same tuple with one entry changed."""
-    return values[:index] + (value,) + values[index + 1 :]
+    return (*values[:index], value, *values[index + 1 :])
 
 
 def with_replica(world: World, number: int, replica: Replica) -> World:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 UNIT_BYTES: Final = {"ext4": 512, "xfs": 4096, "btrfs": 4096}
@@ -55,7 +55,7 @@ class PoweredDisk:
         self.lost = self.kept = 0
         """Units that weren't flushed when the power went, and those of them that survived."""
 
-    def __enter__(self) -> PoweredDisk:
+    def __enter__(self) -> Self:
         self.path.mkdir()
         self._fuse.mkdir()
         with self._image.open("wb") as image:

@@ -85,7 +85,7 @@ class RecordedRun(Simulation):
         await self.loads[0].create_topic(client, configs, partitions=len(self.loads))
         client.close()
         await self._work(folds=self._has_upkeep)
-        power = self.random.random() < 0.5  # noqa: PLR2004
+        power = self.random.random() < 0.5
         self.end_life(power=power)
         self._lost = power and not self.flush_each_append
         await self._start_again()
@@ -112,7 +112,7 @@ class RestartedRun(Simulation):
 
     def restore(self, moment: Moment, power_cut: Random | None) -> None:
         """Before it starts: the state of a power cut that `power_cut` decides about, or of the death of the process alone."""
-        root, self.disk, self.watch, histories = pickle.loads(zlib.decompress(moment.content))  # noqa: S301  made above
+        root, self.disk, self.watch, histories = pickle.loads(zlib.decompress(moment.content))
         for load, history in zip(self.loads, histories, strict=True):
             load.history = history
         self.filesystem.replace_disk(root)

@@ -171,7 +171,7 @@ def test_connections_wait_above_the_rate_that_is_set_now() -> None:
     async def scenario(simulation: Simulation, client: WireClient) -> None:
         assert simulation.broker is not None
         assert simulation.broker.serving is not None
-        wait_ms = simulation.broker.serving.host._connection_wait_ms  # noqa: SLF001
+        wait_ms = simulation.broker.serving.host._connection_wait_ms
         await alter(client, BROKER, "", ("max.connection.creation.rate", "1"))
         assert max(wait_ms("10.0.0.9", "PLAINTEXT") for _ in range(30)) > 0
         await alter(client, BROKER, "", ("max.connection.creation.rate", None))

@@ -301,7 +301,7 @@ def a_record_goes_to_two_members(patch: Patch) -> None:
     """Locks time out too early."""
     original = SharePartition._take
 
-    def take(self: SharePartition, member_id: str, first: int, last: int, most: int, now_ms: int) -> Any:  # noqa: PLR0913
+    def take(self: SharePartition, member_id: str, first: int, last: int, most: int, now_ms: int) -> Any:
         return original(self, member_id, first, last, most, now_ms - LOCK_MS // 2)
 
     patch.setattr(SharePartition, "_take", take)

@@ -169,7 +169,7 @@ class Soak:
         while await self.pause(self._options.sample_seconds):
             sample = measure(self.cluster)
             probed, self._probed_ms = self._probed_ms, []
-            if len(probed) > 2:  # noqa: PLR2004 - quantiles need some
+            if len(probed) > 2:
                 sample |= {
                     "produce p50 ms": statistics.median(probed),
                     "produce p99 ms": statistics.quantiles(probed, n=100)[98],

@@ -31,7 +31,7 @@ def test_a_port_is_its_servers_and_refuses_others() -> None:
             await server.wait_closed()
 
     def refused() -> None:
-        with socket.socket() as other, pytest.raises(OSError) as caught:
+        with socket.socket() as other, pytest.raises(OSError) as caught:  # noqa: PT011
             other.bind((HOST, port))
         assert caught.value.errno == errno.EADDRINUSE
 

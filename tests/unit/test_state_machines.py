@@ -40,7 +40,7 @@ class Machine(NamedTuple):
         """The module's text: only it has the docstrings of members."""
         file = sys.modules[self.module].__file__
         assert file is not None
-        with open(file, encoding="utf-8") as text:  # noqa: PTH123
+        with open(file, encoding="utf-8") as text:
             return text.read()
 
 

@@ -122,7 +122,7 @@ def test_the_exit_code_says_whether_all_is_explained(
 ) -> None:
     described = TopicDescription(name="t", topic_id=None, is_internal=False, partitions={})
 
-    async def describe(_: Any, topics: list[str], timeout: float) -> dict[str, TopicDescription]:
+    async def describe(_: Any, topics: list[str], timeout: float) -> dict[str, TopicDescription]:  # noqa: ASYNC109
         assert (topics, timeout) == (["t"], 60)
         return {"t": described}
 

@@ -231,7 +231,7 @@ def test_a_keeper_passes_over_the_answer_that_came_too_late() -> None:
         ours.sendall(late + answer[:3])
         with pytest.raises(UnavailableError):
             renewer.renew(9)
-        renewer._requests = 0  # noqa: SLF001 - the rest of the answer is of this number
+        renewer._requests = 0
         ours.sendall(answer[3:])
         renewer.renew(9)
         renewer.close()

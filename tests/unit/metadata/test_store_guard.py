@@ -82,7 +82,7 @@ def copy_of(session: MetadataSession) -> MetadataCopy:
 
 
 @pytest.mark.parametrize("copied", [False, True])
-def test_directories_that_have_seen_more_refuse_the_store_and_suspend_it_for_all(copied: bool) -> None:  # noqa: FBT001
+def test_directories_that_have_seen_more_refuse_the_store_and_suspend_it_for_all(copied: bool) -> None:
     async def scenario(world: World) -> None:
         session = await world.started()
         snapshot = world.shared.snapshot()
@@ -155,7 +155,7 @@ def test_a_store_that_is_unchanged_is_not_refused() -> None:
 
 
 @pytest.mark.parametrize("copied", [False, True])
-def test_a_running_broker_stops_acting_once_the_store_is_restored(copied: bool) -> None:  # noqa: FBT001
+def test_a_running_broker_stops_acting_once_the_store_is_restored(copied: bool) -> None:
     async def scenario(world: World) -> None:
         session = await world.started()
         idle = await world.started(2)

@@ -33,7 +33,7 @@ def test_positions_are_written_as_sparks_kafka_source_writes_them_in_one_order()
     ['{"t": 5}', '{"t": {"x": 5}}', '{"t": {"0": true}}', "[]", "no JSON", '{"t": {"0": "five"}}', '{"t": {"0": 1.5}}'],
 )
 def test_an_invalid_position_is_refused(text):
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError):  # noqa: PT011
         positions_from_text(text)
     assert positions_from_json({}) == {}
 

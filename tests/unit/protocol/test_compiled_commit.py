@@ -165,7 +165,7 @@ def damaged(frame: bytes, changes: list[tuple[int, int]], cut: int) -> bytes:
 @given(st.integers(2, 10), ROWS, MEMBERS, NAMES.filter(bool), IDS.filter(any), st.none() | NAMES)
 @example(8, [(number, 1, 1, "") for number in range(ROWS_MAX)], MEMBER, "t", b"i" * 16, None)
 @example(2, [(number, 1, 1, "") for number in range(127)], MEMBER, "t", b"i" * 16, None)
-def test_usual_commits_are_read_and_answered_as_by_the_plain_form(  # noqa: PLR0917
+def test_usual_commits_are_read_and_answered_as_by_the_plain_form(
     version: int, rows: list[Any], member: dict[str, Any], topic: str, topic_id: bytes, client_id: str | None
 ) -> None:
     frame = commit_of(version, rows, member, topic=topic, topic_id=topic_id, client_id=client_id)

@@ -82,7 +82,7 @@ def plain_read(frame: bytes) -> Any:
 @needs_compiled
 @LONG
 @given(VERSIONS, NAMES, PARTITIONS, OFFSETS, TIMES, st.booleans(), st.none() | NAMES)
-def test_usual_requests_are_read_and_answered_as_by_the_plain_form(  # noqa: PLR0917
+def test_usual_requests_are_read_and_answered_as_by_the_plain_form(
     version: int, topic: str, partition: int, offset: int, timeout_ms: int, leader_only: bool, client_id: str | None
 ) -> None:
     fields = {
@@ -101,7 +101,7 @@ def test_usual_requests_are_read_and_answered_as_by_the_plain_form(  # noqa: PLR
 @needs_compiled
 @LONG
 @given(VERSIONS, NAMES, PARTITIONS, OFFSETS, CHANGES, CUTS)
-def test_whatever_is_read_of_damaged_requests_the_plain_form_accepts(  # noqa: PLR0917
+def test_whatever_is_read_of_damaged_requests_the_plain_form_accepts(
     version: int, topic: str, partition: int, offset: int, changes: list[tuple[int, int]], cut: int
 ) -> None:
     frame = bytearray(delete_of(version, topic=topic, partition=partition, offset=offset, leader_only=True))

@@ -329,7 +329,7 @@ def test_the_largest_frame_is_answered_and_no_larger_one(version: int) -> None:
         topic: Any = TOPIC_ID if version >= 13 else "t"
         return native.compiled.fetch_answer(
             version, 1, 0, False, ((topic, 0, 5, 5, 0, 1 << 30), (topic, 1, 5, 5, 0, size))
-        )  # noqa: FBT003
+        )
 
     some = answered(1 << 29)
     assert some is not None

@@ -219,7 +219,7 @@ def test_places_beyond_the_buffer_are_not_read(name: str, arguments: tuple[Any, 
 )  # fmt: skip
 @example(2, 1, 1, "t", "p", "l", False, "m", [(str(number), None, b"x") for number in range(MEMBERS_MAX)])
 @example(9, 1, 1, None, "p", "l", True, "m", [(str(number), "i", b"x") for number in range(MEMBERS_MAX)])
-def test_joins_are_answered_as_by_the_plain_form(  # noqa: PLR0917
+def test_joins_are_answered_as_by_the_plain_form(
     version: int,
     correlation_id: int,
     generation_id: int,

@@ -88,7 +88,7 @@ class Groups(RuleBasedStateMachine):
         self.world.pass_time(milliseconds)
 
     @rule(holds=st.booleans())
-    def commits(self, holds: bool) -> None:  # noqa: FBT001 - Hypothesis passes it by name
+    def commits(self, holds: bool) -> None:
         self.world.commit()
         self.world.holds_commits = holds
 

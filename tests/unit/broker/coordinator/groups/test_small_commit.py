@@ -116,7 +116,7 @@ class Groups:
         self.client.close()
         (self.machine,) = (each for each in self.world.machines if each.broker_id == found.node_id)
         self.client = await WireClient.connect(*self.machine.address)
-        while (await self.commit(9)).topics[0].partitions[0].error_code:  # noqa: ASYNC110
+        while (await self.commit(9)).topics[0].partitions[0].error_code:
             await asyncio.sleep(0.1)
 
     def figures(self) -> Any:

@@ -45,7 +45,7 @@ class Members:
         client.close()
         (self.machine,) = (each for each in self.world.machines if each.broker_id == found.node_id)
         self.clients = [await WireClient.connect(*self.machine.address) for _ in range(count)]
-        while (await self.join(3, 0, "", session_timeout_ms=1)).error_code != ErrorCode.INVALID_SESSION_TIMEOUT:  # noqa: ASYNC110
+        while (await self.join(3, 0, "", session_timeout_ms=1)).error_code != ErrorCode.INVALID_SESSION_TIMEOUT:
             await asyncio.sleep(0.1)
 
     async def ask(self, request: Any, version: int, place: int = 0) -> Any:

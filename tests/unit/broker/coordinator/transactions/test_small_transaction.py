@@ -193,7 +193,7 @@ class Producer:
         return dict(serving.host.dispatcher.errors) | refused, logs, counts, traffic, serving.coordinators.groups.held()
 
 
-async def everything(producer: Producer) -> None:
+async def everything(producer: Producer) -> None:  # noqa: PLR0915
     """Transactions of all versions, with errors of all kinds."""
     await producer.begin()
     old = producer.identity
