@@ -97,8 +97,8 @@ java: # Spark runs on it
 WORKERS ?= 4
 PYTEST := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(CURDIR)/build/bytecode $(BIN)/pytest -q
 SPREAD := $(PYTEST) -n $(WORKERS) --dist=loadfile --no-loadscope-reorder
-FEW := EXAMPLES_PERCENT=25 RESTORE_SEEDS=10 ROUNDS=2 SECONDS_OF_TRANSFER=3 FRAMES=3000 SEEDS=20 CLUSTER_SEEDS=6
-MORE := FIRST_SEED=20 SEEDS=40 FIRST_CLUSTER_SEED=6 CLUSTER_SEEDS=24
+FEW := EXAMPLES_PERCENT=25 RESTORE_SEEDS=5 ROUNDS=2 SECONDS_OF_TRANSFER=3 FRAMES=3000 SEEDS=20 CLUSTER_SEEDS=5
+MORE := FIRST_SEED=20 SEEDS=40 FIRST_CLUSTER_SEED=5 CLUSTER_SEEDS=20
 SUITE := tests/unit tests/wire tests/model tests/sim tests/clients tests/chaos tests/pipeline
 WALKING := $(addprefix tests/unit/,protocol storage replication broker/partitions broker/lifecycle/test_start_lines.py) tests/wire \
   $(addprefix tests/clients/test_,produce_and_consume.py delete_records.py erase.py transactions.py)

@@ -87,7 +87,10 @@ async def produced(broker: ServeProcess, values: list[bytes]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("protocol", "rounds"), [("consumer", 3), ("consumer", 20), ("classic", 20)])
+@pytest.mark.parametrize(
+    ("protocol", "rounds"),
+    [("consumer", 3), *(pytest.param(each, 20, marks=pytest.mark.slowest) for each in ("consumer", "classic"))],
+)
 async def test_after_each_kill_it_reads_on(tmp_path: Path, protocol: str, rounds: int) -> None:
     (port,) = free_ports(1)
     settings = (

@@ -67,6 +67,7 @@ async def deleting(
     return task
 
 
+@pytest.mark.slow
 async def test_a_delete_while_the_cluster_is_in_trouble(cluster: ClusterProcesses) -> None:
     """One after the other: a silent follower, a leader that hands over, and one that fails."""
     async with AdminClient(cluster.bootstrap) as admin:

@@ -257,7 +257,7 @@ async def test_an_assignment_that_cant_be_kept_is_refused(broker: ServeProcess, 
     client.close()
 
 
-@pytest.mark.slow
+@pytest.mark.slowest
 async def test_a_hundred_thousand_ids_from_one_client(broker: ServeProcess) -> None:
     """Ids that are requested and never used, in one group and each in its own group: they are assigned up to a limit, and expire."""
     before = broker.resident_bytes()

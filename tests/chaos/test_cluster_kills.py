@@ -190,7 +190,7 @@ async def test_the_leader_is_killed(tmp_path: Path) -> None:
     await run_scene(tmp_path, [strike])
 
 
-@pytest.mark.slow
+@pytest.mark.slowest
 async def test_the_leader_is_frozen(tmp_path: Path) -> None:
     """After SIGCONT it considers itself the leader: it must acknowledge nothing, and show no record that was deleted meanwhile."""
 
@@ -200,7 +200,7 @@ async def test_the_leader_is_frozen(tmp_path: Path) -> None:
     await run_scene(tmp_path, [strike], ruled=True)
 
 
-@pytest.mark.slow
+@pytest.mark.slowest
 async def test_a_follower_is_killed_and_frozen(tmp_path: Path) -> None:
     async def strike_dead(scene: Scene) -> None:
         await kill(scene, await scene.follower())
@@ -293,7 +293,7 @@ async def test_a_broker_is_stopped_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(1, 1 + SEEDS))
-@pytest.mark.slow
+@pytest.mark.slowest
 async def test_a_closed_cluster_is_killed(tmp_path: Path, seed: int) -> None:
     """TLS and SCRAM for clients and between brokers, access rules, and an etcd with certificates: brokers and etcd are killed.
 

@@ -68,6 +68,7 @@ class Tokens:
         await self.cluster.until("a token has ended", condition)
 
 
+@pytest.mark.slow
 async def test_tokens_in_etcd(tmp_path: Path) -> None:
     async with ClusterProcesses(tmp_path / "cluster", security=Security(tmp_path / "security")) as cluster:
         tokens = Tokens(cluster)

@@ -103,6 +103,7 @@ async def recover(*words: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 async def test_the_last_member_loses_its_power_and_the_metadata_are_lost(
     cluster: ClusterProcesses, tmp_path: Path
 ) -> None:

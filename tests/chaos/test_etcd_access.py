@@ -113,6 +113,7 @@ async def renews(renewer: Any, lease: int, *, tries: int = 3) -> bool:
     return False
 
 
+@pytest.mark.slow
 async def test_a_keeper_renews_leases_with_the_same_access(guarded: EtcdProcess) -> None:
     """Over another connection, with its own token, which expires; after endpoints without a listener."""
     store = await etcd_store.EtcdStore.open([guarded.endpoint], access=ANN, prefix=PREFIX)

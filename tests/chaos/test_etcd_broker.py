@@ -283,7 +283,7 @@ async def test_a_broker_with_anothers_id_or_anothers_metadata_is_refused(tmp_pat
         await scene.broker.kill()
 
 
-@pytest.mark.slow
+@pytest.mark.slowest
 async def test_broker_and_etcd_are_killed_again_and_again(tmp_path: Path, etcd: EtcdProcess) -> None:
     """Each at random moments under clients at work: no acknowledged record is lost, no deleted one returns, topics keep their ids."""
     scene, moments = Scene(tmp_path, etcd), random.Random(SEED)

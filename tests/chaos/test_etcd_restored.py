@@ -118,7 +118,7 @@ async def test_brokers_stopped(cluster: ClusterProcesses, tmp_path: Path, *, cop
     assert logs_of(cluster, LATE) == before
 
 
-@pytest.mark.slow
+@pytest.mark.slowest
 async def test_a_broker_that_was_down_is_the_first(cluster: ClusterProcesses, tmp_path: Path) -> None:
     """It has nothing from after the backup; it detects the restore from a snapshot anyway.
 
@@ -140,7 +140,7 @@ async def test_a_broker_that_was_down_is_the_first(cluster: ClusterProcesses, tm
 
 
 @pytest.mark.parametrize("copied", [False, True], ids=["snapshot", "files"])
-@pytest.mark.slow
+@pytest.mark.slowest
 async def test_brokers_running(cluster: ClusterProcesses, tmp_path: Path, *, copied: bool) -> None:
     """All stop acting, and once etcd answers again none answers with success."""
     await cluster.create_topic(EARLY, [[1, 2, 3]])
@@ -161,7 +161,7 @@ async def test_brokers_running(cluster: ClusterProcesses, tmp_path: Path, *, cop
     assert logs_of(cluster, LATE) == before
 
 
-@pytest.mark.slow
+@pytest.mark.slowest
 async def test_one_of_three_alone_leads_on_an_unchanged_etcd(cluster: ClusterProcesses) -> None:
     """After a power cut of everything, etcd too, no operator action is needed."""
     await cluster.create_topic(EARLY, [[1, 2, 3]], configs={"min.insync.replicas": "1"})

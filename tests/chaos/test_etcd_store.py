@@ -170,6 +170,7 @@ async def test_nothing_acknowledged_is_lost_when_etcd_is_killed(etcd: EtcdProces
     await store.close()
 
 
+@pytest.mark.slow
 async def test_an_etcd_that_is_silent_makes_no_call_wait_for_long(etcd: EtcdProcess) -> None:
     """SIGSTOP: a read is unavailable and a write ambiguous, in bounded time; after SIGCONT, the write may have been applied."""
     store = await EtcdStore.open([etcd.endpoint])
@@ -342,6 +343,7 @@ async def test_the_leader_of_three_is_killed(tmp_path: Path) -> None:
         await store.close()
 
 
+@pytest.mark.slow
 async def test_without_a_majority_nothing_is_answered(tmp_path: Path) -> None:
     """Not even a read, which one member could answer from old state; a watch does not stay silent.
 

@@ -116,6 +116,7 @@ async def check_commands(cluster: ClusterProcesses, directory: Path) -> None:
     assert row["usable_bytes"] < 1 << 20 <= row["total_bytes"]
 
 
+@pytest.mark.slow
 async def test_a_full_disk_on_a_follower(tmp_path: Path, disk: Path) -> None:
     """It leaves the ISR, the others continue, and when there is space it catches up."""
     cluster = ClusterProcesses(tmp_path)

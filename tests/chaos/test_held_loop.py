@@ -173,6 +173,7 @@ async def keeps_its_session(folder: Path, trial: Callable[[Scene, WireClient], A
     return False
 
 
+@pytest.mark.slow
 async def test_a_block_shorter_than_the_session_loses_neither_lease_nor_leadership(tmp_path: Path) -> None:
     """Several in turn, started at several moments between two heartbeats."""
 
@@ -208,6 +209,7 @@ async def test_a_block_longer_than_the_session_is_fenced_before_it_acknowledges_
         client.close()
 
 
+@pytest.mark.slow
 async def test_a_keeper_returns_with_its_etcd(tmp_path: Path) -> None:
     """An etcd that was down for longer than a session fences the broker; then the broker continues, and so does its keeper."""
 

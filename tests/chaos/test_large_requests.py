@@ -177,7 +177,7 @@ def test_large_requests_of_every_version(broker: Watched, key: ApiKey) -> None:
 
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
-@pytest.mark.slow
+@pytest.mark.slowest
 def test_very_large_requests_and_malformed_ones(broker: Watched, key: ApiKey) -> None:
     version = API[key].max_version
     for frame in frames_of(key, version, ROWS):
@@ -192,7 +192,7 @@ def test_very_large_requests_and_malformed_ones(broker: Watched, key: ApiKey) ->
     [ApiKey.LIST_OFFSETS, ApiKey.METADATA, ApiKey.FETCH, ApiKey.PRODUCE, ApiKey.OFFSET_COMMIT, ApiKey.DELETE_RECORDS],
     ids=lambda key: key.name,
 )
-@pytest.mark.slow
+@pytest.mark.slowest
 def test_several_at_once_take_turns(broker: Watched, key: ApiKey) -> None:
     frame = list(frames_of(key, API[key].max_version, ROWS))[-1]
     answers = broker.check([frame] * AT_ONCE, f"{AT_ONCE} of {key.name}")

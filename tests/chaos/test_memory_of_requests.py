@@ -158,7 +158,7 @@ def forms(key: ApiKey) -> list[tuple[int, bool]]:
 
 
 @pytest.mark.parametrize(
-    "key", [pytest.param(key, marks=() if key == TASTE else pytest.mark.slow, id=key.name) for key in KEYS]
+    "key", [pytest.param(key, marks=() if key == TASTE else pytest.mark.slowest, id=key.name) for key in KEYS]
 )
 def test_one_request(broker: Broker, key: ApiKey) -> None:
     version, deep = forms(key)[0]

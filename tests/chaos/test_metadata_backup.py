@@ -104,6 +104,7 @@ def lose_metadata(directory: Path) -> None:
         path.unlink()
 
 
+@pytest.mark.slow
 async def test_one_broker_loses_its_metadata(tmp_path: Path) -> None:
     """The backup was made while it ran, and its directory has seen more since: a topic, records, a delete."""
     directory, file = tmp_path / "log", tmp_path / "backup"
@@ -299,7 +300,7 @@ async def test_a_cluster_loses_its_etcd(tmp_path: Path) -> None:
 
 
 @needs_etcd
-@pytest.mark.slow
+@pytest.mark.slowest
 async def test_a_cluster_loses_everything(tmp_path: Path) -> None:
     """What is left is the backup: the topics come back, and lead when the operator has said that their records are lost."""
     async with ClusterProcesses(tmp_path) as cluster:
@@ -328,7 +329,7 @@ async def test_a_cluster_loses_everything(tmp_path: Path) -> None:
 
 
 @needs_etcd
-@pytest.mark.slow
+@pytest.mark.slowest
 async def test_a_cluster_loses_its_etcd_with_tls(tmp_path: Path) -> None:
     """Where etcd asks for a certificate, and clients log in. A command that has none says that it went without TLS."""
     security = Security(tmp_path / "security")

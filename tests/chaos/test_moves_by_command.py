@@ -19,7 +19,7 @@ from lowtide.testing.etcd import missing
 from .cluster_processes import LIMIT_S, ClusterProcesses
 from .working_clients import working_clients
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
+pytestmark = [pytest.mark.slowest, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
 
 TOPIC, PARTITIONS = "moved", 4
 

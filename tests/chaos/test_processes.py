@@ -260,7 +260,7 @@ def taken_after_a_free_one() -> tuple[int, socket.socket]:
         return port, taken
 
 
-@pytest.mark.slow
+@pytest.mark.slowest
 def test_a_broker_that_cannot_start_stops_the_first_start(tmp_path: Path) -> None:
     """With its own sentence, and a code that says so; none of the others stays."""
     port, taken = taken_after_a_free_one()
@@ -296,7 +296,7 @@ def test_a_broker_that_does_not_stay_up_is_no_harm_to_the_others(tmp_path: Path)
         assert several.stop() == 0
 
 
-@pytest.mark.slow
+@pytest.mark.slowest
 def test_one_process_becomes_three_and_three_become_one(tmp_path: Path) -> None:
     """One broker's directory is that of the first of three.
 
@@ -392,7 +392,7 @@ def test_one_address_has_the_metrics_of_all(tmp_path: Path) -> None:
         assert several.stop() == 0
 
 
-@pytest.mark.slow
+@pytest.mark.slowest
 def test_replicas_are_on_different_machines(tmp_path: Path) -> None:
     """Two supervisors with one etcd are two machines: no partition has both replicas on one of them, and either may be killed."""
     reason = missing()

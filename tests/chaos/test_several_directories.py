@@ -156,7 +156,7 @@ def test_a_bad_directory_is_offline_and_the_others_serve(disks: Disks, damage: C
 
 
 @pytest.mark.parametrize("damage", [unmounted, gone])
-@pytest.mark.slow
+@pytest.mark.slowest
 def test_a_directory_that_returns_serves_its_records(disks: Disks, damage: Callable[[Path], None]) -> None:
     damage(disks.paths[1])
 
@@ -178,7 +178,7 @@ def test_a_directory_that_returns_serves_its_records(disks: Disks, damage: Calla
 
 
 @pytest.mark.parametrize("damage", [replaced_by_a_file, damaged])
-@pytest.mark.slow
+@pytest.mark.slowest
 def test_without_the_directory_of_the_metadata_nothing_starts(disks: Disks, damage: Callable[[Path], None]) -> None:
     damage(disks.paths[0])
     assert str(disks.paths[0]) in disks.refusal()

@@ -119,6 +119,7 @@ async def _has_named(cluster: ClusterProcesses, broker_id: int, keys_seen: set[s
 
 
 @pytest.mark.parametrize("prefix", ["lowtide/inside", "lowtide/topics"])
+@pytest.mark.slow
 async def test_a_prefix_inside_another_clusters_is_refused(
     cluster: ClusterProcesses, tmp_path: Path, prefix: str
 ) -> None:

@@ -109,6 +109,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield World(tmp_path, etcd)
 
 
+@pytest.mark.slow
 async def test_users_in_etcd(world: World) -> None:
     """The first users come before the first start; a change holds on all brokers when it is answered, and survives SIGKILL."""
     for user in ("broker", "admin"):

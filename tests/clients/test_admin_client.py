@@ -264,6 +264,7 @@ async def test_the_blocking_client_inside_a_running_loop(three: LowtideCluster, 
         assert set(admin.list_topics()) >= {topic}
 
 
+@pytest.mark.slow
 def test_tls(lowtide_topic: str) -> None:
     """A broker behind a proxy that terminates TLS: trusted by its certificate, refused without it, and no plain text passes."""
     port, inside = free_ports(2)

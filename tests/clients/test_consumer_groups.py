@@ -149,6 +149,7 @@ def test_members_share_leave_and_continue_at_the_committed_offset(
     assert again == [(2, 3)]
 
 
+@pytest.mark.slow
 def test_a_pattern_follows_topics_that_are_created_later(
     other: Confluent, name: str, consumer: Callable[..., Consumer]
 ) -> None:

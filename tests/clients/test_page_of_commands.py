@@ -56,6 +56,7 @@ def cluster() -> Iterator[LowtideCluster]:
         yield three
 
 
+@pytest.mark.slow
 def test_the_page_can_be_followed(cluster: LowtideCluster) -> None:
     tried = 0
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

@@ -84,6 +84,7 @@ def test_a_producer_above_its_rate_is_slowed_down_and_others_are_not(
     assert throttle_times(lowtide.bootstrap, topic, "slow", 230) == []
 
 
+@pytest.mark.slow
 def test_a_quota_of_clients_holds_where_one_of_an_address_was_set_before(
     lowtide: SimpleNamespace, admin: BlockingAdminClient, topic: str
 ) -> None:

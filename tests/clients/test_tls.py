@@ -24,7 +24,6 @@ from lowtide.protocol.scram import SCRAM_MECHANISMS
 
 from .certificate_files import issue, shown_serial, wait_for_another
 from .logging_in import (
-    CLIENTS,
     Client,
     clients_of_which_slow,
     confluent,
@@ -101,7 +100,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, authority: trustme.CA) -> It
         yield world
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", clients_of_which_slow(kafka_python))
 def test_mutual_tls(world: World, client: Client) -> None:
     assert client(world.with_certificate) == ""
     bare = {
@@ -135,7 +134,7 @@ def test_logins_over_tls(world: World, client: Client, mechanism: str) -> None:
     assert says_why(client, client(world.with_login(mechanism, "wrong"), refused=True))
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", clients_of_which_slow(kafka_python))
 def test_a_broker_of_another_authority_is_refused_by_the_client(world: World, tmp_path: Path, client: Client) -> None:
     """Nothing of the login is sent to it."""
     trustme.CA().cert_pem.write_to_path(str(tmp_path / "ca.pem"))

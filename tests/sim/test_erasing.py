@@ -96,7 +96,7 @@ PLANTS: Final = [
 
 
 @pytest.mark.parametrize(("plant", "faults", "first_seed"), PLANTS, ids=lambda value: getattr(value, "__name__", ""))
-@pytest.mark.slow
+@pytest.mark.slowest
 def test_is_found(plant: Callable[[Patch], None], faults: tuple[str, ...], first_seed: int, monkeypatch: Patch) -> None:
     plant(monkeypatch)
     directories = ("/a", "/b") if faults is MOVES else None

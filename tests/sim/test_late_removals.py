@@ -17,6 +17,7 @@ SEEDS = int(os.environ.get("LATE_SEEDS", "12"))
 pytestmark = pytest.mark.skipif("PYTHONASYNCIODEBUG" in os.environ, reason="the other pass runs them")
 
 
+@pytest.mark.slow
 def test_a_replica_that_was_removed_shows_nothing_that_is_deleted() -> None:
     """D1, of what brokers answer that aren't replicas any more: where leaders forgot them at once, seeds 23 and 29 broke it."""
     effects: Counter[str] = Counter()

@@ -54,7 +54,7 @@ def test_no_promise_is_broken() -> None:
     assert SEEDS < ENOUGH or all(effects[kind] for kind in kinds), effects
 
 
-@pytest.mark.slow
+@pytest.mark.slowest
 def test_a_copy_that_takes_the_place_without_its_log_start_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A planted bug: what was deleted since the copy began comes back with it."""
     monkeypatch.setattr(LogMove, "needs_start", property(lambda _self: False))

@@ -30,7 +30,7 @@ FAULTS = (
     "topic created again",
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slowest
 
 
 def test_a_lack_of_descriptors_is_survived() -> None:

@@ -248,6 +248,7 @@ def unpacked(seed: int, *, kills: bool | None = None) -> Load:
 
 
 @pytest.mark.seeds
+@pytest.mark.slow
 def test_no_promise_is_broken_whatever_becomes_of_members() -> None:
     ways: Counter[str] = Counter()
     spent: Counter[int] = Counter()
@@ -318,6 +319,7 @@ def a_record_goes_to_two_members(patch: Patch) -> None:
         (partitions_are_not_isolated, "G8:"),
     ],
 )
+@pytest.mark.slow
 def test_is_found(monkeypatch: Patch, plant: Callable[[Patch], None], expected: str) -> None:
     plant(monkeypatch)
     find(expected, lambda seed: unpacked(seed, kills=False), range(PLANT_SEEDS))

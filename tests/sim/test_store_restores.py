@@ -148,7 +148,7 @@ PLANTED = [
 
 
 @pytest.mark.parametrize(("plant", "run"), PLANTED, ids=[f"{plant.__name__}-{run.__name__}" for plant, run in PLANTED])
-@pytest.mark.slow
+@pytest.mark.slowest
 def test_a_planted_bug_is_found(plant: Any, run: Any, monkeypatch: Patch) -> None:
     plant(monkeypatch)
     for seed in range(PLANT_SEEDS):
