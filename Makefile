@@ -15,7 +15,7 @@ SEEDS ?= 200
 PYTHONS ?= 3.11 3.12 3.13 3.14
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 
-.PHONY: help run test test-all test-ci test-pure test-pythons check fmt lint types layers unit sim model chaos storm campaign mutants plants sanitize power-cuts clients interop bench microbench path demo demo-pipeline docs wheel wheels up down kcat etcd java chromium clean
+.PHONY: help run test coverage test-all test-ci test-pure test-pythons check fmt lint types layers unit sim model chaos storm campaign mutants plants sanitize power-cuts clients interop bench microbench path demo demo-pipeline docs wheel wheels up down kcat etcd java chromium clean
 
 help: ## explain every target
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ $(INSTALLED)-kubernetes: $(INSTALLED)
 
 $(INSTALLED)-power: $(INSTALLED)
 	$(call extra,power)
+
+$(INSTALLED)-coverage: $(INSTALLED)
+	$(call extra,coverage)
 
 $(INSTALLED)-docs: $(INSTALLED)
 	$(call extra,docs)
@@ -141,6 +144,13 @@ layers: $(INSTALLED) ## imports point one way
 
 unit: $(INSTALLED) ## unit and wire tests only
 	@$(FEW) $(SPREAD) -m "not slow" tests/unit tests/wire $(ARGS)
+
+coverage: $(INSTALLED)-coverage ## lines and branches of each room that unit, wire and model tests run, into docs/lab/coverage.md
+	@rm -f build/coverage*
+	-@$(FEW) COVERAGE_FILE=build/coverage env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(CURDIR)/build/bytecode $(BIN)/coverage run -m pytest -n $(WORKERS) --dist=loadfile -q -m "not slow" tests/unit tests/wire tests/model $(ARGS)
+	@COVERAGE_FILE=build/coverage $(BIN)/coverage combine --quiet
+	@COVERAGE_FILE=build/coverage $(BIN)/coverage json --quiet -o build/coverage.json
+	@$(BIN)/python -m tests.coverage_page build/coverage.json
 
 sim: $(INSTALLED) ## simulated brokers and clusters: SEEDS=2000 runs that many of each, SEED=7 replays one
 	@SEEDS=$(SEEDS) CLUSTER_SEEDS=20 $(BIN)/pytest -q tests/sim
