@@ -1,8 +1,9 @@
-"""A target of several brokers, each started by the same command with its own id, port and directory; with an etcd if the command uses one.
+"""A target of several brokers, each started by the same command with its own id, port and directory; with an etcd if
+the command uses one.
 
-The placeholders are: `{id}`, `{port}`, `{dir}`; `{peer_port}` and `{peers}` (`1@127.0.0.1:7001,2@…`), a second port of each broker and of
-all, for brokers that elect among themselves; `{etcd}`, the address of an etcd that is started first. CPU and memory are those of the
-brokers together, without the etcd.
+The placeholders are: `{id}`, `{port}`, `{dir}`; `{peer_port}` and `{peers}` (`1@127.0.0.1:7001,2@…`), a second port of
+each broker and of all, for brokers that elect among themselves; `{etcd}`, the address of an etcd that is started first.
+CPU and memory are those of the brokers together, without the etcd.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Workloads of several brokers: deletes that all replicas must have, a silent follower, leadership that moves, a leader that fails."""
+"""Workloads of several brokers: deletes that all replicas must have, a silent follower, leadership that moves, a leader
+that fails."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ MEBIBYTE = 1 << 20
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The value at or below which `share` (0 to 1) of the ordered values are, one of the values themselves; `nan` without values."""
+    """The value at or below which `share` (0 to 1) of the ordered values are, one of the values themselves; `nan`
+    without values."""
     return float(ordered[int((len(ordered) - 1) * share)]) if ordered else math.nan
 
 

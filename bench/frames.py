@@ -138,7 +138,8 @@ def delete_error_position(topic: str) -> int:
 
 
 def commit_error_position(topic: str, partitions: int) -> int:
-    """The position of the first partition's error code in the answer to an OffsetCommit of a topic's first partitions."""
+    """The position of the first partition's error code in the answer to an OffsetCommit of a topic's first
+    partitions."""
 
     def answer(error: int) -> bytes:
         rows = [

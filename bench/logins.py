@@ -41,7 +41,8 @@ _SALT = b"a salt of sixteen"
 
 
 def logins(target: Target, amounts: Amounts) -> Figures:
-    """Clients that log in and leave: alone, beside one that produces, and all at once; then the longest hold of the loop."""
+    """Clients that log in and leave: alone, beside one that produces, and all at once; then the longest hold of the
+    loop."""
     certificate = Certificate.of(target.scratch)
     with _serving(target.secured(certificate.chain)) as broker:
         _log_in(broker, certificate, 1, 0)
@@ -108,7 +109,8 @@ def _serving(broker: Secured) -> Iterator[Secured]:
 
 
 def _produced(target: Target, beside: subprocess.Popen[str] | None) -> tuple[list[float], float]:
-    """The latencies of a client that produces record after record, in order, while `beside` runs; and what that printed."""
+    """The latencies of a client that produces record after record, in order, while `beside` runs; and what that
+    printed."""
     latencies: list[float] = []
     with topic_on(target, 1) as topic:
         frame, error_position = (

@@ -1,9 +1,11 @@
 """What many partitions and clients cost real brokers: `python -m bench.scale cluster`, or `broker`, or `clients`.
 
-*cluster*: three brokers and an etcd on loopback, every partition on all three: memory, idle CPU, the death of a broker, its restart, one
+*cluster*: three brokers and an etcd on loopback, every partition on all three: memory, idle CPU, the death of a broker,
+its restart, one
 delete over all partitions, the size of the metadata in etcd before and after compaction.
 
-*broker*: one broker with many partitions beside one with few, both alive: CPU of a request, the least of interleaved rounds,
+*broker*: one broker with many partitions beside one with few, both alive: CPU of a request, the least of interleaved
+rounds,
 memory, idle CPU, stop and restart, and each as a ratio.
 
 *clients*: one broker with many groups, and then with many connections.
@@ -170,7 +172,8 @@ def tell_idle_cpu(target: ClusterTarget, seconds: float, figures: Figures) -> No
 
 
 def tell_etcd(target: ClusterTarget, when: str, figures: Figures) -> None:
-    """The size of etcd's database as it is, and after everything before the last revision is forgotten and the file is written again."""
+    """The size of etcd's database as it is, and after everything before the last revision is forgotten and the file is
+    written again."""
     etcd = target.etcd
     assert etcd is not None
     size, used, revision = etcd.sizes()
@@ -236,7 +239,8 @@ def delete_all(topics: Sequence[Topic], figures: Figures) -> None:
 
 
 def fail_over(target: ClusterTarget, topics: Sequence[Topic], victim: Member, number: int, figures: Figures) -> None:
-    """SIGKILL of a broker, until each of its partitions has a leader that answers; then it is started again, until all are in sync."""
+    """SIGKILL of a broker, until each of its partitions has a leader that answers; then it is started again, until all
+    are in sync."""
     survivor = next(member for member in target.members if member is not victim)
     led = [key for key, row in rows_of(survivor, topics).items() if row.leader_id == victim.broker_id]
     others = [member.process.pid for member in target.members if member is not victim and member.process is not None]

@@ -1,4 +1,5 @@
-"""The brokers that are measured: given by address and not touched, or started here, in their own directories, and ended here.
+"""The brokers that are measured: given by address and not touched, or started here, in their own directories, and ended
+here.
 
 Only processes that this module started are ever signalled, each by its id: the started one and its descendants.
 """
@@ -63,8 +64,8 @@ class TargetSpec:
 
     command: tuple[str, ...] = ()
     tls: tuple[str, ...] = ()
-    """What the command needs besides for listeners with TLS, with `{tls_port}`, `{login_port}` and `{certificate}` in it; empty without
-    such a command."""
+    """What the command needs besides for listeners with TLS, with `{tls_port}`, `{login_port}` and `{certificate}` in
+    it; empty without such a command."""
 
     brokers: int = 1
     """The number of brokers; each is started by the same command."""

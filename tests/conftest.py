@@ -17,7 +17,8 @@ UNTIL_S = float(os.environ.get("TEST_UNTIL", "inf"))
 """Seconds since 1970. CI sets it, so that it ends in time on a machine of any speed."""
 
 FIRST = ("pipeline", "chaos", "clients", "sim")
-"""These folders of tests/ have the files that take longest. A long one at the end would leave the other workers idle."""
+"""These folders of tests/ have the files that take longest. A long one at the end would leave the other workers
+idle."""
 
 
 def pytest_configure() -> None:
@@ -29,7 +30,8 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `--dist=loadfile` a worker gets a file at a time; all of tests/pipeline go to one worker, because they share a Spark."""
+    """With `--dist=loadfile` a worker gets a file at a time; all of tests/pipeline go to one worker, because they share
+    a Spark."""
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling

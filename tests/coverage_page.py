@@ -14,9 +14,9 @@ PAGE = ROOT / "docs/lab/coverage.md"
 COUNTS = ("covered_lines", "num_statements", "covered_branches", "num_branches")
 HEAD = """# Coverage
 
-What the unit, wire and model tests of `make test` run of each room: lines and branches, measured with coverage.py by `make coverage` at {commit}
-on {date}. Simulators, clients and real brokers run more; they aren't counted. It is shown here and not enforced: mutants and planted bugs say more
-about what tests would notice ([Evidence](../evidence.md)).
+Lines and branches of each room that the unit, wire and model tests of `make test` run, measured by `make coverage` with
+coverage.py at {commit} on {date}. Simulators, clients and real brokers run more and are not counted. Nothing enforces
+these figures: mutants and planted bugs say more about what the tests notice.
 
 | room | lines | of | branches | of |
 |---|---|---|---|---|

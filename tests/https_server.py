@@ -1,4 +1,5 @@
-"""An HTTPS server on loopback for the tests, with a certificate of its own authority: answers what it is set to, byte for byte."""
+"""An HTTPS server on loopback for the tests, with a certificate of its own authority: answers what it is set to, byte
+for byte."""
 
 from __future__ import annotations
 

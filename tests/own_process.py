@@ -1,4 +1,5 @@
-"""Measurements of memory that nothing else takes part in: brokers of other tests have threads in the process of a test."""
+"""Measurements of memory that nothing else takes part in: brokers of other tests have threads in the process of a
+test."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Runs of the simulated cluster that are chosen, not left to the seed alone: few faults at a time, near what was seldom seen. Pure.
+"""Runs of the simulated cluster that are chosen, not left to the seed alone: few faults at a time, near what was seldom
+seen. Pure.
 
-A run in which all faults strike hides what two of them do together. Here a run has some of them only. Half of the runs are drawn freely,
-half are changed copies of a run that reached a rare state. A state is what a fault struck upon (`ClusterSimulation.states`): the
-faults under way, and how many brokers and replicas were left.
+A run in which all faults strike hides what two of them do together. Here a run has some of them only. Half of the runs
+are drawn freely, half are changed copies of a run that reached a rare state. A state is what a fault struck upon
+(`ClusterSimulation.states`): the faults under way, and how many brokers and replicas were left.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
-"""`python -m tests.campaign.simulators KIND FIRST END FILE`: run seeds of a simulator in this process, and write their results.
+"""`python -m tests.campaign.simulators KIND FIRST END FILE`: run seeds of a simulator in this process, and write their
+results.
 
-The file gets one JSON object: `faults`, counts by kind, `states`, how many states of clusters were reached for the first time, and
-`broken`, of each violation its seed, its reason, and the run that repeats it where a seed doesn't. A violation ends its seed, not the
+The file gets one JSON object: `faults`, counts by kind, `states`, how many states of clusters were reached for the
+first time, and
+`broken`, of each violation its seed, its reason, and the run that repeats it where a seed doesn't. A violation ends its
+seed, not the
 run. What the drawn runs reached is in `reached.json` beside the folder of the file, for the next one.
 """
 

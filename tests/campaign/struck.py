@@ -1,4 +1,5 @@
-"""Faults that were injected in this test process, by kind; written to the file in `TEST_FAULTS`, for the campaign's ledger."""
+"""Faults that were injected in this test process, by kind; written to the file in `TEST_FAULTS`, for the campaign's
+ledger."""
 
 from __future__ import annotations
 

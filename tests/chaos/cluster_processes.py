@@ -1,7 +1,8 @@
-"""A cluster of real processes: an etcd and several `lowtide serve`, on free loopback ports, each with its own directory.
+"""A cluster of real processes: an etcd and several `lowtide serve`, on free loopback ports, each with its own
+directory.
 
-Only processes that this module started are signalled, by id, and all have ended at the end. With `links` brokers reach each other through
-proxies (`links.py`). All waits are for a broker's log line or its response.
+Only processes that this module started are signalled, by id, and all have ended at the end. With `links` brokers reach
+each other through proxies (`links.py`). All waits are for a broker's log line or its response.
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ class ClusterProcesses:
         self.further: dict[int, list[str]] = {broker_id: [] for broker_id in self.ids}
         """Further settings of each broker from its next start on."""
         self.pythons = dict.fromkeys(self.ids, sys.executable)
-        """The interpreter of each broker from its next start on, with the version of Lowtide that its environment has."""
+        """The interpreter of each broker from its next start on, with the version of Lowtide that its environment
+        has."""
         self.brokers: dict[int, ServeProcess] = {}
         self.past: list[tuple[int, ServeProcess]] = []
         self.links: Links | None = None
@@ -235,7 +237,8 @@ class ClusterProcesses:
     # ------------------------------------------------------------------ requests
     @property
     def _metadata(self) -> str:
-        return f"etcd://{','.join(each.endpoint if self._security is None else each.secured_endpoint for each in self.etcd_members)}"
+        is_open = self._security is None
+        return "etcd://" + ",".join(each.endpoint if is_open else each.secured_endpoint for each in self.etcd_members)
 
     async def connect(
         self, broker_id: int, user: str = CLIENT, password: str = "", *, by_token: bool = False

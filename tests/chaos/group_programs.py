@@ -1,7 +1,9 @@
-"""Members of one group, each a separate program (`client_processes.py`) with a given client library, and the writer of their records.
+"""Members of one group, each a separate program (`client_processes.py`) with a given client library, and the writer of
+their records.
 
-A member reports its assignment and generation, the offset at which it starts each partition, and its commits; times are on
-the monotonic clock, which is that of the whole machine. A commit that is refused because the group is ahead of the member is no error.
+A member reports its assignment and generation, the offset at which it starts each partition, and its commits; times are
+on the monotonic clock, which is that of the whole machine. A commit that is refused because the group is ahead of the
+member is no error.
 """
 
 from __future__ import annotations

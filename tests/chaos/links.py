@@ -1,7 +1,8 @@
-"""Proxies between brokers, one for each link and direction, that hold requests, hold or lose answers, and cut connections.
+"""Proxies between brokers, one for each link and direction, that hold requests, hold or lose answers, and cut
+connections.
 
-The others reach each broker through one address here, which it advertises for its inter-broker listener. The origin of a connection is
-found by the client id of the first request, `broker-<id>-…`. Whole frames pass unchanged.
+The others reach each broker through one address here, which it advertises for its inter-broker listener. The origin of
+a connection is found by the client id of the first request, `broker-<id>-…`. Whole frames pass unchanged.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""One broker under load, over all its restarts: real processes and files, and clients that outlive them with their history."""
+"""One broker under load, over all its restarts: real processes and files, and clients that outlive them with their
+history."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class LoadedBroker:
     def __init__(
         self, directory: Path, seed: int, *, rounds: int, topics: Mapping[str, Mapping[str, str]] = TOPICS
     ) -> None:
-        """`topics` are made with these configurations; each kind of request is to be answered `rounds` times at least."""
+        """`topics` are made with these configurations; each kind of request is to be answered `rounds` times at
+        least."""
         self.random = random.Random(seed)
         self.rounds = rounds
         self.topics = topics

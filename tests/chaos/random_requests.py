@@ -1,6 +1,8 @@
-"""Requests that no client would send: valid ones with unusual values, which reach the handlers, and frames with damaged bytes.
+"""Requests that no client would send: valid ones with unusual values, which reach the handlers, and frames with damaged
+bytes.
 
-All randomness comes from the given seed. Requests are built from the construct tree of each message, so new fields and APIs are covered.
+All randomness comes from the given seed. Requests are built from the construct tree of each message, so new fields and
+APIs are covered.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ _CONFIGS = {
     "no.such.key": ("1",),
 }
 _USUAL = 0.75
-"""How often a field has its first value, which is valid; a request has many fields, and one wrong value hides the effect of the others."""
+"""How often a field has its first value, which is valid; a request has many fields, and one wrong value hides the
+effect of the others."""
 
 _VALUES: dict[str, tuple[int, ...]] = {
     "acks": (-1, 1, 0, 2),

@@ -1,4 +1,5 @@
-"""A cluster that is closed: TLS and SCRAM at its listener, also between brokers, access rules, and an etcd that asks for certificates."""
+"""A cluster that is closed: TLS and SCRAM at its listener, also between brokers, access rules, and an etcd that asks
+for certificates."""
 
 from __future__ import annotations
 
@@ -75,7 +76,9 @@ class Security:
             "ssl.truststore.location": str(self._path("ca")),
             "sasl.enabled.mechanisms": MECHANISM,
             "sasl.mechanism.inter.broker.protocol": MECHANISM,
-            "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": f'{_LINE} username="{BROKER}" password="{PASSWORDS[BROKER]}";',
+            "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": (
+                f'{_LINE} username="{BROKER}" password="{PASSWORDS[BROKER]}";'
+            ),
             "authorizer.class.name": STANDARD_AUTHORIZER,
             "super.users": f"User:{BROKER};User:{ADMIN}",
             "delegation.token.secret.key": "the secret of all brokers",

@@ -1,4 +1,5 @@
-"""Access rules on real brokers: closed to who has no right, kept over lives and kills, and in force everywhere when they are answered."""
+"""Access rules on real brokers: closed to who has no right, kept over lives and kills, and in force everywhere when
+they are answered."""
 
 from __future__ import annotations
 
@@ -127,7 +128,8 @@ def test_without_an_authorizer_there_are_no_rules() -> None:
 
 
 def test_rules_outlive_the_administrator_that_made_them(tmp_path: Path) -> None:
-    """In the first run every client is an administrator, in the second only operations that the rules allow are left."""
+    """In the first run every client is an administrator, in the second only operations that the rules allow are
+    left."""
     with LowtideCluster(data_directory=tmp_path, config=OPEN) as cluster:
         rules = [
             rule(TOPIC, "mine-", CREATE, pattern=PREFIXED),
@@ -270,7 +272,8 @@ def kafka_python(admin: KafkaAdminClient) -> None:
 
 
 def test_brokers_that_are_no_super_users_form_a_cluster(tmp_path: Path) -> None:
-    """CLUSTER_ACTION is enough to replicate, and to forward what a client may do; not to do it for a client that may not."""
+    """CLUSTER_ACTION is enough to replicate, and to forward what a client may do; not to do it for a client that may
+    not."""
     with LowtideCluster(brokers=3, data_directory=tmp_path, config=OPEN) as cluster:
         rules = [rule(CLUSTER, "kafka-cluster", CLUSTER_ACTION), rule(TOPIC, "mine-", ALL, pattern=PREFIXED)]
         assert [row.error_code for row in ask(cluster, CreateAclsRequest(creations=rules)).results] == [0, 0]
@@ -291,7 +294,8 @@ def test_brokers_that_are_no_super_users_form_a_cluster(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [5, pytest.param(400, marks=pytest.mark.slow)])
 async def test_rules_survive_sigkill_and_are_never_half_applied(tmp_path: Path, size: int) -> None:
-    """Batches of rules are created and removed until the broker is killed: what was answered holds, and none is there in part.
+    """Batches of rules are created and removed until the broker is killed: what was answered holds, and none is there
+    in part.
 
     Five rules are one transaction of the store, four hundred are more.
     """

@@ -1,4 +1,5 @@
-"""Access rules of two broker processes whose metadata are in etcd: in force on both when they are answered, also when one is silent."""
+"""Access rules of two broker processes whose metadata are in etcd: in force on both when they are answered, also when
+one is silent."""
 
 from __future__ import annotations
 

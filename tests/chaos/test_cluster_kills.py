@@ -1,7 +1,9 @@
-"""Three broker processes and etcd, killed and frozen one after the other or all at once, during producing, reading and deleting.
+"""Three broker processes and etcd, killed and frozen one after the other or all at once, during producing, reading and
+deleting.
 
-Nothing acknowledged with acks=all is lost, no record below an acknowledged delete is served again by any broker, no offset has two values,
-and brokers that could answer did so in time. `ROUNDS=n` injects more faults, `SEEDS=n` draws more rows of them for a closed cluster.
+Nothing acknowledged with acks=all is lost, no record below an acknowledged delete is served again by any broker, no
+offset has two values, and brokers that could answer did so in time. `ROUNDS=n` injects more faults, `SEEDS=n` draws
+more rows of them for a closed cluster.
 """
 
 from __future__ import annotations
@@ -192,7 +194,8 @@ async def test_the_leader_is_killed(tmp_path: Path) -> None:
 
 @pytest.mark.slowest
 async def test_the_leader_is_frozen(tmp_path: Path) -> None:
-    """After SIGCONT it considers itself the leader: it must acknowledge nothing, and show no record that was deleted meanwhile."""
+    """After SIGCONT it considers itself the leader: it must acknowledge nothing, and show no record that was deleted
+    meanwhile."""
 
     async def strike(scene: Scene) -> None:
         await freeze(scene, await scene.leader())
@@ -252,7 +255,8 @@ async def test_all_brokers_are_killed_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 async def test_brokers_are_killed_while_a_replica_is_added(tmp_path: Path) -> None:
-    """The leader, the controller, and the broker that is added, which is frozen before, so that the reassignment can't end first."""
+    """The leader, the controller, and the broker that is added, which is frozen before, so that the reassignment can't
+    end first."""
 
     def strike_at(role: Callable[[Scene], Awaitable[int]] | None) -> Callable[[Scene], Awaitable[None]]:
         async def strike(scene: Scene) -> None:
@@ -295,7 +299,8 @@ async def test_a_broker_is_stopped_in_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(1, 1 + SEEDS))
 @pytest.mark.slowest
 async def test_a_closed_cluster_is_killed(tmp_path: Path, seed: int) -> None:
-    """TLS and SCRAM for clients and between brokers, access rules, and an etcd with certificates: brokers and etcd are killed.
+    """TLS and SCRAM for clients and between brokers, access rules, and an etcd with certificates: brokers and etcd are
+    killed.
 
     Whose login is acknowledged right before may log in at every broker afterwards; no login is refused meanwhile.
     """

@@ -1,7 +1,9 @@
-"""Consumed records are deleted up to the slowest group of the whole cluster (D14), while leaders and coordinators are killed and frozen.
+"""Consumed records are deleted up to the slowest group of the whole cluster (D14), while leaders and coordinators are
+killed and frozen.
 
 Three groups with three coordinators commit rising offsets. Each commit is recorded before it is sent; the log start is
-checked all the time, and is never above what the slowest group may have committed. At the end it follows that group to the segment.
+checked all the time, and is never above what the slowest group may have committed. At the end it follows that group to
+the segment.
 """
 
 from __future__ import annotations
@@ -101,7 +103,8 @@ class Groups:
         return True
 
     async def go_on(self) -> None:
-        """Append some records and commit, as far as the brokers accept it; failed requests are repeated the next time."""
+        """Append some records and commit, as far as the brokers accept it; failed requests are repeated the next
+        time."""
         with contextlib.suppress(OSError):
             row = await self.cluster.partition(TOPIC)
             if row is not None and row.leader_id in self.cluster.awake:

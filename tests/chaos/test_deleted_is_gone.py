@@ -1,6 +1,8 @@
-"""Three broker processes with real files: soon after a delete is acknowledged no file of any replica has a byte of what was deleted.
+"""Three broker processes with real files: soon after a delete is acknowledged no file of any replica has a byte of what
+was deleted.
 
-Also not in the segment that is written. Every record that is kept is still there, also after all brokers were killed while they punched.
+Also not in the segment that is written. Every record that is kept is still there, also after all brokers were killed
+while they punched.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Three broker processes are killed again and again while they erase: no live record is lost, and none that was deleted is in any file.
+"""Three broker processes are killed again and again while they erase: no live record is lost, and none that was deleted
+is in any file.
 
 The batches straddle each log start, and are read back from each replica's own files too.
 """

@@ -1,4 +1,5 @@
-"""An etcd that is restored from a backup, with brokers stopped, down or running: no acknowledged record is lost, no deleted one returns.
+"""An etcd that is restored from a backup, with brokers stopped, down or running: no acknowledged record is lost, no
+deleted one returns.
 
 No broker acts on such a store, and each says what to do.
 """
@@ -215,7 +216,8 @@ async def brought_forward(cluster: ClusterProcesses, folder: Path) -> str:
 async def test_everything_is_restored_after_a_recovery(
     cluster: ClusterProcesses, tmp_path: Path, *, is_lost: bool
 ) -> None:
-    """Topics, records and deletes from after the backup, with any broker as the first; also if nothing is left of etcd."""
+    """Topics, records and deletes from after the backup, with any broker as the first; also if nothing is left of
+    etcd."""
     await cluster.create_topic(EARLY, [[1, 2, 3]])
     await produced(cluster, EARLY, VALUES)
     backup = Backup(cluster, tmp_path, copied=False)

@@ -1,4 +1,5 @@
-"""A disk that is full to the last block: deleting records, or their topic, makes room at once, also within the segment that is written."""
+"""A disk that is full to the last block: deleting records, or their topic, makes room at once, also within the segment
+that is written."""
 
 from __future__ import annotations
 

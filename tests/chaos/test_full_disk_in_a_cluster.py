@@ -1,6 +1,8 @@
-"""A disk that is full, on the leader and then on a follower, over a small file system in memory, where the machine allows a mount.
+"""A disk that is full, on the leader and then on a follower, over a small file system in memory, where the machine
+allows a mount.
 
-A full disk is no failure: a leader refuses appends and serves its records, a follower falls behind, and both continue when there is space.
+A full disk is no failure: a leader refuses appends and serves its records, a follower falls behind, and both continue
+when there is space.
 """
 
 from __future__ import annotations
@@ -147,7 +149,8 @@ async def test_a_full_disk_on_a_follower(tmp_path: Path, disk: Path) -> None:
 async def test_a_delete_passes_the_log_end_of_a_follower_whose_disk_is_full(
     tmp_path: Path, disk: Path, *, restarts: bool
 ) -> None:
-    """Its log restarts at the leader's log start, which needs an epochs file and checkpoints: they are written when there is space.
+    """Its log restarts at the leader's log start, which needs an epochs file and checkpoints: they are written when
+    there is space.
 
     A start on the full disk, after SIGKILL, finds all of it too.
     """

@@ -1,7 +1,9 @@
-"""No request blocks the loop, or uses memory, for long: for any API and version, built from the declarations of the messages.
+"""No request blocks the loop, or uses memory, for long: for any API and version, built from the declarations of the
+messages.
 
-Blocks are measured as CPU time of the loop's thread, so a busy machine does not lengthen them. `LARGE_REQUEST_ROWS=90000` sends the largest
-requests that are accepted by default; those of `make test` are large enough to show work of a microsecond a row that is not done in slices.
+Blocks are measured as CPU time of the loop's thread, so a busy machine does not lengthen them.
+`LARGE_REQUEST_ROWS=90000` sends the largest requests that are accepted by default; those of `make test` are large
+enough to show work of a microsecond a row that is not done in slices.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ ROWS_OF_ALL_VERSIONS = 2_000
 HOLD_S_MAX = 0.060
 """Three times the documented limit: the collector of cycles visits more objects in a test's process."""
 ATTEMPTS = 4
-"""A thread on a shared core with shared caches sometimes takes more CPU time for the same work, and other brokers' memory may grow."""
+"""A thread on a shared core with shared caches sometimes takes more CPU time for the same work, and other brokers'
+memory may grow."""
 
 MEMORY_FACTOR, MEMORY_BYTES = 8, 64 << 20
 AT_ONCE = 12
@@ -124,7 +127,8 @@ def resident(name: str) -> int:
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Watched]:
-    """One broker, on asyncio's own loop, because only its callbacks can be measured; the collector skips the test's modules."""
+    """One broker, on asyncio's own loop, because only its callbacks can be measured; the collector skips the test's
+    modules."""
     holds = Holds()
     patch = pytest.MonkeyPatch()
     patch.setattr("uvloop.new_event_loop", asyncio.new_event_loop)

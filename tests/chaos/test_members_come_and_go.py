@@ -1,7 +1,9 @@
-"""Groups of three clients, and of KIP-848, whose members join, leave and are killed, while their coordinator is killed and frozen.
+"""Groups of three clients, and of KIP-848, whose members join, leave and are killed, while their coordinator is killed
+and frozen.
 
-The reports of members (`group_programs.py`) and the coordinator's responses form one history: in a generation a partition has
-one owner, a committed offset that was acknowledged or returned never goes back, and at the end everything is read and committed.
+The reports of members (`group_programs.py`) and the coordinator's responses form one history: in a generation a
+partition has one owner, a committed offset that was acknowledged or returned never goes back, and at the end everything
+is read and committed.
 
 `SECONDS_OF_GROUPS=600` for a long run, `SEED=n` for other faults.
 """

@@ -1,4 +1,5 @@
-"""A request of very many rows takes at most eight times its frame in memory, alone or with others at once: for each API that has rows.
+"""A request of very many rows takes at most eight times its frame in memory, alone or with others at once: for each API
+that has rows.
 
 Measured are the allocations of Python, which don't depend on the machine, at their peak.
 """
@@ -27,8 +28,9 @@ from .large_frames import LargeFrames, framed
 
 FACTOR = 8
 BUFFERS_BYTES = 5 << 19
-"""What doesn't grow with the request: a buffer of frames, rows of the parts that are worked on, what isn't packed of an answer; of one that
-isn't cut, and has ten thousand rows at most, what these are as objects. It counts once, however many requests there are."""
+"""What doesn't grow with the request: a buffer of frames, rows of the parts that are worked on, what isn't packed of an
+answer; of one that isn't cut, and has ten thousand rows at most, what these are as objects. It counts once, however
+many requests there are."""
 
 FRAME_BYTES = 300_000
 WHOLE_FRAME_BYTES = 45_000
@@ -43,7 +45,8 @@ MANY_AT_ONCE_KEYS = (
     ApiKey.DELETE_RECORDS,
     ApiKey.CONSUMER_GROUP_DESCRIBE,
 )
-"""One API takes up to a minute: ALL_APIS=1 has the others. The answer of the last one is thirteen times as large as its request."""
+"""One API takes up to a minute: ALL_APIS=1 has the others. The answer of the last one is thirteen times as large as its
+request."""
 WRITTEN_FRAME_BYTES = 4_000
 """Of ALTER_CLIENT_QUOTAS, whose rows are all written to the metadata: a hundred thousand would take minutes."""
 TIMES = 3

@@ -1,4 +1,5 @@
-"""`lowtide backup` and `restore` with real brokers: records and deletes that were acknowledged after the backup are there afterwards."""
+"""`lowtide backup` and `restore` with real brokers: records and deletes that were acknowledged after the backup are
+there afterwards."""
 
 from __future__ import annotations
 
@@ -302,7 +303,8 @@ async def test_a_cluster_loses_its_etcd(tmp_path: Path) -> None:
 @needs_etcd
 @pytest.mark.slowest
 async def test_a_cluster_loses_everything(tmp_path: Path) -> None:
-    """What is left is the backup: the topics come back, and lead when the operator has said that their records are lost."""
+    """What is left is the backup: the topics come back, and lead when the operator has said that their records are
+    lost."""
     async with ClusterProcesses(tmp_path) as cluster:
         address = ("--metadata", f"etcd://{cluster.etcd.endpoint}")
         file = str(tmp_path / "backup")

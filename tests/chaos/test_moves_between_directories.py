@@ -1,4 +1,5 @@
-"""Partitions are moved between the directories of a broker process that is written to, deleted from, and killed at any moment."""
+"""Partitions are moved between the directories of a broker process that is written to, deleted from, and killed at any
+moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`lowtide serve --processes`: clients see ordinary brokers, and what was acknowledged is there whichever process is killed."""
+"""`lowtide serve --processes`: clients see ordinary brokers, and what was acknowledged is there whichever process is
+killed."""
 
 from __future__ import annotations
 
@@ -149,7 +150,8 @@ def test_clients_see_ordinary_brokers(tmp_path: Path) -> None:
 
 
 def test_a_broker_is_killed(tmp_path: Path) -> None:
-    """The other one leads at once what has a replica there, its supervisor starts it again, and clients see no error."""
+    """The other one leads at once what has a replica there, its supervisor starts it again, and clients see no
+    error."""
     with SeveralProcesses(tmp_path, 2, "broker.session.timeout.ms=60000") as several:
         several.wait_until_all_serve()
         create(several.bootstrap, "alone", 4)
@@ -169,7 +171,8 @@ def test_a_broker_is_killed(tmp_path: Path) -> None:
             assert_all_there(several.bootstrap, written)
         assert several.bootstrap == bootstrap, "it is reached where it was"
         (shared,) = several.found(
-            "all replicas of a partition are on this machine: they survive the death of a process, and not that of the machine"
+            "all replicas of a partition are on this machine: they survive the death of a process, and not that of "
+            "the machine"
         )
         assert shared["partition"].startswith("copied-")
         (line,) = several.found("a broker ended and is started again")
@@ -206,7 +209,8 @@ def test_the_supervisor_is_killed(tmp_path: Path) -> None:
 
 
 def test_a_start_waits_for_brokers_of_a_killed_supervisor(tmp_path: Path) -> None:
-    """One that still stops has its log directory locked: the next start says what it waits for, and opens nothing before."""
+    """One that still stops has its log directory locked: the next start says what it waits for, and opens nothing
+    before."""
     folder = tmp_path / "lowtide-processes" / "2"
     folder.mkdir(parents=True)
     lock = OsFileSystem().lock(f"{folder}/.lock")
@@ -284,7 +288,10 @@ def test_a_broker_that_does_not_stay_up_is_no_harm_to_the_others(tmp_path: Path)
         text = properties.read_text()
         properties.write_text(text.replace("node.id=2", "node.id=7"))
         several.kill_broker(2)
-        last = "a broker does not stay up; the others continue, and it is started again and again without further lines like this"
+        last = (
+            "a broker does not stay up; the others continue, and it is started again and again without further "
+            "lines like this"
+        )
         several.wait_for(lambda: several.found(last))
         assert len(several.found("a broker ended and is started again")) == 5
         delays = [line["delay_ms"] for line in several.found("a broker ended and is started again")]
@@ -394,7 +401,8 @@ def test_one_address_has_the_metrics_of_all(tmp_path: Path) -> None:
 
 @pytest.mark.slowest
 def test_replicas_are_on_different_machines(tmp_path: Path) -> None:
-    """Two supervisors with one etcd are two machines: no partition has both replicas on one of them, and either may be killed."""
+    """Two supervisors with one etcd are two machines: no partition has both replicas on one of them, and either may be
+    killed."""
     reason = missing()
     if reason is not None:
         pytest.skip(reason)

@@ -1,4 +1,5 @@
-"""A request of more rows than a broker accepts is answered with an error, in every version of every API; its connection continues."""
+"""A request of more rows than a broker accepts is answered with an error, in every version of every API; its connection
+continues."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""No secret leaves a broker: not by its log, by its answers, by an error at its start, nor by files that others may read.
+"""No secret leaves a broker: not by its log, by its answers, by an error at its start, nor by files that others may
+read.
 
-Every secret of this broker has the same marker in it; what the broker writes and answers is searched for it (the class of CVE-2023-24619).
+Every secret of this broker has the same marker in it; what the broker writes and answers is searched for it (the class
+of CVE-2023-24619).
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ def open_to_others(directory: Path) -> Iterator[Path]:
 
 
 async def test_a_broker_keeps_its_secrets(tmp_path: Path) -> None:
-    """Of its configuration, also what is set while it runs, of logins that succeed and fail, and of users in its store."""
+    """Of its configuration, also what is set while it runs, of logins that succeed and fail, and of users in its
+    store."""
     said = add_user(tmp_path / "data")
     async with ServeProcess(tmp_path / "data", *SETTINGS) as broker:
         admin = client(broker.port, "alice", f"{MARKER}-a")

@@ -1,4 +1,5 @@
-"""`make up SECURE=1` as processes: its services are started with the commands, variables and health checks of the two files.
+"""`make up SECURE=1` as processes: its services are started with the commands, variables and health checks of the two
+files.
 
 A container's paths and names become a folder and ports of this machine; the rest is as it is in the files.
 """

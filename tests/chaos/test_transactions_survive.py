@@ -1,6 +1,8 @@
-"""A broker that is coordinator and leader is killed at any moment: a transaction is in all of its partitions or in none, and none hangs.
+"""A broker that is coordinator and leader is killed at any moment: a transaction is in all of its partitions or in
+none, and none hangs.
 
-Each transaction also commits its number as a group's offset: the committed offset is always that of the last committed transaction.
+Each transaction also commits its number as a group's offset: the committed offset is always that of the last committed
+transaction.
 """
 
 from __future__ import annotations
@@ -67,7 +69,8 @@ class Writer:
         self.aborted: set[str] = set()
 
     async def run(self, broker: ServeProcess) -> None:
-        """Write transactions until the connection breaks; a transaction that the previous process left open is ended first."""
+        """Write transactions until the connection breaks; a transaction that the previous process left open is ended
+        first."""
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, EOFError):
             client = await broker.connect()
             await self.begin(client)

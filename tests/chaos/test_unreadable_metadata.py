@@ -1,4 +1,5 @@
-"""Keys in etcd that are not understood, with real brokers: what depends on them waits, everything else works, and they can be repaired."""
+"""Keys in etcd that are not understood, with real brokers: what depends on them waits, everything else works, and they
+can be repaired."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Users of SCRAM of two broker processes whose metadata are in etcd: `lowtide users`, and brokers that log in to each other."""
+"""Users of SCRAM of two broker processes whose metadata are in etcd: `lowtide users`, and brokers that log in to each
+other."""
 
 from __future__ import annotations
 
@@ -63,7 +64,9 @@ class World:
             "ssl.truststore.location": str(self.folder / "ca.pem"),
             "sasl.enabled.mechanisms": MECHANISM,
             "sasl.mechanism.inter.broker.protocol": MECHANISM,
-            "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": f'{LINE} username="broker" password="{PASSWORDS["broker"]}";',
+            "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": (
+                f'{LINE} username="broker" password="{PASSWORDS["broker"]}";'
+            ),
             "authorizer.class.name": STANDARD_AUTHORIZER,
             "super.users": "User:broker;User:admin",
             "connection.failed.authentication.delay.ms": "0",
@@ -111,7 +114,8 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 @pytest.mark.slow
 async def test_users_in_etcd(world: World) -> None:
-    """The first users come before the first start; a change holds on all brokers when it is answered, and survives SIGKILL."""
+    """The first users come before the first start; a change holds on all brokers when it is answered, and survives
+    SIGKILL."""
     for user in ("broker", "admin"):
         await world.users("add", user, password=PASSWORDS[user])
     async with world.broker(1) as one, world.broker(2) as two:

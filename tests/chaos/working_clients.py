@@ -1,6 +1,8 @@
-"""Unmodified kcat and Python clients that stay open and work on while something happens to their brokers; what they report is raised.
+"""Unmodified kcat and Python clients that stay open and work on while something happens to their brokers; what they
+report is raised.
 
-Each client has its own topic. Producers are idempotent and acknowledged by all; readers read every acknowledged record once, in order.
+Each client has its own topic. Producers are idempotent and acknowledged by all; readers read every acknowledged record
+once, in order.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from .cluster_processes import ClusterProcesses
 AT_ONCE = 5
 LIMIT_S = 120.0
 PACE_S = 0.02
-"""Between the rounds of a producer: as fast as they can, six clients would keep the machine busy for as long as the brokers take."""
+"""Between the rounds of a producer: as fast as they can, six clients would keep the machine busy for as long as the
+brokers take."""
 
 
 class Worker:
@@ -131,7 +134,8 @@ class WorkingClients:
 
 @asynccontextmanager
 async def working_clients(cluster: ClusterProcesses, *, groups: bool = False) -> AsyncIterator[WorkingClients]:
-    """Topics with replicas on brokers 1, 2 and 3, and clients that work on them until the end; with `groups` also members of groups.
+    """Topics with replicas on brokers 1, 2 and 3, and clients that work on them until the end; with `groups` also
+    members of groups.
 
     Errors: what one of them met.
     """

@@ -57,7 +57,8 @@ class Configurer(Protocol):
     is_incremental: bool
     """Whether it has `alter`."""
     replaces: bool
-    """Whether its `replace` deletes keys that are not named. kafka-python first requests the current keys, and sends them too."""
+    """Whether its `replace` deletes keys that are not named. kafka-python first requests the current keys, and sends
+    them too."""
 
     def describe(self, kind: Kind, name: str, keys: Sequence[str] | None = None) -> dict[str, Described]:
         """The keys of a resource; a client that cannot request some requests all."""

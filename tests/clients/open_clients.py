@@ -1,6 +1,8 @@
-"""Clients that stay open over several calls, for what a `Driver` call cannot express: a broker that restarts, many partitions.
+"""Clients that stay open over several calls, for what a `Driver` call cannot express: a broker that restarts, many
+partitions.
 
-A producer sends without waiting and gets the results at `flush`. A consumer has several partitions, and requests offsets and seeks.
+A producer sends without waiting and gets the results at `flush`. A consumer has several partitions, and requests
+offsets and seeks.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ class OpenProducer(Protocol):
         """Submit `record` without waiting."""
 
     def flush(self) -> list[int]:
-        """Return the offset of each record since the last flush, in the order of `send`, as soon as all are acknowledged.
+        """Return the offset of each record since the last flush, in the order of `send`, as soon as all are
+        acknowledged.
 
         With acks=0 nothing is acknowledged: it returns when all are sent, and the offsets have no meaning.
 

@@ -1,4 +1,5 @@
-"""Producers that wait for every replica, for the leader, or for nothing; with and without idempotence, checked in the log."""
+"""Producers that wait for every replica, for the leader, or for nothing; with and without idempotence, checked in the
+log."""
 
 from __future__ import annotations
 

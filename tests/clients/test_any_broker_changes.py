@@ -1,4 +1,5 @@
-"""Rules, configurations and quotas are changed by whichever broker is asked, also when what is asked for is there already."""
+"""Rules, configurations and quotas are changed by whichever broker is asked, also when what is asked for is there
+already."""
 
 from __future__ import annotations
 

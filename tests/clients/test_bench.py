@@ -1,4 +1,5 @@
-"""`python -m bench`: every workload runs, with a broker that it starts and with one given by address, and leaves nothing behind.
+"""`python -m bench`: every workload runs, with a broker that it starts and with one given by address, and leaves
+nothing behind.
 
 Amounts are tiny, so the figures have no meaning; the tests check that they exist, and that no record is lost.
 """
@@ -86,7 +87,8 @@ OF_SEVERAL = {"replicated", "leaderonly", "frozen", "moved", "failover"}
 
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
 def test_one_tiny_round_on_three_brokers(tmp_path: Path):
-    """With an etcd beside them; brokers that are killed, frozen or moved run and are in sync again for the next workload."""
+    """With an etcd beside them; brokers that are killed, frozen or moved run and are in sync again for the next
+    workload."""
     scratch, out = tmp_path / "scratch", tmp_path / "out.json"
     scratch.mkdir()
     words = [

@@ -1,4 +1,5 @@
-"""Certificates are replaced while clients produce and consume over mutual TLS: no error, and new connections see the new ones."""
+"""Certificates are replaced while clients produce and consume over mutual TLS: no error, and new connections see the
+new ones."""
 
 from __future__ import annotations
 

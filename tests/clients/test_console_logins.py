@@ -1,4 +1,5 @@
-"""The console as users of the cluster: logins, what their access rules allow, and the console that a broker serves itself."""
+"""The console as users of the cluster: logins, what their access rules allow, and the console that a broker serves
+itself."""
 
 from __future__ import annotations
 

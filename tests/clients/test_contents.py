@@ -1,4 +1,5 @@
-"""The contents of records pass every client unchanged: nulls, tombstones, empty values, any byte, headers of any kind."""
+"""The contents of records pass every client unchanged: nulls, tombstones, empty values, any byte, headers of any
+kind."""
 
 from __future__ import annotations
 

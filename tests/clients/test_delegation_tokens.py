@@ -1,4 +1,5 @@
-"""Delegation tokens on three brokers: created on one, valid on all when that is answered, ended alike; and `lowtide tokens`."""
+"""Delegation tokens on three brokers: created on one, valid on all when that is answered, ended alike; and `lowtide
+tokens`."""
 
 from __future__ import annotations
 

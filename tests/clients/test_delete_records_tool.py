@@ -1,4 +1,5 @@
-"""`lowtide-delete-records` against a real broker: Kafka's output, line by line, and files with an error that delete nothing."""
+"""`lowtide-delete-records` against a real broker: Kafka's output, line by line, and files with an error that delete
+nothing."""
 
 from __future__ import annotations
 

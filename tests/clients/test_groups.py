@@ -1,4 +1,5 @@
-"""Consumer groups with each client: partitions are shared, reassigned when members join and leave, and read from the committed offset."""
+"""Consumer groups with each client: partitions are shared, reassigned when members join and leave, and read from the
+committed offset."""
 
 from __future__ import annotations
 

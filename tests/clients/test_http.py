@@ -1,4 +1,5 @@
-"""The listener of HTTP of real brokers: where it listens, when it doesn't, and that it costs nothing until it is visited."""
+"""The listener of HTTP of real brokers: where it listens, when it doesn't, and that it costs nothing until it is
+visited."""
 
 from __future__ import annotations
 

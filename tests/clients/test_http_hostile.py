@@ -311,7 +311,10 @@ async def test_a_head_that_is_too_large_is_refused(tmp_path, head):
         b"GET /<script>alert(1)</script> HTTP/9.9\r\n\r\n",
         b"<script>alert(1)</script>\r\n\r\n",
         b"POST /health/live HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
-        b"POST /health/live HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        (
+            b"POST /health/live HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: "
+            b"chunked\r\n\r\n0\r\n\r\n"
+        ),
         b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost : localhost\r\n\r\n",
         b"\x00" * 100 + b"\r\n\r\n",

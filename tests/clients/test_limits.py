@@ -1,4 +1,5 @@
-"""Large records: records of the topic's limit pass every client, one byte more is refused with MESSAGE_TOO_LARGE (code 10)."""
+"""Large records: records of the topic's limit pass every client, one byte more is refused with MESSAGE_TOO_LARGE (code
+10)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""ListOffsets as administrators use it: earliest, latest, the record with the largest time, a time, by isolation level."""
+"""ListOffsets as administrators use it: earliest, latest, the record with the largest time, a time, by isolation
+level."""
 
 from __future__ import annotations
 

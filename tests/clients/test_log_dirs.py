@@ -1,4 +1,5 @@
-"""Log directories and producers in responses: kafka-python is the only Python client with these requests, the test sends the others."""
+"""Log directories and producers in responses: kafka-python is the only Python client with these requests, the test
+sends the others."""
 
 from __future__ import annotations
 

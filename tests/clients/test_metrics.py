@@ -1,4 +1,5 @@
-"""What Prometheus gets: a real broker's `/metrics`, by a real client of HTTP, while real clients produce, consume and delete."""
+"""What Prometheus gets: a real broker's `/metrics`, by a real client of HTTP, while real clients produce, consume and
+delete."""
 
 from __future__ import annotations
 

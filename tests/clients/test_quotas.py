@@ -1,4 +1,5 @@
-"""Quotas as clients meet them: set by our admin client and command line, kept by producers, consumers and creations of topics."""
+"""Quotas as clients meet them: set by our admin client and command line, kept by producers, consumers and creations of
+topics."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def admin(lowtide: SimpleNamespace) -> Iterator[BlockingAdminClient]:
 
 
 def throttle_times(bootstrap: str, topic: str, client_id: str, count: int) -> list[float]:
-    """Produce so many records of a kilobyte; returns how long, in seconds, the broker has asked the client to wait each time."""
+    """Produce so many records of a kilobyte; returns how long, in seconds, the broker has asked the client to wait each
+    time."""
     waits: list[float] = []
     producer = Producer(
         {

@@ -112,9 +112,11 @@ def test_mutual_tls(world: World, client: Client) -> None:
 
 
 def test_a_certificate_of_another_authority_is_not_shown(world: World, tmp_path: Path) -> None:
-    """The broker names the authorities that it trusts, and librdkafka shows a certificate of theirs alone, as Java's clients do.
+    """The broker names the authorities that it trusts, and librdkafka shows a certificate of theirs alone, as Java's
+    clients do.
 
-    Where a certificate is requested such a client is served without one, and where it is required it is refused (librdkafka's test 0097).
+    Where a certificate is requested such a client is served without one, and where it is required it is refused
+    (librdkafka's test 0097).
     """
     foreign = str(tmp_path / "foreign.pem")
     trustme.CA().issue_cert("mallory@example.org", common_name="mallory").private_key_and_cert_chain_pem.write_to_path(

@@ -1,4 +1,5 @@
-"""Transactions through librdkafka: committed records are read once, aborted ones never, and a fenced producer ends nothing."""
+"""Transactions through librdkafka: committed records are read once, aborted ones never, and a fenced producer ends
+nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Offsets in transactions where a group and a transactional id have different coordinators, and writes add their partitions."""
+"""Offsets in transactions where a group and a transactional id have different coordinators, and writes add their
+partitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The source distribution and the wheel: built from the tree, they contain the package, and the wheel's broker runs without a compiler.
+"""The source distribution and the wheel: built from the tree, they contain the package, and the wheel's broker runs
+without a compiler.
 
 Building leaves the tree as it was: another environment may have it installed as editable.
 """

@@ -1,5 +1,5 @@
-"""A consume-transform-produce loop for each client library: records of one topic are written to another, with the offsets, in one
-transaction."""
+"""A consume-transform-produce loop for each client library: records of one topic are written to another, with the
+offsets, in one transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""axe-core, which finds what keeps people from using a page: fetched once into the cache, by npm as it is configured."""
+"""axe-core, which finds what keeps people from using a page: fetched once into the cache, by npm as it is
+configured."""
 
 from __future__ import annotations
 

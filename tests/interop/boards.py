@@ -1,9 +1,10 @@
-"""What boards and alerts for Kafka ask Prometheus, as facts: the series, the labels that they filter by, and what is done with them.
+"""What boards and alerts for Kafka ask Prometheus, as facts: the series, the labels that they filter by, and what is
+done with them.
 
-Sources, read on 2026-11-23: strimzi/strimzi-kafka-operator@8541da1e (examples/metrics: the boards strimzi-kafka and strimzi-kafka-exporter,
-their variables, the rules of Kafka and of kafka_exporter), danielqsj/kafka_exporter@953e2f1 (its board),
-confluentinc/jmx-monitoring-stacks@9707c1a (the boards of a Kafka cluster and of topics). Left out is what asks for a JVM, for containers
-and volumes of Kubernetes, for Raft, for ZooKeeper and for tiered storage.
+Sources, read on 2026-11-23: strimzi/strimzi-kafka-operator@8541da1e (examples/metrics: the boards strimzi-kafka and
+strimzi-kafka-exporter, their variables, the rules of Kafka and of kafka_exporter), danielqsj/kafka_exporter@953e2f1
+(its board), confluentinc/jmx-monitoring-stacks@9707c1a (the boards of a Kafka cluster and of topics). Left out is what
+asks for a JVM, for containers and volumes of Kubernetes, for Raft, for ZooKeeper and for tiered storage.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Apache Kafka from Maven: its jars in a cache, the command that runs them, one KRaft node as a process, and DumpLogSegments."""
+"""Apache Kafka from Maven: its jars in a cache, the command that runs them, one KRaft node as a process, and
+DumpLogSegments."""
 
 from __future__ import annotations
 
@@ -127,7 +128,8 @@ class Dump(NamedTuple):
 
 
 def dump(jars: Path, files: list[Path], *, records: bool = True) -> Dump:
-    """Run DumpLogSegments over whole segments, record by record or only batches, with the checks of the indexes among `files`."""
+    """Run DumpLogSegments over whole segments, record by record or only batches, with the checks of the indexes among
+    `files`."""
     names = ",".join(str(file) for file in files)
     depth = ["--deep-iteration", "--print-data-log"] if records else []
     command = java(jars, "org.apache.kafka.tools.DumpLogSegments", *depth, "--files", names)
@@ -147,7 +149,8 @@ class Kafka:
         options: Sequence[str] = ("-Xmx512m",),
         settings: Sequence[str] = (),
     ) -> None:
-        """`options` are those of the JVM; `settings` are lines of the configuration, which replace those of the same key."""
+        """`options` are those of the JVM; `settings` are lines of the configuration, which replace those of the same
+        key."""
         self._jars = jars
         self._options = options
         self._properties = folder / "server.properties"

@@ -1,4 +1,5 @@
-"""A real Prometheus on a free loopback port, configured by observability/prometheus/prometheus.yml for brokers that a test started."""
+"""A real Prometheus on a free loopback port, configured by observability/prometheus/prometheus.yml for brokers that a
+test started."""
 
 from __future__ import annotations
 

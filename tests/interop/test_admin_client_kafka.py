@@ -1,4 +1,5 @@
-"""Our admin client against Apache Kafka: every method, every login; features that Kafka lacks are refused, not imitated."""
+"""Our admin client against Apache Kafka: every method, every login; features that Kafka lacks are refused, not
+imitated."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""`make up`: an etcd and three brokers in containers, one of which is killed under a client, and all of which keep their data.
+"""`make up`: an etcd and three brokers in containers, one of which is killed under a client, and all of which keep
+their data.
 
-Needs a Docker daemon and images: those of docker-compose.yml if a registry can be reached, else BUILD_IMAGE, BASE_IMAGE and ETCD_IMAGE
-built by hand (docs/compose.md explains how). It is skipped without them, unless CI_COMPOSE requires them.
+Needs a Docker daemon and images: those of docker-compose.yml if a registry can be reached, else BUILD_IMAGE, BASE_IMAGE
+and ETCD_IMAGE built by hand (docs/compose.md explains how). It is skipped without them, unless CI_COMPOSE requires
+them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Every page of the console in a real browser, against three real brokers: drawn, live, by keyboard, without serious findings of axe-core.
+"""Every page of the console in a real browser, against three real brokers: drawn, live, by keyboard, without serious
+findings of axe-core.
 
 With SCREENSHOTS=docs/images pictures for docs/console.md are taken.
 """
@@ -167,7 +168,8 @@ def test_the_first_page_is_small_and_soon_there(browser: Any, address: str) -> N
         page = tab.open()
         page.wait_for_selector("table tbody tr")
         entries = page.evaluate(
-            "performance.getEntriesByType('resource').concat(performance.getEntriesByType('navigation')).map(each => each.transferSize)"
+            "performance.getEntriesByType('resource').concat(performance.getEntriesByType('navigation')).map(each "
+            "=> each.transferSize)"
         )
         sizes.append(sum(entries))
         times.append(

@@ -1,4 +1,5 @@
-"""`lowtide-delete-records` beside Apache Kafka's `kafka-delete-records`: the same file against the same broker, compared line by line.
+"""`lowtide-delete-records` beside Apache Kafka's `kafka-delete-records`: the same file against the same broker,
+compared line by line.
 
 And the other deletes of the command line, against a Kafka broker.
 """

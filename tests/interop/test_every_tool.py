@@ -1,4 +1,5 @@
-"""Tools of Kafka that no other file here tries: each does its work against three brokers of Lowtide, or says what is not served."""
+"""Tools of Kafka that no other file here tries: each does its work against three brokers of Lowtide, or says what is
+not served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Metrics that Java clients push (KIP-714): subscribed to by kafka-client-metrics, pushed by a producer, shown at /metrics."""
+"""Metrics that Java clients push (KIP-714): subscribed to by kafka-client-metrics, pushed by a producer, shown at
+/metrics."""
 
 from __future__ import annotations
 

@@ -70,7 +70,8 @@ def ordered(line: str) -> str:
 
 
 def printed(tools: Tools) -> list[str]:
-    """What the tool prints in the course of the story; of errors their classes, for the sentences are each broker's own."""
+    """What the tool prints in the course of the story; of errors their classes, for the sentences are each broker's
+    own."""
     found = []
     for words in STORY:
         ran = tools.call("kafka-configs", *words)

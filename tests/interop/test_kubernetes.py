@@ -1,4 +1,5 @@
-"""The manifest for Kubernetes against the schemas of its API: of the oldest version that it is for, and of the newest that is known."""
+"""The manifest for Kubernetes against the schemas of its API: of the oldest version that it is for, and of the newest
+that is known."""
 
 from __future__ import annotations
 

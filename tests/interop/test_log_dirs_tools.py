@@ -1,4 +1,5 @@
-"""A replica is moved into another log directory of its broker by Kafka's tools (KIP-113), while it has records and a log start."""
+"""A replica is moved into another log directory of its broker by Kafka's tools (KIP-113), while it has records and a
+log start."""
 
 from __future__ import annotations
 

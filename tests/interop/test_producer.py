@@ -1,4 +1,5 @@
-"""The pipeline on Apache Kafka: keys get the same partitions as with other clients, and workers log in over their blocking connections."""
+"""The pipeline on Apache Kafka: keys get the same partitions as with other clients, and workers log in over their
+blocking connections."""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ def read(address: str, topic: str, count: int) -> dict[int, list[tuple[bytes | N
 
 
 def test_everything_is_there_once_and_in_order_though_kafka_stops_meanwhile(kafka: Kafka):
-    """A stopping leader answers NOT_LEADER_OR_FOLLOWER also for batches that it has appended, and keeps only the last batch.
+    """A stopping leader answers NOT_LEADER_OR_FOLLOWER also for batches that it has appended, and keeps only the last
+    batch.
 
     Records are new: at its start Kafka drops a producer whose last record is old.
     """

@@ -1,4 +1,5 @@
-"""A real Prometheus scrapes three brokers: what boards and alerts ask has data, and alerts fire when a broker is gone."""
+"""A real Prometheus scrapes three brokers: what boards and alerts ask has data, and alerts fire when a broker is
+gone."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The table of rights (`tests/unit/broker/guards/rights.json`) tried on Apache Kafka with its StandardAuthorizer: it proves itself.
+"""The table of rights (`tests/unit/broker/guards/rights.json`) tried on Apache Kafka with its StandardAuthorizer: it
+proves itself.
 
-Each row is asked in every version that Kafka serves, with the rules of each case of `rights.cases`. Kafka's own parts log in, so that who
-does not log in has no rights of its own.
+Each row is asked in every version that Kafka serves, with the rules of each case of `rights.cases`. Kafka's own parts
+log in, so that who does not log in has no rights of its own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Kafka's own tools, unmodified, for what operators do with three brokers, of which the second or the third is sometimes down."""
+"""Kafka's own tools, unmodified, for what operators do with three brokers, of which the second or the third is
+sometimes down."""
 
 from __future__ import annotations
 
@@ -100,7 +101,8 @@ def dynamic(tools: Tools, kind: str, name: str) -> str:
 
 
 def test_topics_while_a_broker_is_down(three: LowtideCluster, tools: Tools) -> None:
-    """They are described as under-replicated, grown, and created with a replica on the stopped broker; in sync again when it returns."""
+    """They are described as under-replicated, grown, and created with a replica on the stopped broker; in sync again
+    when it returns."""
     tools.run(
         "kafka-topics",
         "--create",

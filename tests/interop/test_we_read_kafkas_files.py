@@ -1,4 +1,5 @@
-"""Lowtide serves a log directory that Kafka wrote: its topics and their configuration, its records, its log start offsets."""
+"""Lowtide serves a log directory that Kafka wrote: its topics and their configuration, its records, its log start
+offsets."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ def written(kafka: Kafka) -> list[load.Entry]:
 
 
 def test_the_tool_accepts_kafkas_own_files_too(jars: Path, kafka: Kafka, written: list[load.Entry]) -> None:
-    """The control case for `test_kafka_reads_our_files.py`: lines that its checks leave out are printed for Kafka's own segments too."""
+    """The control case for `test_kafka_reads_our_files.py`: lines that its checks leave out are printed for Kafka's own
+    segments too."""
     folder = kafka.directory / f"{TOPIC}-1"
     logs = sorted(folder.glob("*.log"))
     found = dump(jars, logs)

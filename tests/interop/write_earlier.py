@@ -1,7 +1,8 @@
-"""`python -m tests.interop.write_earlier 4.0.0 killed FOLDER`: have Kafka write a directory for `test_earlier_directories.py`.
+"""`python -m tests.interop.write_earlier 4.0.0 killed FOLDER`: have Kafka write a directory for
+`test_earlier_directories.py`.
 
-The archive is `kafka-<version>-<how it ended>.tar.gz`; its content is what that module of tests/chaos describes, in one directory. The
-compacted topic was compacted once. Needs a JDK 17 and Maven. `stopped` or `killed` says how Kafka ended.
+The archive is `kafka-<version>-<how it ended>.tar.gz`; its content is what that module of tests/chaos describes, in one
+directory. The compacted topic was compacted once. Needs a JDK 17 and Maven. `stopped` or `killed` says how Kafka ended.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The state of the model of a cluster: one partition with three replicas, one delete, and a store whose changes brokers see later.
+"""The state of the model of a cluster: one partition with three replicas, one delete, and a store whose changes brokers
+see later.
 
-A log start is OLD (below the delete), ACCEPTED (the journal has the delete, the disk perhaps not) or DURABLE; FALLEN is a state that no
-rule allows: it was visible, and a crash undid it. Log ends are left out here (`log_ends.py` has them): a replica that has fetched has
-every record. Time is only order.
+A log start is OLD (below the delete), ACCEPTED (the journal has the delete, the disk perhaps not) or DURABLE; FALLEN is
+a state that no rule allows: it was visible, and a crash undid it. Log ends are left out here (`log_ends.py` has them):
+a replica that has fetched has every record. Time is only order.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ class Replica(NamedTuple):
 
 
 class World(NamedTuple):
-    """A state: the store's last changes, the newest last, then the brokers, then whether the delete was acknowledged."""
+    """A state: the store's last changes, the newest last, then the brokers, then whether the delete was
+    acknowledged."""
 
     history: tuple[Record, ...]
     replicas: tuple[Replica, Replica, Replica]

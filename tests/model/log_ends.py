@@ -1,11 +1,13 @@
-"""The model of logs under deletes: ends, high watermarks, truncation, power cuts that take unflushed records, and unclean elections.
+"""The model of logs under deletes: ends, high watermarks, truncation, power cuts that take unflushed records, and
+unclean elections.
 
-Two replicas, offsets 0 and 1, so three positions for the start and end of a log. A record is identified by its leader epoch. Metadata
-are simple here, all see a change at once (`cluster.py` has the rest). A fetch is accepted, answered and applied in one step, or its
-answer is lost. A power cut removes any tail of a log; with flushes from time to time it is the same, with fewer losses.
+Two replicas, offsets 0 and 1, so three positions for the start and end of a log. A record is identified by its leader
+epoch. Metadata are simple here, all see a change at once (`cluster.py` has the rest). A fetch is accepted, answered and
+applied in one step, or its answer is lost. A power cut removes any tail of a log; with flushes from time to time it is
+the same, with fewer losses.
 
-A start below which records are permanently deleted falls in two cases only: a truncation below it, or an unclean election. The latter
-undoes acknowledged requests; the model then forgets that they were acknowledged.
+A start below which records are permanently deleted falls in two cases only: a truncation below it, or an unclean
+election. The latter undoes acknowledged requests; the model then forgets that they were acknowledged.
 """
 
 from __future__ import annotations
@@ -69,7 +71,8 @@ class Known(NamedTuple):
 
 
 class World(NamedTuple):
-    """What clients know: `committed` records by offset, records `asked` to be deleted, the largest `acknowledged` delete."""
+    """What clients know: `committed` records by offset, records `asked` to be deleted, the largest `acknowledged`
+    delete."""
 
     leader: int
     epoch: int
@@ -330,12 +333,18 @@ class LogEnds:
             if replica.start != replica.disk:
                 return f"D5: replica {number} starts at {replica.start}, and after a crash it would at {replica.disk}"
             if world.isr[number] and replica.start < world.acknowledged:
-                return f"D8: replica {number} is in the ISR and starts at {replica.start}, below the acknowledged {world.acknowledged}"
+                return (
+                    f"D8: replica {number} is in the ISR and starts at {replica.start}, below the acknowledged "
+                    f"{world.acknowledged}"
+                )
             missing = {
                 (offset, epoch) for offset, epoch in enumerate(world.committed[: replica.start]) if epoch != GONE
             } - world.asked
             if world.isr[number] and missing:
-                return f"D7: replica {number} is in the ISR and starts at {replica.start}, though no client deleted {sorted(missing)}"
+                return (
+                    f"D7: replica {number} is in the ISR and starts at {replica.start}, though no client "
+                    f"deleted {sorted(missing)}"
+                )
         if world.leader != NO_LEADER:
             leader = world.replicas[world.leader]
             if leader.start < world.acknowledged:

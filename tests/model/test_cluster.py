@@ -1,6 +1,8 @@
-"""The rules of deletion hold in the model of a cluster, and each of them is needed: without it a deleted record returns.
+"""The rules of deletion hold in the model of a cluster, and each of them is needed: without it a deleted record
+returns.
 
-`make model` searches further, in canonical states (`reduction.py`): with any number of faults of each kind, with as many as FAULTS of all
+`make model` searches further, in canonical states (`reduction.py`): with any number of faults of each kind, with as
+many as FAULTS of all
 kinds together, and with one of any kind where followers are read and images lag further.
 """
 
@@ -57,7 +59,8 @@ def test_a_delete_can_be_acknowledged_from_everywhere(fault: str):
 
 
 def test_the_search_gets_far():
-    """It reaches an acknowledged delete after a move of the leadership, with other members in the ISR; otherwise it would prove nothing."""
+    """It reaches an acknowledged delete after a move of the leadership, with other members in the ISR; otherwise it
+    would prove nothing."""
 
     class Far(Cluster):
         def violation(self, world: World) -> str | None:
@@ -80,7 +83,8 @@ def long_search(name: str, model: Cluster, faults: int) -> Visited:
 @pytest.mark.skipif(not FAULTS, reason="takes minutes: make model")
 @pytest.mark.parametrize("fault", sorted(ALL_FAULTS))
 def test_any_number_of_faults(fault: str):
-    """Every kind of fault together with restarts, without reads from followers: the states end, however many faults there are."""
+    """Every kind of fault together with restarts, without reads from followers: the states end, however many faults
+    there are."""
     assert long_search(fault, Cluster(Rules(), scope(fault, RESTART, reader=NOBODY_READS)), ANY_NUMBER).is_closed
 
 

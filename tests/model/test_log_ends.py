@@ -1,4 +1,5 @@
-"""Log starts and log ends: after any truncation, power cut or election, no deleted record returns and no other record is lost."""
+"""Log starts and log ends: after any truncation, power cut or election, no deleted record returns and no other record
+is lost."""
 
 from __future__ import annotations
 

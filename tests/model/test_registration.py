@@ -1,4 +1,5 @@
-"""A directory that lost deletes is detected, and none that has them is refused, wherever a registration is interrupted."""
+"""A directory that lost deletes is detected, and none that has them is refused, wherever a registration is
+interrupted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Replicas that are removed and added again while their brokers see it late: none shows what is deleted, or is in sync without its log."""
+"""Replicas that are removed and added again while their brokers see it late: none shows what is deleted, or is in sync
+without its log."""
 
 from __future__ import annotations
 

@@ -50,7 +50,8 @@ class Packing:
 class Visited:
     """How far a search went. `broken` is empty if every state was visited and none was wrong.
 
-    `faults` and `steps` are those of the last new state, or of the wrong one. `is_closed`: no state is missing, with however many faults.
+    `faults` and `steps` are those of the last new state, or of the wrong one. `is_closed`: no state is missing, with
+    however many faults.
     """
 
     states: int
@@ -65,7 +66,8 @@ class Visited:
 
 
 def visit(model: Model, *, faults: int, tell: Callable[[str], None] = lambda _line: None) -> Visited:
-    """Visit every state that is reachable with at most that many faults, and stop at the first wrong one: `search`, without its trace.
+    """Visit every state that is reachable with at most that many faults, and stop at the first wrong one: `search`,
+    without its trace.
 
     `tell` gets a line for each depth: how far the search is.
     """
@@ -106,7 +108,8 @@ def _visit(model: Model, faults: int, tell: Callable[[str], None]) -> Visited:
 
 
 def _after(model: Model, packing: Packing, states: Iterable[int]) -> tuple[set[int], set[int], str]:
-    """What follows from these without a fault, what with one more; and what is wrong with one of them, "" if nothing is."""
+    """What follows from these without a fault, what with one more; and what is wrong with one of them, "" if nothing
+    is."""
     following: set[int] = set()
     failed: set[int] = set()
     for packed in states:

@@ -1,11 +1,13 @@
-"""What is known about mutants: a line for each that was run, explanations of survivors, and the sums that `docs/evidence.md` has.
+"""What is known about mutants: a line for each that was run, explanations of survivors, and the sums that
+`docs/evidence.md` has.
 
-- `results.jsonl` in the working folder: every mutant that was run, the last line of one counts. It is all that the next run needs.
+- `results.jsonl` in the working folder: every mutant that was run, the last line of one counts. It is all that the next
+  run needs.
 - `explained.jsonl` beside this file: survivors that are no gap, each with the reason. They are not reported.
 - `sums.jsonl` beside this file: counts by module, written by `make mutants ARGS=--publish`.
 
-A mutant that was killed stays so while its module is the same; one that survived is run again when tests have changed. Pure but for the
-loading and writing of these files.
+A mutant that was killed stays so while its module is the same; one that survived is run again when tests have changed.
+Pure but for the loading and writing of these files.
 """
 
 from __future__ import annotations
@@ -95,7 +97,8 @@ def latest(results: Iterable[Result], digests: Mapping[str, str]) -> dict[tuple[
 
 
 def is_due(result: Result | None, tests: str, *, wider: bool) -> bool:
-    """Whether a mutant is to be run: by its own tests if it never was or has survived others than these, by wider ones after that."""
+    """Whether a mutant is to be run: by its own tests if it never was or has survived others than these, by wider ones
+    after that."""
     if result is None or result.outcome in FOUND:
         return result is None and not wider
     return result.tests == tests and not result.wider if wider else result.tests != tests

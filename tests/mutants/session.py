@@ -1,12 +1,14 @@
-"""`python -m tests.mutants.session GROUP near|wider FOLDER`: run the mutants of a group that are due, in forks of one pytest process.
+"""`python -m tests.mutants.session GROUP near|wider FOLDER`: run the mutants of a group that are due, in forks of one
+pytest process.
 
-The process collects the tests once. A first fork runs them all and notes which lines of the group's modules each of them runs. Then, for
-each mutant, a fork gives the mutated function its changed code, and runs the tests that run the changed line until one fails: first those
-that have found the mutants before it, then the cheapest. Nothing is written into the tree, so a kill at any moment leaves it as it was.
+The process collects the tests once. A first fork runs them all and notes which lines of the group's modules each of
+them runs. Then, for each mutant, a fork gives the mutated function its changed code, and runs the tests that run the
+changed line until one fails: first those that have found the mutants before it, then the cheapest. Nothing is written
+into the tree, so a kill at any moment leaves it as it was.
 
-A fork ends by itself when a test takes a multiple of the CPU time that it took without a mutant; one that sleeps without end is killed.
-Neither depends on how fast the machine is. Hypothesis draws the same examples each time, a quarter of them as `make test` does, and keeps
-no database; it doesn't shrink what fails.
+A fork ends by itself when a test takes a multiple of the CPU time that it took without a mutant; one that sleeps
+without end is killed. Neither depends on how fast the machine is. Hypothesis draws the same examples each time, a
+quarter of them as `make test` does, and keeps no database; it doesn't shrink what fails.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ from .scope import GROUPS, ROOT, Group
 
 CPU_LEAST_S = 3
 CPU_FACTOR = 6
-"""Of each test, of what it took when its lines were noted. A limit for all tests together would let a mutant that loops take minutes."""
+"""Of each test, of what it took when its lines were noted. A limit for all tests together would let a mutant that loops
+take minutes."""
 ASLEEP_S = 10.0
 """Without a moment of CPU: a test waits for what a mutant has taken away."""
 POLL_S = 0.02

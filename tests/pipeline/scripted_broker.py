@@ -11,7 +11,8 @@ from types import TracebackType
 from typing import Self
 
 Answer = Callable[[int, int, int, bytes], "bytes | None"]
-"""From API key, version, correlation id and the request's bytes to the answer's frame without its size; None closes the connection."""
+"""From API key, version, correlation id and the request's bytes to the answer's frame without its size; None closes the
+connection."""
 
 
 class ScriptedBroker:

@@ -1,4 +1,5 @@
-"""A worker's connection: versions are negotiated, answers may be large or pipelined, every failure is reported in time."""
+"""A worker's connection: versions are negotiated, answers may be large or pipelined, every failure is reported in
+time."""
 
 from __future__ import annotations
 

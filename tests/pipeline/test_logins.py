@@ -1,4 +1,5 @@
-"""`format("lowtide")` over TLS as a user with few rights: reads and writes by rules, and trims the one topic that it may delete from."""
+"""`format("lowtide")` over TLS as a user with few rights: reads and writes by rules, and trims the one topic that it
+may delete from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A broker that accepts connections and does not answer (a process under SIGSTOP) delays only requests that need that broker."""
+"""A broker that accepts connections and does not answer (a process under SIGSTOP) delays only requests that need that
+broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`lowtide-spark-python` runs PySpark's modules from the environment, where it has the same version as Spark's archives."""
+"""`lowtide-spark-python` runs PySpark's modules from the environment, where it has the same version as Spark's
+archives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`trim` deletes exactly the records that a query has durably consumed; the query continues under any failure of trimming."""
+"""`trim` deletes exactly the records that a query has durably consumed; the query continues under any failure of
+trimming."""
 
 from __future__ import annotations
 

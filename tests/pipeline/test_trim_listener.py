@@ -1,4 +1,5 @@
-"""`TrimListener` trims consumed records: up to the slowest declared query, including the last batch, and the rest of a killed run."""
+"""`TrimListener` trims consumed records: up to the slowest declared query, including the last batch, and the rest of a
+killed run."""
 
 from __future__ import annotations
 

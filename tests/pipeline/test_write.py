@@ -1,4 +1,5 @@
-"""`write` and `writeStream`: rows reach the same topics and partitions as with Spark's Kafka sink, and no retry duplicates one."""
+"""`write` and `writeStream`: rows reach the same topics and partitions as with Spark's Kafka sink, and no retry
+duplicates one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A real file system on a disk that loses what it hasn't flushed when its power is cut: ext4, XFS or btrfs over loop over FUSE.
+"""A real file system on a disk that loses what it hasn't flushed when its power is cut: ext4, XFS or btrfs over loop
+over FUSE.
 
 Only root can make one, where the machine has loop devices, FUSE with libfuse3, and the tools of the file system.
 """
@@ -17,7 +18,8 @@ from typing import Final, Self
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 UNIT_BYTES: Final = {"ext4": 512, "xfs": 4096, "btrfs": 4096}
-"""What such a file system takes to be written whole or not at all. XFS leaves a block as it is whose first sector is newer than the log."""
+"""What such a file system takes to be written whole or not at all. XFS leaves a block as it is whose first sector is
+newer than the log."""
 
 IMAGE_BYTES: Final = {"ext4": 256 << 20, "xfs": 512 << 20, "btrfs": 512 << 20}
 _MAKE: Final = {

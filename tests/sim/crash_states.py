@@ -1,11 +1,14 @@
-"""The states that a crash can leave on a broker's disk, moment by moment: on each a broker must start, and keep every promise.
+"""The states that a crash can leave on a broker's disk, moment by moment: on each a broker must start, and keep every
+promise.
 
-A run of one broker is recorded: before each operation that changes its disk, the disk with all that isn't durable yet, and what clients
-had been answered by then. Of each moment some crash states are taken: the one that the death of the process leaves, and several that a
-power cut may leave. A broker is started on each, everything is read back, and compared with what clients knew at that moment.
+A run of one broker is recorded: before each operation that changes its disk, the disk with all that isn't durable yet,
+and what clients had been answered by then. Of each moment some crash states are taken: the one that the death of the
+process leaves, and several that a power cut may leave. A broker is started on each, everything is read back, and
+compared with what clients knew at that moment.
 
-Other than in `broker_simulation`, where chance chooses a moment or two of a run, no operation is left out. Recorded are the creation of
-the logs, a life under load with deletes, and a restart after a power cut or a kill, so crashes during a recovery are among the states.
+Other than in `broker_simulation`, where chance chooses a moment or two of a run, no operation is left out. Recorded are
+the creation of the logs, a life under load with deletes, and a restart after a power cut or a kill, so crashes during a
+recovery are among the states.
 
 Not recorded: a truncation below the log start (`broker_simulation` has it), and failing disks.
 """
@@ -51,7 +54,8 @@ class RecordingDisk(MemoryFileSystem):
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """What was true before an operation: pickled, for most of it lives on and changes, and compressed, for files have room for more."""
+    """What was true before an operation: pickled, for most of it lives on and changes, and compressed, for files have
+    room for more."""
 
     content: bytes
     may_have_lost: bool
@@ -111,7 +115,8 @@ class RestartedRun(Simulation):
     """A broker that is started on one crash state."""
 
     def restore(self, moment: Moment, power_cut: Random | None) -> None:
-        """Before it starts: the state of a power cut that `power_cut` decides about, or of the death of the process alone."""
+        """Before it starts: the state of a power cut that `power_cut` decides about, or of the death of the process
+        alone."""
         root, self.disk, self.watch, histories = pickle.loads(zlib.decompress(moment.content))
         for load, history in zip(self.loads, histories, strict=True):
             load.history = history

@@ -1,4 +1,5 @@
-"""Bugs planted on purpose in access control: the simulator of clusters must find each, and finds none where there is none.
+"""Bugs planted on purpose in access control: the simulator of clusters must find each, and finds none where there is
+none.
 
 Each was found within 100 seeds; PLANT_SEEDS=2000 searches that many.
 """

@@ -1,4 +1,5 @@
-"""Every log uses a changed configuration when the change is answered, and after a power cut: a whole broker on virtual time."""
+"""Every log uses a changed configuration when the change is answered, and after a power cut: a whole broker on virtual
+time."""
 
 from __future__ import annotations
 
@@ -93,7 +94,8 @@ def test_each_field_of_a_log_follows_at_once(field: str) -> None:
 
 
 def test_the_wanted_number_of_replicas_in_sync_is_set_on_all_brokers_together() -> None:
-    """On a single one it is refused while there are eligible leaders, and what was set there before has no effect (KIP-966)."""
+    """On a single one it is refused while there are eligible leaders, and what was set there before has no effect
+    (KIP-966)."""
 
     async def scenario(simulation: Simulation, client: WireClient) -> None:
         change = AlterableConfig(name=CLUSTER_WIDE, config_operation=0, value="2")

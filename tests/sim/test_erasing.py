@@ -1,4 +1,5 @@
-"""Replicas that are asked to erase what was deleted while everything fails (D15), and bugs planted in that: each must be found."""
+"""Replicas that are asked to erase what was deleted while everything fails (D15), and bugs planted in that: each must
+be found."""
 
 from __future__ import annotations
 

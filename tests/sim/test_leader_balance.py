@@ -1,4 +1,5 @@
-"""Leadership moves from a process that is full to one of the same machine with room, once and for all, and no record is lost by it."""
+"""Leadership moves from a process that is full to one of the same machine with room, once and for all, and no record is
+lost by it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A process without free descriptors for a while: it refuses, waits and continues, and never treats that as a disk failure.
+"""A process without free descriptors for a while: it refuses, waits and continues, and never treats that as a disk
+failure.
 
 DESCRIPTOR_SEEDS=n runs that many.
 """

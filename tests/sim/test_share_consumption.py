@@ -1,4 +1,5 @@
-"""Members of share groups consume: records are delivered until they are acknowledged, also when leaders and members go."""
+"""Members of share groups consume: records are delivered until they are acknowledged, also when leaders and members
+go."""
 
 from __future__ import annotations
 

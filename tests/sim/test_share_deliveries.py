@@ -1,5 +1,5 @@
-"""Members of a share group of which some records kill their consumers: whatever happens, each other record is processed, and no record is
-delivered more often than it may.
+"""Members of a share group of which some records kill their consumers: whatever happens, each other record is
+processed, and no record is delivered more often than it may.
 
 Bugs planted on purpose in share partitions: the checker must find each.
 """
@@ -48,7 +48,8 @@ LIMITS = (2, 3, 5, 6)
 LOCK_MS = 2_000
 MEMBERS, RECORDS, PARTITIONS = 3, 15, 4
 TIME_S = 240
-"""Of virtual time. A delivery that no acknowledgement ends takes a lock's time, and a broker that is killed is back after some seconds."""
+"""Of virtual time. A delivery that no acknowledgement ends takes a lock's time, and a broker that is killed is back
+after some seconds."""
 
 
 class Load:

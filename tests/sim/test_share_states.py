@@ -1,4 +1,5 @@
-"""The states of share partitions in a cluster: a coordinator dies, another has all that was answered, and the log is cut."""
+"""The states of share partitions in a cluster: a coordinator dies, another has all that was answered, and the log is
+cut."""
 
 from __future__ import annotations
 

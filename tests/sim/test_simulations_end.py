@@ -1,4 +1,5 @@
-"""A simulation that can't begin leaves nothing behind, as one that ends: a loop that stays open is a warning in another test."""
+"""A simulation that can't begin leaves nothing behind, as one that ends: a loop that stays open is a warning in another
+test."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""The metadata store is restored from a backup, with all brokers up, some or none, and recovered: no acknowledged record or delete is lost.
+"""The metadata store is restored from a backup, with all brokers up, some or none, and recovered: no acknowledged
+record or delete is lost.
 
-Or it is lost after brokers have gone one by one, the last ones with their power, and made again of log directories and a backup.
+Or it is lost after brokers have gone one by one, the last ones with their power, and made again of log directories and
+a backup.
 
 Bugs planted on purpose in the guards against it: the simulator must find each.
 """

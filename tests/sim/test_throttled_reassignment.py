@@ -1,4 +1,5 @@
-"""A partition with data is moved under a throttle, on virtual time: it takes about bytes / rate, and deletes take no longer."""
+"""A partition with data is moved under a throttle, on virtual time: it takes about bytes / rate, and deletes take no
+longer."""
 
 from __future__ import annotations
 

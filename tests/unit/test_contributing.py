@@ -1,4 +1,5 @@
-"""Pages and files for contributors: recipes name tests that exist, the workflow and the hooks call targets that exist."""
+"""Pages and files for contributors: recipes name tests that exist, the workflow and the hooks call targets that
+exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Random messages, built from the construct tree of a message, so that a new field of a declaration is tested at once."""
+"""Random messages, built from the construct tree of a message, so that a new field of a declaration is tested at
+once."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ CASES = [
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test with the argument `case` runs for every message and version; with the mark `newest`, `make test` leaves the older ones out."""
+    """A test with the argument `case` runs for every message and version; with the mark `newest`, `make test` leaves
+    the older ones out."""
     if "case" in metafunc.fixturenames:
         is_long = metafunc.definition.get_closest_marker("newest") is not None
         metafunc.parametrize(

@@ -1,4 +1,5 @@
-"""The compiled codec equals the construct interpreter: same bytes, same values, same refusals, for every API and version."""
+"""The compiled codec equals the construct interpreter: same bytes, same values, same refusals, for every API and
+version."""
 
 from __future__ import annotations
 
@@ -74,7 +75,8 @@ def run(steps: Generator[None, None, Any]) -> tuple[Any, int]:
 
 @pytest.mark.newest
 def test_forms_that_count_and_yield_agree(case, random_messages) -> None:
-    """With a row limit and in slices the same bytes give the same message or refusal, and a limit of one row fewer is exceeded."""
+    """With a row limit and in slices the same bytes give the same message or refusal, and a limit of one row fewer is
+    exceeded."""
     codec, rng = codec_for(case.message, case.version), random.Random(str(case))
     for _ in range(ROUNDS):
         message = random_messages.message(case)

@@ -1,7 +1,9 @@
-"""Frames of real clients and of Apache Kafka's answers to them, as `golden/capture.py` recorded them (its docstring explains the files).
+"""Frames of real clients and of Apache Kafka's answers to them, as `golden/capture.py` recorded them (its docstring
+explains the files).
 
-They check the codec against independent programs: each frame is read whole and written again byte for byte, and no shorter or longer
-one is accepted. Unlike `test_golden_frames.py` the files have no values: equality of the bytes replaces them.
+They check the codec against independent programs: each frame is read whole and written again byte for byte, and no
+shorter or longer one is accepted. Unlike `test_golden_frames.py` the files have no values: equality of the bytes
+replaces them.
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ class Captured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def is_longer_than_its_fields(captured: Captured) -> bool:
-    """Whether this is librdkafka 2.16's Metadata request for all topics, which writes the null array of a flexible version in four bytes.
+    """Whether this is librdkafka 2.16's Metadata request for all topics, which writes the null array of a flexible
+    version in four bytes.
 
     Kafka reads one of them as the null array, the other three as fields, and ignores the rest; so must a broker.
     """
@@ -156,7 +159,8 @@ BY_HAND_ONLY = {
     ApiKey.ALTER_SHARE_GROUP_OFFSETS,
     ApiKey.DELETE_SHARE_GROUP_OFFSETS,
 }
-"""What needs a cluster of several brokers, or an authorizer, or is asked by no Python client, is in `by_hand.json`, what is of KIP-848 in
+"""What needs a cluster of several brokers, or an authorizer, or is asked by no Python client, is in `by_hand.json`,
+what is of KIP-848 in
 `consumer_groups.json`, what is of KIP-932 in `share_groups.json`."""
 
 

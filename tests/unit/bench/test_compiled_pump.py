@@ -1,4 +1,5 @@
-"""The load generator in C against a scripted peer: it counts answers, sends every byte of every request, and ends at an error."""
+"""The load generator in C against a scripted peer: it counts answers, sends every byte of every request, and ends at an
+error."""
 
 from __future__ import annotations
 
@@ -77,7 +78,8 @@ def peer() -> Iterator[Callable[[Callable[[socket.socket], None]], Peer]]:
 
 
 def answering(answer: bytes, counts: list[int], *, piece: int = 1 << 16) -> Callable[[socket.socket], None]:
-    """A peer that checks every byte of every request, answers it in pieces of so many bytes, and notes how many requests there were."""
+    """A peer that checks every byte of every request, answers it in pieces of so many bytes, and notes how many
+    requests there were."""
 
     def serve(end: socket.socket) -> None:
         received = bytearray()

@@ -1,4 +1,5 @@
-"""A campaign with quick runs: it continues where it was killed, keeps its folder small, and ends every process that it started."""
+"""A campaign with quick runs: it continues where it was killed, keeps its folder small, and ends every process that it
+started."""
 
 from __future__ import annotations
 
