@@ -138,8 +138,7 @@ def delete_error_position(topic: str) -> int:
 
 
 def commit_error_position(topic: str, partitions: int) -> int:
-    """The position of the first partition's error code in the answer to an OffsetCommit of a topic's first
-    partitions."""
+    """Returns the position of the first error code in the answer to an OffsetCommit of one topic."""
 
     def answer(error: int) -> bytes:
         rows = [

@@ -41,8 +41,7 @@ _SALT = b"a salt of sixteen"
 
 
 def logins(target: Target, amounts: Amounts) -> Figures:
-    """Clients that log in and leave: alone, beside one that produces, and all at once; then the longest hold of the
-    loop."""
+    """Clients log in and leave: alone, beside a producer, and all at once. Then the longest block of the loop."""
     certificate = Certificate.of(target.scratch)
     with _serving(target.secured(certificate.chain)) as broker:
         _log_in(broker, certificate, 1, 0)
@@ -109,8 +108,7 @@ def _serving(broker: Secured) -> Iterator[Secured]:
 
 
 def _produced(target: Target, beside: subprocess.Popen[str] | None) -> tuple[list[float], float]:
-    """The latencies of a client that produces record after record, in order, while `beside` runs; and what that
-    printed."""
+    """Returns the latencies of a client that produces record after record while `beside` runs, and its output."""
     latencies: list[float] = []
     with topic_on(target, 1) as topic:
         frame, error_position = (

@@ -57,8 +57,7 @@ PORTS: Final = (
     "runtime/completions.py",
     "runtime/durations.py",
 )
-"""Replacements for C code and another thread of a real broker: the clocks, and the committer that syncs the journal,
-with its figures."""
+"""Stand-ins for C code and for another thread: the clocks, and the committer that syncs the journal."""
 
 TOPIC: Final = "t"
 RECORDS: Final = build_batch([(1, None, b"x", ())])
@@ -127,8 +126,7 @@ class Tracer:
 
 
 def _place(code: Any) -> tuple[str, str] | None:
-    """File and function, if it is the broker's code; comprehensions and generators count with the function around
-    them."""
+    """Returns file and function of the broker's code; a comprehension counts with the function around it."""
     path = Path(code.co_filename)
     if code.co_name.startswith("<") or not path.is_file():
         return None

@@ -172,8 +172,7 @@ def tell_idle_cpu(target: ClusterTarget, seconds: float, figures: Figures) -> No
 
 
 def tell_etcd(target: ClusterTarget, when: str, figures: Figures) -> None:
-    """The size of etcd's database as it is, and after everything before the last revision is forgotten and the file is
-    written again."""
+    """Returns the size of etcd's database before and after its history is compacted and the file is defragmented."""
     etcd = target.etcd
     assert etcd is not None
     size, used, revision = etcd.sizes()
@@ -239,8 +238,7 @@ def delete_all(topics: Sequence[Topic], figures: Figures) -> None:
 
 
 def fail_over(target: ClusterTarget, topics: Sequence[Topic], victim: Member, number: int, figures: Figures) -> None:
-    """SIGKILL of a broker, until each of its partitions has a leader that answers; then it is started again, until all
-    are in sync."""
+    """Kills a broker until all partitions have a leader again, then starts it until all are in sync."""
     survivor = next(member for member in target.members if member is not victim)
     led = [key for key, row in rows_of(survivor, topics).items() if row.leader_id == victim.broker_id]
     others = [member.process.pid for member in target.members if member is not victim and member.process is not None]

@@ -133,8 +133,7 @@ class Bench:
 
     # ------------------------------------------------------------------ jobs
     def write(self, kind: str, topic: str) -> None:
-        """Rows that are generated, acknowledged by all in-sync replicas, with an idempotent producer, as both do by
-        default."""
+        """Writes generated rows with an idempotent producer and acks=all, the default of both formats."""
         rows = self.spark.range(self._rows).selectExpr(
             "cast(id as string) as key", f"cast(repeat(cast(id % 10 as string), {VALUE_BYTES}) as binary) as value"
         )

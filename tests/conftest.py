@@ -17,8 +17,7 @@ UNTIL_S = float(os.environ.get("TEST_UNTIL", "inf"))
 """Seconds since 1970. CI sets it, so that it ends in time on a machine of any speed."""
 
 FIRST = ("pipeline", "chaos", "clients", "sim")
-"""These folders of tests/ have the files that take longest. A long one at the end would leave the other workers
-idle."""
+"""The folders of tests/ with the longest files. A long one at the end would leave other workers idle."""
 
 
 def pytest_configure() -> None:
@@ -30,8 +29,7 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `--dist=loadfile` a worker gets a file at a time; all of tests/pipeline go to one worker, because they share
-    a Spark."""
+    """With `--dist=loadfile` a worker gets a file at a time, and one all of tests/pipeline, which share a Spark."""
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling

@@ -1,5 +1,4 @@
-"""An HTTPS server on loopback for the tests, with a certificate of its own authority: answers what it is set to, byte
-for byte."""
+"""An HTTPS server on loopback with a certificate of its own authority; it answers what it is set to."""
 
 from __future__ import annotations
 

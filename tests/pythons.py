@@ -16,8 +16,7 @@ def _output(*command: str) -> str:
 
 
 def installed(version: str) -> str | None:
-    """Returns a program of this version (`3.12`) from the PATH or from pyenv. A pyenv shim of a version that is not
-    selected fails."""
+    """Returns a Python of this version (`3.12`) from the PATH or pyenv. An unselected pyenv shim fails."""
     root = _output("pyenv", "root")
     of_pyenv = sorted(Path(root, "versions").glob(f"{version}.*/bin/python")) if root else []
     for program in (f"python{version}", sys.executable, *map(str, of_pyenv)):

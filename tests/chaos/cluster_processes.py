@@ -95,8 +95,7 @@ class ClusterProcesses:
         self.further: dict[int, list[str]] = {broker_id: [] for broker_id in self.ids}
         """Further settings of each broker from its next start on."""
         self.pythons = dict.fromkeys(self.ids, sys.executable)
-        """The interpreter of each broker from its next start on, with the version of Lowtide that its environment
-        has."""
+        """Sets the interpreter of each broker from its next start on, with that environment's Lowtide."""
         self.brokers: dict[int, ServeProcess] = {}
         self.past: list[tuple[int, ServeProcess]] = []
         self.links: Links | None = None

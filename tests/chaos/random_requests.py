@@ -45,8 +45,7 @@ _CONFIGS = {
     "no.such.key": ("1",),
 }
 _USUAL = 0.75
-"""How often a field has its first value, which is valid; a request has many fields, and one wrong value hides the
-effect of the others."""
+"""How often a field has its first, valid value: one wrong value would hide the effect of the others."""
 
 _VALUES: dict[str, tuple[int, ...]] = {
     "acks": (-1, 1, 0, 2),

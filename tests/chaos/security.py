@@ -1,5 +1,4 @@
-"""A cluster that is closed: TLS and SCRAM at its listener, also between brokers, access rules, and an etcd that asks
-for certificates."""
+"""A closed cluster: TLS and SCRAM for clients and brokers, access rules, and an etcd that requires certificates."""
 
 from __future__ import annotations
 

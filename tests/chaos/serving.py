@@ -56,8 +56,7 @@ class ServeProcess:
         options: Sequence[str] = (),
         python: str = sys.executable,
     ) -> None:
-        """`within` is a prefix of the command, which runs it in another environment; `options` are further ones of
-        `lowtide serve`."""
+        """`within` is a prefix that runs the command elsewhere; `options` are passed to `lowtide serve`."""
         self._command = [*within, *serve_command(directory, *settings, metadata=metadata, python=python), *options]
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None

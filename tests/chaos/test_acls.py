@@ -1,5 +1,4 @@
-"""Access rules on real brokers: closed to who has no right, kept over lives and kills, and in force everywhere when
-they are answered."""
+"""Access rules on real brokers: enforced everywhere once they are answered, and kept over restarts and kills."""
 
 from __future__ import annotations
 
@@ -128,8 +127,7 @@ def test_without_an_authorizer_there_are_no_rules() -> None:
 
 
 def test_rules_outlive_the_administrator_that_made_them(tmp_path: Path) -> None:
-    """In the first run every client is an administrator, in the second only operations that the rules allow are
-    left."""
+    """In the first run every client is an administrator; in the second only what the rules allow succeeds."""
     with LowtideCluster(data_directory=tmp_path, config=OPEN) as cluster:
         rules = [
             rule(TOPIC, "mine-", CREATE, pattern=PREFIXED),
@@ -272,8 +270,7 @@ def kafka_python(admin: KafkaAdminClient) -> None:
 
 
 def test_brokers_that_are_no_super_users_form_a_cluster(tmp_path: Path) -> None:
-    """CLUSTER_ACTION is enough to replicate, and to forward what a client may do; not to do it for a client that may
-    not."""
+    """CLUSTER_ACTION is enough to replicate and to forward requests that the client itself may make."""
     with LowtideCluster(brokers=3, data_directory=tmp_path, config=OPEN) as cluster:
         rules = [rule(CLUSTER, "kafka-cluster", CLUSTER_ACTION), rule(TOPIC, "mine-", ALL, pattern=PREFIXED)]
         assert [row.error_code for row in ask(cluster, CreateAclsRequest(creations=rules)).results] == [0, 0]

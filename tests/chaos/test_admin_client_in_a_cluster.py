@@ -1,5 +1,4 @@
-"""Our admin client while brokers hang, hand over and fail: a delete follows the leader, and the true result is reported
-at the timeout."""
+"""The admin client while brokers hang and fail: a delete follows the leader, and a timeout reports the truth."""
 
 from __future__ import annotations
 
@@ -23,8 +22,7 @@ from .serving import run_to_end
 
 LIMIT_S = 300.0
 PATIENT = {"request.timeout.ms": "600000", "default.api.timeout.ms": "900000"}
-"""For a client that waits for a silent broker: longer than `LIMIT_S`, which is more than a busy machine takes for one
-that doesn't."""
+"""The time for a client that waits for a silent broker, longer than a busy machine takes for others."""
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
@@ -35,8 +33,7 @@ VALUES = [b"value %d" % number for number in range(10)]
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[ClusterProcesses]:
-    """Broker 1 leads; the fetches of follower 3 do not arrive there, and it stays in the ISR for long, so that deletes
-    stay parked."""
+    """Broker 1 leads and misses the fetches of follower 3, which stays in the ISR: deletes stay parked."""
     async with ClusterProcesses(tmp_path, "replica.lag.time.max.ms=60000", links=True) as made:
         await made.create_topic(TOPIC, [[2, 1, 3]])
         await made.kill(2)

@@ -242,8 +242,7 @@ def test_a_corrupt_checkpoint_of_log_starts_is_refused(left: Left, name: str, co
 
 
 def test_a_refused_start_leaves_the_marks_as_they_are(left: Left) -> None:
-    """The directory stays cleanly stopped, and a damaged file is no failed sync: otherwise the next start would recover
-    without need."""
+    """The directory stays cleanly stopped, without a mark of a failed sync: the next start recovers nothing."""
     (left.directory / JOURNAL).write_bytes(GARBAGE)
     refusal(left.directory)
     assert (left.directory / CLEAN_MARKER).exists()
@@ -263,8 +262,7 @@ FOUND_OUT_AGAIN = (
 @pytest.mark.parametrize("content", [GARBAGE, b"", None], ids=["garbage", "empty", "missing"])
 @pytest.mark.slow
 def test_what_can_be_found_out_again_stops_nobody(left: Left, content: bytes | None) -> None:
-    """Files that only save time, or whose contents are also in the log and the metadata: the broker starts with
-    everything."""
+    """Files that only save time, or repeat the log and the metadata: the broker starts with everything."""
     for name in FOUND_OUT_AGAIN:
         path = left.directory / name
         assert path.exists(), name
@@ -315,8 +313,7 @@ def metadata_changed(change: Callable[[Path], object]) -> Callable[[Path], objec
 
 
 def folded(path: Path) -> None:
-    """Moves the contents of SQLite's write-ahead log into the file: in the log they would survive damage to the
-    file."""
+    """Checkpoints SQLite's write-ahead log into the file, where damage to the file can reach it."""
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     connection.close()
@@ -345,8 +342,7 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", REFUSED)
 def test_a_directory_is_refused_until_it_is_mended(left: Left, damage: str) -> None:
-    """The message has the path and the cause, nothing is changed, and once the files are restored everything is
-    there."""
+    """The message has the path and the cause, nothing changes, and the restored files have everything."""
     change, cause = REFUSED[damage]
     original = {path: path.read_bytes() for path in left.directory.glob("*") if path.is_file()}
     change(left.directory)
@@ -432,8 +428,7 @@ def test_metadata_put_back_are_taken_though_a_start_was_refused_without_them(lef
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["file", "file/log", "log", "/proc/self/log"])
 def test_a_path_where_no_directory_can_be_is_refused(tmp_path: Path, name: str) -> None:
-    """A file, a path below one, a folder in place of the metadata file, and a file system where not even root can make
-    a folder."""
+    """A file, a path below one, a folder in place of the metadata file, and a file system without new folders."""
     (tmp_path / "file").write_bytes(b"another file")
     (tmp_path / "log" / METADATA_FILE).mkdir(parents=True)
     assert str(tmp_path / name) in refusal(tmp_path / name)

@@ -194,8 +194,7 @@ async def test_the_leader_is_killed(tmp_path: Path) -> None:
 
 @pytest.mark.slowest
 async def test_the_leader_is_frozen(tmp_path: Path) -> None:
-    """After SIGCONT it considers itself the leader: it must acknowledge nothing, and show no record that was deleted
-    meanwhile."""
+    """After SIGCONT the old leader acknowledges nothing and shows no record that was deleted meanwhile."""
 
     async def strike(scene: Scene) -> None:
         await freeze(scene, await scene.leader())
@@ -255,8 +254,7 @@ async def test_all_brokers_are_killed_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 async def test_brokers_are_killed_while_a_replica_is_added(tmp_path: Path) -> None:
-    """The leader, the controller, and the broker that is added, which is frozen before, so that the reassignment can't
-    end first."""
+    """Kills the leader, the controller and the new broker, which is frozen so that the reassignment can't end first."""
 
     def strike_at(role: Callable[[Scene], Awaitable[int]] | None) -> Callable[[Scene], Awaitable[None]]:
         async def strike(scene: Scene) -> None:

@@ -103,8 +103,7 @@ class Groups:
         return True
 
     async def go_on(self) -> None:
-        """Append some records and commit, as far as the brokers accept it; failed requests are repeated the next
-        time."""
+        """Appends records and commits; requests that fail are repeated the next time."""
         with contextlib.suppress(OSError):
             row = await self.cluster.partition(TOPIC)
             if row is not None and row.leader_id in self.cluster.awake:

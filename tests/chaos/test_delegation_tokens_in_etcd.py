@@ -1,5 +1,4 @@
-"""Delegation tokens of broker processes whose metadata are in etcd: valid at all of them when they are answered, and
-after SIGKILL."""
+"""Delegation tokens of brokers with an etcd: valid at all of them once they are answered, and after SIGKILL."""
 
 from __future__ import annotations
 

@@ -136,8 +136,7 @@ async def test_crash_of_all_replicas_right_after_the_acknowledgement(cluster: Cl
 
 @pytest.mark.slow
 async def test_crash_of_all_replicas_with_whole_segments_gone(cluster: ClusterProcesses) -> None:
-    """Segments below are removed, the straddling one stays: the log starts at the delete, neither before nor behind
-    it."""
+    """Segments below the delete are removed, the straddling one stays: the log starts at the delete."""
     await cluster.create_topic(TOPIC, [[1, 2, 3]], configs=SHORT_SEGMENTS)
     await fill(cluster, 1, at_once=2)
     await delete(cluster, 1)
@@ -190,8 +189,7 @@ async def missed_by_3(cluster: ClusterProcesses) -> None:
 
 
 async def elected_when_it_joins(cluster: ClusterProcesses) -> None:
-    """The leader is killed at the moment when the follower appears in the ISR; the follower leads, because it is the
-    next replica."""
+    """The leader is killed when the follower enters the ISR; the follower, the next replica, leads."""
     await cluster.until_partition(TOPIC, lambda row: 3 in row.isr_nodes)
     await cluster.kill(1)
     row = await cluster.until_partition(TOPIC, lambda row: row.leader_id not in (1, -1))
@@ -203,8 +201,7 @@ async def elected_when_it_joins(cluster: ClusterProcesses) -> None:
 
 @pytest.mark.slow
 async def test_restarted_follower_elected_after_its_fetches_were_held(linked: ClusterProcesses) -> None:
-    """A fetch with the old log start arrives late, when the broker is live again: it does not join the ISR by that
-    fetch."""
+    """A late fetch with the old log start reaches a live broker: it does not admit the follower to the ISR."""
     assert linked.links is not None
     await missed_by_3(linked)
     link = linked.links[3, 1]
@@ -256,8 +253,7 @@ async def test_restarted_follower_elected_after_its_connection_was_cut(linked: C
 
 @pytest.mark.slow
 async def test_a_returning_follower_asked_directly(cluster: ClusterProcesses) -> None:
-    """Frozen until its lease ended, thawed after the delete: it never serves records below the delete, also after a
-    restart."""
+    """A broker that was frozen past its lease never serves records below the delete, also after a restart."""
     await cluster.create_topic(TOPIC, [[1, 2, 3]])
     await fill(cluster, 1)
     cluster.freeze(3)

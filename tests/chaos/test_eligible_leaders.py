@@ -41,16 +41,14 @@ async def eligible(cluster: ClusterProcesses, broker_id: int) -> list[int]:
 
 
 def lose_power(directory: Path) -> None:
-    """What its machine leaves of a broker that was killed: another life of the kernel, and none of the records, which
-    were not synced."""
+    """Simulates the death of the machine of a killed broker: another boot id, and no unsynced records."""
     (directory / PAGE_CACHE_NOTE).write_bytes(b"the life before\n")
     (segment,) = (directory / f"{TOPIC}-0").glob("*.log")
     segment.write_bytes(b"")
 
 
 async def test_the_last_member_loses_its_power(cluster: ClusterProcesses) -> None:
-    """It isn't elected, though it is there alone; who left the ISR before it leads as soon as it is back, with all
-    records."""
+    """A broker alone without its records isn't elected; a member that left the ISR earlier leads on return."""
     await cluster.create_topic(TOPIC, [[1, 2, 3]])
     row = await cluster.produce(1, TOPIC, VALUES)
     assert row.error_code == ErrorCode.NONE

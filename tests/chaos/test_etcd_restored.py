@@ -216,8 +216,7 @@ async def brought_forward(cluster: ClusterProcesses, folder: Path) -> str:
 async def test_everything_is_restored_after_a_recovery(
     cluster: ClusterProcesses, tmp_path: Path, *, is_lost: bool
 ) -> None:
-    """Topics, records and deletes from after the backup, with any broker as the first; also if nothing is left of
-    etcd."""
+    """Topics, records and deletes after the backup survive, with any broker first and no etcd left."""
     await cluster.create_topic(EARLY, [[1, 2, 3]])
     await produced(cluster, EARLY, VALUES)
     backup = Backup(cluster, tmp_path, copied=False)

@@ -69,8 +69,7 @@ class Scene:
                 await asyncio.sleep(0.01)
 
     async def renewed(self, session: MetadataSession) -> bool:
-        """Return when the session's lease was renewed a few times more: whether it was fenced at any moment until
-        then."""
+        """Returns after a few more renewals of the session, with whether it was fenced at any moment."""
         was_fenced, count, until_ms = False, 0, session.fenced_from_ms
         async with asyncio.timeout(LIMIT_S):
             while count < RENEWALS:

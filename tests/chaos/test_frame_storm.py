@@ -34,8 +34,7 @@ FRAMES = int(os.environ.get("FRAMES", "10000"))
 SEED = os.environ.get("SEED", "7")
 CONNECTIONS = 100
 CLEANING_EACH = 5_000
-"""After this many frames, topics created by damaged frames are deleted, and the topics that they name are
-re-created."""
+"""After this many frames the topics that damaged frames created are deleted, and the named ones re-created."""
 
 CALM_S = 1.0
 """How long the honest client works alone before."""
@@ -138,8 +137,7 @@ class Storm:
         return bytes(stream), count, False
 
     async def _send(self, prober: Prober, stream: bytes, *, is_cut: bool) -> str:
-        """Returns the outcome: answered up to the probe behind it, closed, stuck (a fetch that waits, say), or cut by
-        ourselves."""
+        """Returns the outcome: answered, closed, stuck (a fetch that waits, say), or cut by the test."""
         if is_cut:
             with contextlib.suppress(ConnectionError):
                 _, writer = await prober.open()
@@ -182,8 +180,7 @@ async def test_a_storm_of_damaged_frames_harms_no_client(tmp_path: Path) -> None
 
 
 def test_no_damaged_frame_sets_a_quota() -> None:
-    """One for all clients may be of a byte in a day: a client that is slowed down by that isn't harmed by the
-    broker."""
+    """A quota for all clients may be a byte in a day: a client that it slows down is not harmed."""
     (frame,) = [each for each in golden_requests() if int.from_bytes(each[:2], "big") == ApiKey.ALTER_CLIENT_QUOTAS]
     assert not is_bearable(frame)
     assert is_bearable(frame[:-3]), "one that can't be read is sent"

@@ -82,8 +82,7 @@ class Scene:
                 await asyncio.sleep(0.02)
 
     async def leader(self) -> tuple[int, int, list[int]]:
-        """Leader, its epoch and the ISR, according to the other broker; -1 twice and none where it does not know the
-        topic."""
+        """Returns leader, epoch and ISR as the other broker knows them; -1 twice and none for an unknown topic."""
         client = await self.other.connect()
         request = MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)], allow_auto_topic_creation=False)
         rows = (await client.request(request, METADATA_VERSION)).topics[0].partitions
@@ -161,8 +160,7 @@ async def scene(folder: Path) -> AsyncIterator[Scene]:
 
 
 async def keeps_its_session(folder: Path, trial: Callable[[Scene, WireClient], Awaitable[None]]) -> bool:
-    """Whether the broker leads in the same epoch and registration after `trial`, in one of some attempts with an etcd
-    and brokers each."""
+    """Returns whether the broker keeps its leadership and registration over `trial`, in one of several attempts."""
     for attempt in range(ATTEMPTS):
         async with scene(folder / str(attempt)) as play:
             before = play.epoch, await play.leader()
@@ -213,8 +211,7 @@ async def test_a_block_longer_than_the_session_is_fenced_before_it_acknowledges_
 
 @pytest.mark.slow
 async def test_a_keeper_returns_with_its_etcd(tmp_path: Path) -> None:
-    """An etcd that was down for longer than a session fences the broker; then the broker continues, and so does its
-    keeper."""
+    """An outage of etcd longer than a session fences the broker; then the broker and its keeper continue."""
 
     async def outage(play: Scene, client: WireClient) -> None:
         await asyncio.to_thread(play.etcd.kill)

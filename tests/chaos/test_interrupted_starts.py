@@ -116,8 +116,7 @@ def test_an_ignored_signal_stays_ignored(tmp_path):
 
 @pytest.mark.parametrize("name", ["lowtide", "lowtide-delete-records"])
 def test_ctrl_c_interrupts_a_command_that_waits(name, tmp_path):
-    """Python's handler is back by then: a command has an exit code for it, and says what was done where that
-    matters."""
+    """A command then has Python's handler again: it exits with its code and reports what it did."""
     offsets = tmp_path / "offsets.json"
     offsets.write_text('{"partitions": [{"topic": "t", "partition": 0, "offset": 1}], "version": 1}')
     with socket.create_server((HOST, 0)) as silent:

@@ -35,8 +35,7 @@ ROWS_OF_ALL_VERSIONS = 2_000
 HOLD_S_MAX = 0.060
 """Three times the documented limit: the collector of cycles visits more objects in a test's process."""
 ATTEMPTS = 4
-"""A thread on a shared core with shared caches sometimes takes more CPU time for the same work, and other brokers'
-memory may grow."""
+"""On a shared core the same work sometimes takes more CPU time, and other brokers' memory may grow."""
 
 MEMORY_FACTOR, MEMORY_BYTES = 8, 64 << 20
 AT_ONCE = 12
@@ -127,8 +126,7 @@ def resident(name: str) -> int:
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Watched]:
-    """One broker, on asyncio's own loop, because only its callbacks can be measured; the collector skips the test's
-    modules."""
+    """One broker on asyncio's own loop, whose callbacks can be measured; the collector skips test modules."""
     holds = Holds()
     patch = pytest.MonkeyPatch()
     patch.setattr("uvloop.new_event_loop", asyncio.new_event_loop)

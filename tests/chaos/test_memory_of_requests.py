@@ -45,8 +45,7 @@ MANY_AT_ONCE_KEYS = (
     ApiKey.DELETE_RECORDS,
     ApiKey.CONSUMER_GROUP_DESCRIBE,
 )
-"""One API takes up to a minute: ALL_APIS=1 has the others. The answer of the last one is thirteen times as large as its
-request."""
+"""One API takes up to a minute; ALL_APIS=1 has the others. The last answer is 13 times as large as its request."""
 WRITTEN_FRAME_BYTES = 4_000
 """Of ALTER_CLIENT_QUOTAS, whose rows are all written to the metadata: a hundred thousand would take minutes."""
 TIMES = 3

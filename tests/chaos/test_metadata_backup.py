@@ -1,5 +1,4 @@
-"""`lowtide backup` and `restore` with real brokers: records and deletes that were acknowledged after the backup are
-there afterwards."""
+"""`lowtide backup` and `restore` with real brokers: records and deletes after the backup survive."""
 
 from __future__ import annotations
 
@@ -303,8 +302,7 @@ async def test_a_cluster_loses_its_etcd(tmp_path: Path) -> None:
 @needs_etcd
 @pytest.mark.slowest
 async def test_a_cluster_loses_everything(tmp_path: Path) -> None:
-    """What is left is the backup: the topics come back, and lead when the operator has said that their records are
-    lost."""
+    """Only the backup is left: topics return, and lead once the operator accepts the loss of their records."""
     async with ClusterProcesses(tmp_path) as cluster:
         address = ("--metadata", f"etcd://{cluster.etcd.endpoint}")
         file = str(tmp_path / "backup")

@@ -1,5 +1,4 @@
-"""Partitions are moved between the directories of a broker process that is written to, deleted from, and killed at any
-moment."""
+"""Partitions move between directories of a broker that is written to, deleted from, and killed at any moment."""
 
 from __future__ import annotations
 

@@ -87,8 +87,7 @@ async def test_the_metadata_of_one_broker_are_recovered(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 async def test_a_broker_without_partitions_keeps_its_copy_over_lost_metadata(tmp_path: Path) -> None:
-    """Its start on an empty store once began another history and replaced the copy in the directory, before it was
-    refused."""
+    """A start on an empty store must not begin another history and replace the copy in the directory."""
     directory = tmp_path / "log"
     async with ServeProcess(directory) as broker:
         assert await broker.terminate() == 0

@@ -38,14 +38,12 @@ VALUES = [b"value %d" % number for number in range(10)]
 X = 5
 TIMEOUT_MS = 120_000
 AT_ONCE_S = 20.0
-"""Far below the timeout, and the time for which the follower stays in the ISR. On a quiet machine it is some
-milliseconds; `bench` measures it."""
+"""Far below the timeout and the time in which a follower leaves the ISR; a quiet machine takes milliseconds."""
 
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[ClusterProcesses]:
-    """Followers that do not fetch stay in the ISR for long, so that deletes stay parked; brokers on a busy machine keep
-    their sessions."""
+    """Followers that do not fetch stay in the ISR for long, so deletes stay parked; sessions outlast load."""
     async with ClusterProcesses(
         tmp_path, "replica.lag.time.max.ms=60000", "broker.session.timeout.ms=6000", links=True
     ) as made:
@@ -82,8 +80,7 @@ class Parked:
 
 
 async def led_by_1(cluster: ClusterProcesses, replicas: list[int]) -> None:
-    """A topic with leader 1, whichever replica is preferred, with records, and with a follower 3 whose fetches do not
-    arrive."""
+    """A topic led by broker 1, with records, and a follower 3 whose fetches do not arrive."""
     assert cluster.links is not None
     await cluster.create_topic(TOPIC, [replicas])
     if replicas[0] != 1:

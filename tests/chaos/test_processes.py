@@ -1,5 +1,4 @@
-"""`lowtide serve --processes`: clients see ordinary brokers, and what was acknowledged is there whichever process is
-killed."""
+"""`lowtide serve --processes`: clients see ordinary brokers, and a killed process loses no acknowledged data."""
 
 from __future__ import annotations
 
@@ -150,8 +149,7 @@ def test_clients_see_ordinary_brokers(tmp_path: Path) -> None:
 
 
 def test_a_broker_is_killed(tmp_path: Path) -> None:
-    """The other one leads at once what has a replica there, its supervisor starts it again, and clients see no
-    error."""
+    """The other process leads at once, the supervisor restarts the killed one, and clients see no error."""
     with SeveralProcesses(tmp_path, 2, "broker.session.timeout.ms=60000") as several:
         several.wait_until_all_serve()
         create(several.bootstrap, "alone", 4)
@@ -209,8 +207,7 @@ def test_the_supervisor_is_killed(tmp_path: Path) -> None:
 
 
 def test_a_start_waits_for_brokers_of_a_killed_supervisor(tmp_path: Path) -> None:
-    """One that still stops has its log directory locked: the next start says what it waits for, and opens nothing
-    before."""
+    """A process that still stops has its directory locked: the next start reports that and waits."""
     folder = tmp_path / "lowtide-processes" / "2"
     folder.mkdir(parents=True)
     lock = OsFileSystem().lock(f"{folder}/.lock")
@@ -401,8 +398,7 @@ def test_one_address_has_the_metrics_of_all(tmp_path: Path) -> None:
 
 @pytest.mark.slowest
 def test_replicas_are_on_different_machines(tmp_path: Path) -> None:
-    """Two supervisors with one etcd are two machines: no partition has both replicas on one of them, and either may be
-    killed."""
+    """Two supervisors with one etcd are two machines: replicas are spread over both, and either may die."""
     reason = missing()
     if reason is not None:
         pytest.skip(reason)

@@ -149,8 +149,7 @@ async def partition_of(cluster: LowtideCluster, name: str, *replicas: int) -> As
 
 @pytest.mark.parametrize("many", [False, True])
 def test_all_bytes_move_and_nothing_stays_behind(cluster: LowtideCluster, many: bool) -> None:
-    """A delete into the middle of a batch; alone, or with segments after it, the first of which are deleted as a
-    whole."""
+    """A delete into the middle of a batch, alone or with later segments, the first of which go entirely."""
 
     async def scenario() -> None:
         async with partition_of(cluster, f"moves-{many}", 1, 2) as client:
@@ -179,8 +178,7 @@ def test_all_bytes_move_and_nothing_stays_behind(cluster: LowtideCluster, many: 
 
 
 def test_it_moves_under_load(cluster: LowtideCluster) -> None:
-    """Around all brokers, twice, while records are produced and deleted: no acknowledged record is lost, no deleted one
-    returns."""
+    """Twice around all brokers under load: no acknowledged record is lost, no deleted one returns."""
 
     async def scenario() -> None:
         async with partition_of(cluster, "busy", 1, 2) as client:

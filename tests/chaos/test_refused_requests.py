@@ -1,5 +1,4 @@
-"""A request of more rows than a broker accepts is answered with an error, in every version of every API; its connection
-continues."""
+"""A request with too many rows is answered with an error in every version of every API."""
 
 from __future__ import annotations
 

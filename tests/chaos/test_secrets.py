@@ -61,8 +61,7 @@ def open_to_others(directory: Path) -> Iterator[Path]:
 
 
 async def test_a_broker_keeps_its_secrets(tmp_path: Path) -> None:
-    """Of its configuration, also what is set while it runs, of logins that succeed and fail, and of users in its
-    store."""
+    """Secrets of the configuration, also of changes while it runs, of logins, and of users in its store."""
     said = add_user(tmp_path / "data")
     async with ServeProcess(tmp_path / "data", *SETTINGS) as broker:
         admin = client(broker.port, "alice", f"{MARKER}-a")

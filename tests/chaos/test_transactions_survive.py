@@ -69,8 +69,7 @@ class Writer:
         self.aborted: set[str] = set()
 
     async def run(self, broker: ServeProcess) -> None:
-        """Write transactions until the connection breaks; a transaction that the previous process left open is ended
-        first."""
+        """Writes transactions until the connection breaks; first ends the one that was left open."""
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, EOFError):
             client = await broker.connect()
             await self.begin(client)

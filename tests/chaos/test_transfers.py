@@ -118,8 +118,7 @@ class Ledger:
 
 
 def cluster_state(bootstrap: str) -> str:
-    """Where the logs of all topics end, for readers of committed records too, and the group with its offsets, as they
-    answer."""
+    """Returns where the logs end, for readers of committed records too, and the group's offsets."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "broker.address.family": "v4"})
     places = [TopicPartition(topic, number) for topic in (ORDERS, ENTRIES) for number in range(PARTITIONS)]
     found = []

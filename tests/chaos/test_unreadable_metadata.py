@@ -1,5 +1,4 @@
-"""Keys in etcd that are not understood, with real brokers: what depends on them waits, everything else works, and they
-can be repaired."""
+"""Unknown keys in etcd, with real brokers: what depends on them waits, and they can be repaired."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Users of SCRAM of two broker processes whose metadata are in etcd: `lowtide users`, and brokers that log in to each
-other."""
+"""SCRAM users of two brokers with an etcd: `lowtide users`, and brokers that log in to each other."""
 
 from __future__ import annotations
 
@@ -114,8 +113,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 @pytest.mark.slow
 async def test_users_in_etcd(world: World) -> None:
-    """The first users come before the first start; a change holds on all brokers when it is answered, and survives
-    SIGKILL."""
+    """Users exist before the first start; a change holds on all brokers once answered, and survives SIGKILL."""
     for user in ("broker", "admin"):
         await world.users("add", user, password=PASSWORDS[user])
     async with world.broker(1) as one, world.broker(2) as two:

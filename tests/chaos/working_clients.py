@@ -21,8 +21,7 @@ from .cluster_processes import ClusterProcesses
 AT_ONCE = 5
 LIMIT_S = 120.0
 PACE_S = 0.02
-"""Between the rounds of a producer: as fast as they can, six clients would keep the machine busy for as long as the
-brokers take."""
+"""Between the rounds of a producer: without it six clients would keep the machine busy."""
 
 
 class Worker:

@@ -57,8 +57,7 @@ class Configurer(Protocol):
     is_incremental: bool
     """Whether it has `alter`."""
     replaces: bool
-    """Whether its `replace` deletes keys that are not named. kafka-python first requests the current keys, and sends
-    them too."""
+    """Whether `replace` deletes keys that are not named. kafka-python sends the current keys as well."""
 
     def describe(self, kind: Kind, name: str, keys: Sequence[str] | None = None) -> dict[str, Described]:
         """The keys of a resource; a client that cannot request some requests all."""

@@ -15,15 +15,13 @@ from contextlib import AbstractContextManager, suppress
 from typing import Literal, NamedTuple, Protocol
 
 DEADLINE_S = 120.0
-"""How long one call of a client may take before the test fails; generous, because an answer normally takes
-milliseconds."""
+"""The limit of one call of a client, far above the usual milliseconds."""
 
 TO_HIGH_WATERMARK = -1
 """The offset in DeleteRecords that stands for the partition's high watermark (KIP-107)."""
 
 Reset = Literal["error", "earliest"]
-"""The reaction of a reader to a position that is out of range: raise `OutOfRangeError`, or go to the first readable
-record."""
+"""What a reader does when its position is out of range: raise `OutOfRangeError`, or go to the first record."""
 
 
 POLL_INTERVAL_S = 0.02
@@ -81,16 +79,14 @@ class Reader(Protocol):
 
 
 class Driver(Protocol):
-    """One client. kcat lacks the last four calls except `partition_count`, `Sent.timestamp_ms`, and empty keys and
-    values."""
+    """One client. kcat lacks the last four calls except `partition_count`, and empty keys and values."""
 
     name: str
 
     def produce(
         self, topic: str, records: Sequence[Sent], *, partition: int = 0, codec: str = "none", idempotent: bool = False
     ) -> None:
-        """Send `records`, as one batch if the client can be configured so, and return when all are acknowledged
-        (acks=all)."""
+        """Sends `records`, as one batch if the client allows that; returns when all are acknowledged (acks=all)."""
 
     def reader(
         self, topic: str, partition: int, start: int, *, reset: Reset = "error"

@@ -15,8 +15,7 @@ from confluent_kafka.cimpl import NewTopic
 from .driver import DEADLINE_S, OutOfRangeError, Received, Reset, Sent
 
 NO_GROUPS = frozenset({KafkaError._UNSUPPORTED_FEATURE})
-"""The binding requires a group.id, and librdkafka then looks for a coordinator; with a broker without groups it reports
-this error once."""
+"""The binding requires a group.id; without groups librdkafka reports once that it finds no coordinator."""
 
 
 def received(message: Message) -> Received:

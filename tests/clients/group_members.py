@@ -149,8 +149,7 @@ class KafkaPythonMember:
         return {place.partition for place in self._consumer.assignment()}
 
     def commit(self) -> None:
-        """After a rebalance too: metadata that arrive late make this client join again, and its error asks for a poll
-        before the commit."""
+        """Late metadata make this client join again, and its error asks for a poll before the commit."""
         deadline_s = time.monotonic() + DEADLINE_S
         while True:
             try:

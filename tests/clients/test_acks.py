@@ -1,5 +1,4 @@
-"""Producers that wait for every replica, for the leader, or for nothing; with and without idempotence, checked in the
-log."""
+"""Producers with acks=all, 1 and 0, with and without idempotence, checked in the log."""
 
 from __future__ import annotations
 

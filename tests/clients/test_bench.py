@@ -87,8 +87,7 @@ OF_SEVERAL = {"replicated", "leaderonly", "frozen", "moved", "failover"}
 
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
 def test_one_tiny_round_on_three_brokers(tmp_path: Path):
-    """With an etcd beside them; brokers that are killed, frozen or moved run and are in sync again for the next
-    workload."""
+    """With an etcd; brokers that were killed, frozen or moved are in sync again for the next workload."""
     scratch, out = tmp_path / "scratch", tmp_path / "out.json"
     scratch.mkdir()
     words = [

@@ -1,5 +1,4 @@
-"""Certificates are replaced while clients produce and consume over mutual TLS: no error, and new connections see the
-new ones."""
+"""Certificates are replaced under load over mutual TLS: no error, and new connections see the new ones."""
 
 from __future__ import annotations
 

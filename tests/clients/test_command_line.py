@@ -184,8 +184,7 @@ def test_records_are_shown(lowtide: SimpleNamespace, other: Driver, topic: str) 
 
 
 def test_all_partitions_of_a_topic_are_shown(lowtide: SimpleNamespace, other: Driver, topic: str) -> None:
-    """Each line says which partition it is of; the number of records is of each; one without the offset doesn't end the
-    others."""
+    """Each line names its partition; a partition without the offset doesn't end the others."""
     for partition in range(3):
         other.produce(topic, [Sent(b"k", b"in %d" % partition)] * 3, partition=partition)
     lines = run("records", "show", topic, "--count", 2, bootstrap=lowtide.bootstrap).stdout.splitlines()

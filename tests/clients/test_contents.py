@@ -1,5 +1,4 @@
-"""The contents of records pass every client unchanged: nulls, tombstones, empty values, any byte, headers of any
-kind."""
+"""Records pass every client unchanged: nulls, tombstones, empty values, any byte, headers."""
 
 from __future__ import annotations
 

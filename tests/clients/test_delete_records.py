@@ -1,5 +1,4 @@
-"""Records deleted by any client are deleted for every client: by ListOffsets, by Fetch, and never delivered
-(KIP-107)."""
+"""Records deleted by any client are deleted for every client: ListOffsets and Fetch agree (KIP-107)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""`lowtide-delete-records` against a real broker: Kafka's output, line by line, and files with an error that delete
-nothing."""
+"""`lowtide-delete-records` against a real broker: Kafka's output, and bad files that delete nothing."""
 
 from __future__ import annotations
 

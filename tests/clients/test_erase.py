@@ -1,5 +1,4 @@
-"""Erasing with real clients and three brokers: no file of any replica has a deleted record, and all others are read as
-before."""
+"""Erasing with three brokers: no file of any replica has a deleted record, and others are read as before."""
 
 from __future__ import annotations
 
@@ -117,8 +116,7 @@ def test_no_file_of_any_replica_has_a_deleted_record(
 def test_a_replica_that_moved_away_and_back_leaves_no_folder_with_deleted_records(
     cluster: LowtideCluster, admin: BlockingAdminClient
 ) -> None:
-    """The folder that it left is kept for `file.delete.delay.ms`, and isn't emptied before: the topic is compacted
-    too."""
+    """The old folder is kept for `file.delete.delay.ms` and not emptied before: the topic is compacted too."""
     topic, key = "away-and-back", TopicPartition("away-and-back", 0)
     configs = {"cleanup.policy": "compact,delete", "file.delete.delay.ms": "600000"}
     admin.create_topics([NewTopic(name=topic, partitions=1, configs=configs)])

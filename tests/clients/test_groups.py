@@ -1,5 +1,4 @@
-"""Consumer groups with each client: partitions are shared, reassigned when members join and leave, and read from the
-committed offset."""
+"""Consumer groups with each client: partitions are shared, reassigned, and read from committed offsets."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Large records: records of the topic's limit pass every client, one byte more is refused with MESSAGE_TOO_LARGE (code
-10)."""
+"""Records of the topic's limit pass every client; one byte more is refused with MESSAGE_TOO_LARGE (10)."""
 
 from __future__ import annotations
 

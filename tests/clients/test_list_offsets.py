@@ -1,5 +1,4 @@
-"""ListOffsets as administrators use it: earliest, latest, the record with the largest time, a time, by isolation
-level."""
+"""ListOffsets for administrators: earliest, latest, largest time, a time, by isolation level."""
 
 from __future__ import annotations
 

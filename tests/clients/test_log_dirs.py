@@ -1,5 +1,4 @@
-"""Log directories and producers in responses: kafka-python is the only Python client with these requests, the test
-sends the others."""
+"""Log directories and producers in responses: kafka-python is the only Python client with most of them."""
 
 from __future__ import annotations
 

@@ -19,8 +19,7 @@ def test_the_end_is_one_past_the_last_record(client: Driver, other: Driver, topi
 
 
 def test_a_time_finds_the_first_record_at_or_after_it_within_a_batch(client: Driver, other: Driver, topic: str) -> None:
-    """Three batches of four records, one record a second; one batch compressed, so that the search must decompress
-    it."""
+    """Three batches of four records, one a second; one batch is compressed, so the search decompresses it."""
     for batch, codec in enumerate(("none", "zstd", "none")):
         times = [BASE_TIME_MS + (batch * 4 + n) * STEP_MS for n in range(4)]
         other.produce(topic, [Sent(b"k", b"v", time) for time in times], codec=codec)

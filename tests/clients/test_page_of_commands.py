@@ -1,5 +1,4 @@
-"""The examples of docs/command-line.md, one after the other as a reader types them: what they print is what the page
-says."""
+"""The examples of docs/command-line.md in order: they print what the page says."""
 
 from __future__ import annotations
 

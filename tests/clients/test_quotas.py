@@ -1,5 +1,4 @@
-"""Quotas as clients meet them: set by our admin client and command line, kept by producers, consumers and creations of
-topics."""
+"""Quotas for clients: set by the admin client and the command, kept by producers, consumers and creations."""
 
 from __future__ import annotations
 
@@ -33,8 +32,7 @@ def admin(lowtide: SimpleNamespace) -> Iterator[BlockingAdminClient]:
 
 
 def throttle_times(bootstrap: str, topic: str, client_id: str, count: int) -> list[float]:
-    """Produce so many records of a kilobyte; returns how long, in seconds, the broker has asked the client to wait each
-    time."""
+    """Produces so many records of a kilobyte; returns the throttle time of each answer in seconds."""
     waits: list[float] = []
     producer = Producer(
         {

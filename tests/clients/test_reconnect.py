@@ -1,5 +1,4 @@
-"""Clients that stay open during a restart of the broker continue at their positions: no record is lost, duplicated or
-reordered."""
+"""Clients that stay open during a restart continue: no record is lost, duplicated or reordered."""
 
 from __future__ import annotations
 

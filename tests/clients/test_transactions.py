@@ -1,5 +1,4 @@
-"""Transactions through librdkafka: committed records are read once, aborted ones never, and a fenced producer ends
-nothing."""
+"""Transactions through librdkafka: committed records once, aborted ones never, no end by fenced producers."""
 
 from __future__ import annotations
 

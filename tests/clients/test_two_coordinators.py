@@ -1,5 +1,4 @@
-"""Offsets in transactions where a group and a transactional id have different coordinators, and writes add their
-partitions."""
+"""Offsets in transactions where a group and a transactional id have different coordinators."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Delegation tokens: kafka-delegation-tokens and the Java client, unmodified, and the same questions to Lowtide and to
-Apache Kafka."""
+"""Delegation tokens: Kafka's tool and Java client, and the same questions to Lowtide and Apache Kafka."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Kafka's Java client against a running Lowtide: the program in `java/` prints its results, and the tests check
-them."""
+"""Kafka's Java client against Lowtide: the program in `java/` prints results, and the tests check them."""
 
 from __future__ import annotations
 
@@ -17,8 +16,7 @@ pytestmark = pytest.mark.interop
 SCENARIOS = ("records", "append-time", "offsets", "delete", "cluster", "topics", "configs", "directories", "producers")
 PER_PRODUCER = 150
 COUNT = 100
-"""Records in the topics of the scenarios about offsets, one a second, except the one at `LATEST_IN_TIME`: it is of
-second `10 * COUNT`."""
+"""Records for the tests of offsets, one a second, except `LATEST_IN_TIME` at second `10 * COUNT`."""
 
 LATEST_IN_TIME = 40
 
@@ -74,8 +72,7 @@ def written_record(partition: int, number: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("partition", range(len(load.CODECS)), ids=load.CODECS)
 def test_records_are_read_back_whole_and_in_order(seen: Callable[[str], Seen], partition: int) -> None:
-    """With headers, nulls and times; the first half of each codec by an idempotent producer, the second by one that is
-    not."""
+    """With headers, nulls and times; half of each codec by an idempotent producer."""
     records = seen("records")
     written = [
         offset for line in records.all("written") if line["partition"] == partition for offset in line["offsets"]
@@ -109,8 +106,7 @@ def test_offsets_of_every_kind(seen: Callable[[str], Seen]) -> None:
 
 
 def test_a_consumer_begins_at_a_time(seen: Callable[[str], Seen]) -> None:
-    """The first record that is not older: for the last second that is the one in the middle with a much later
-    timestamp."""
+    """The first record that is not older: for the last second the one with a much later timestamp."""
     assert seen("offsets").all("seek") == [
         {"number": 0, "offset": 0, "timestamp": at(0), "value": "value-0"},
         {"number": 20, "offset": 20, "timestamp": at(20), "value": "value-20"},

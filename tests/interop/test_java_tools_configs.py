@@ -68,8 +68,7 @@ def test_a_topics_configuration_is_set_and_reset(tools: Tools) -> None:
 
 
 def test_every_key_about_deletion_is_set_and_reset(tools: Tools) -> None:
-    """Also those of KIP-47 and KIP-68, which the tool does not know; a refusal names the keys that contradict each
-    other."""
+    """Also those of KIP-47 and KIP-68, which the tool lacks; a refusal names contradicting keys."""
     tools.run("kafka-topics", "--create", "--topic", "deleted")
     topic = ("--entity-type", "topics", "--entity-name", "deleted")
     wanted = {

@@ -1,5 +1,4 @@
-"""A replica is moved into another log directory of its broker by Kafka's tools (KIP-113), while it has records and a
-log start."""
+"""Kafka's tools move a replica with records and a log start to another log directory (KIP-113)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The pipeline on Apache Kafka: keys get the same partitions as with other clients, and workers log in over their
-blocking connections."""
+"""The pipeline on Apache Kafka: keys get the same partitions as with other clients, and workers log in."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A real Prometheus scrapes three brokers: what boards and alerts ask has data, and alerts fire when a broker is
-gone."""
+"""A real Prometheus scrapes three brokers: boards and alerts have data, and alerts fire when a broker is gone."""
 
 from __future__ import annotations
 

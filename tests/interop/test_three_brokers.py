@@ -176,8 +176,7 @@ def said(lines: list[dict[str, Any]], what: str) -> list[dict[str, Any]]:
 
 
 def judge(lines: list[dict[str, Any]]) -> None:
-    """No acknowledged record is lost or duplicated, consumers read everything in order, and records that all have read
-    could be deleted."""
+    """No acknowledged record is lost or duplicated, reads are in order, and consumed records can be deleted."""
     written = {line["partition"]: line["offsets"] for line in said(lines, "written")}
     assert sorted(written) == list(range(PARTITIONS))
     for partition, offsets in written.items():

@@ -1,5 +1,4 @@
-"""Tokens of an issuer: Kafka's Java client logs in to Lowtide with them, and Apache Kafka decides about each token as
-Lowtide does."""
+"""Tokens of an issuer: Kafka's Java client logs in with them, and Apache Kafka decides as Lowtide does."""
 
 from __future__ import annotations
 

@@ -41,8 +41,7 @@ def visible(start: int, rules: Rules) -> bool:
 
 
 def new_tenure(broker: int, replica: Replica, record: Record, rules: Rules) -> Tenure:
-    """A leadership begins: nothing has been reported, and every replica that is not fenced counts as having just
-    fetched."""
+    """A leadership begins: nothing was reported, and every unfenced replica counts as just fetched."""
     floor = int(visible(replica.start, rules) and rules.floor != "acknowledged")
     recent = tuple(
         int(rules.new_leader_counts_all and other != broker and not record.fenced[other]) for other in REPLICAS
@@ -124,8 +123,7 @@ def image_steps(world: World, rules: Rules) -> Steps:
 
 
 def tenure_after(tenure: Tenure, before: Record, after: Record, broker: int, rules: Rules) -> Tenure:
-    """A leader's image advances within its leader epoch: a decided proposal is dropped, and so are reports of replaced
-    registrations."""
+    """An image advances within a leader epoch: a decided proposal and reports of old registrations are dropped."""
     starts, epochs = tenure.starts, tenure.epochs
     if rules.reports_of_this_registration:
         for other in REPLICAS:
@@ -137,8 +135,7 @@ def tenure_after(tenure: Tenure, before: Record, after: Record, broker: int, rul
 
 
 def registered(world: World, broker: int, rules: Rules, *, restart: bool, old_directory: bool = False) -> World:
-    """The broker gets a new broker epoch: with its memory, or after a crash that keeps what is durable, or with an old
-    disk."""
+    """The broker gets a new epoch: with its memory, after a crash with durable data, or with an old disk."""
     record = world.history[-1]
     epoch = record.broker_epochs[broker] + 1
     isr = record.isr

@@ -79,8 +79,7 @@ class Replica(NamedTuple):
 
 
 class World(NamedTuple):
-    """A state: the store's last changes, the newest last, then the brokers, then whether the delete was
-    acknowledged."""
+    """A state: the store's last changes, newest last, the brokers, and whether the delete is acknowledged."""
 
     history: tuple[Record, ...]
     replicas: tuple[Replica, Replica, Replica]

@@ -110,8 +110,7 @@ class Journal:
             )
 
     def folding(self, state: State) -> Iterator[tuple[bool, tuple, State]]:
-        """A new file with the last offset: written, synced, renamed, and the rename synced, before anything else is
-        written."""
+        """A new file with the last offset is written, synced and renamed before anything else is written."""
         rules = self.rules
         if state.staged is None and state.before is None and not state.coming and state.folds:
             yield (

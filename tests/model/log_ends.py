@@ -71,8 +71,7 @@ class Known(NamedTuple):
 
 
 class World(NamedTuple):
-    """What clients know: `committed` records by offset, records `asked` to be deleted, the largest `acknowledged`
-    delete."""
+    """What clients know: `committed` records by offset, `asked` deletes, the largest `acknowledged` delete."""
 
     leader: int
     epoch: int

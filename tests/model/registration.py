@@ -32,8 +32,7 @@ class Rules:
     marked_before_number: bool = True
     mark_stays: bool = True
     number_is_drawn: bool = True
-    """From a counter in the store that only rises, before anything is written; otherwise it is one more than the last
-    registered one."""
+    """The epoch comes from a rising counter in the store, or is one more than the last registered one."""
 
 
 class State(NamedTuple):

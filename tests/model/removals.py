@@ -37,8 +37,7 @@ class Rules:
 
 
 class Record(NamedTuple):
-    """A state of the partition in the store: `member` says whether the third broker's replica is in the ISR, None that
-    it has none."""
+    """The partition in the store: `member` says whether the third replica is in the ISR, None if it has none."""
 
     leader: int
     epoch: int

@@ -23,8 +23,7 @@ class Rules:
     """DR5 as switches."""
 
     level: bool = True
-    """A fetch is answered at once while the leader's log start is above the last sent one; otherwise only parked
-    fetches at the rise."""
+    """A fetch is answered at once while the log start is above the last sent one, or only at its rise."""
     short_wait: bool = True
     """A follower that has received a log start and not reported it asks for a short wait."""
     hold: bool = True
@@ -32,13 +31,11 @@ class Rules:
     new_leader_wakes: bool = True
     """A new leader answers the parked fetches of its replicas, so that they add the partition."""
     missing_is_short: bool = True
-    """While a replica's fetch lacks a partition that we lead, it waits only shortly: the replica may not know its
-    leader yet."""
+    """While a replica's fetch lacks a partition that this broker leads, it waits only shortly."""
 
 
 class State(NamedTuple):
-    """`fetch` and `parked` are (reported log start, wait, with the partition); `answer` is a log start; `knows` belongs
-    to the follower."""
+    """`fetch` and `parked` are (reported log start, wait, with the partition); `knows` belongs to the follower."""
 
     leads: bool
     knows: bool

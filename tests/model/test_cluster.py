@@ -59,8 +59,7 @@ def test_a_delete_can_be_acknowledged_from_everywhere(fault: str):
 
 
 def test_the_search_gets_far():
-    """It reaches an acknowledged delete after a move of the leadership, with other members in the ISR; otherwise it
-    would prove nothing."""
+    """It acknowledges a delete after a move of leadership with another ISR; otherwise it proves nothing."""
 
     class Far(Cluster):
         def violation(self, world: World) -> str | None:
@@ -83,8 +82,7 @@ def long_search(name: str, model: Cluster, faults: int) -> Visited:
 @pytest.mark.skipif(not FAULTS, reason="takes minutes: make model")
 @pytest.mark.parametrize("fault", sorted(ALL_FAULTS))
 def test_any_number_of_faults(fault: str):
-    """Every kind of fault together with restarts, without reads from followers: the states end, however many faults
-    there are."""
+    """Every kind of fault with restarts, without reads from followers: there are finitely many states."""
     assert long_search(fault, Cluster(Rules(), scope(fault, RESTART, reader=NOBODY_READS)), ANY_NUMBER).is_closed
 
 

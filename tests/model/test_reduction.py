@@ -34,8 +34,7 @@ def scope(faults: set[str], reader: int | None = NOBODY_READS) -> Scope:
 
 
 def reached(model: Any, faults: int) -> dict[World, int]:
-    """All states, each with the fewest faults that lead to it: by a search that has nothing to do with the two
-    others."""
+    """All states with the fewest faults that lead to them, by a search independent of the others."""
     seen: dict[World, int] = {}
     waiting = [(world, 0) for _, world in model.starts()]
     while waiting:

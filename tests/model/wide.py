@@ -108,8 +108,7 @@ def _visit(model: Model, faults: int, tell: Callable[[str], None]) -> Visited:
 
 
 def _after(model: Model, packing: Packing, states: Iterable[int]) -> tuple[set[int], set[int], str]:
-    """What follows from these without a fault, what with one more; and what is wrong with one of them, "" if nothing
-    is."""
+    """What follows without a fault, what with one more, and what is wrong with one of them ("" for nothing)."""
     following: set[int] = set()
     failed: set[int] = set()
     for packed in states:

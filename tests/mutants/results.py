@@ -97,8 +97,7 @@ def latest(results: Iterable[Result], digests: Mapping[str, str]) -> dict[tuple[
 
 
 def is_due(result: Result | None, tests: str, *, wider: bool) -> bool:
-    """Whether a mutant is to be run: by its own tests if it never was or has survived others than these, by wider ones
-    after that."""
+    """Whether a mutant must run: by its own tests first, and by the wider ones if it survived those."""
     if result is None or result.outcome in FOUND:
         return result is None and not wider
     return result.tests == tests and not result.wider if wider else result.tests != tests

@@ -40,8 +40,7 @@ from .scope import GROUPS, ROOT, Group
 
 CPU_LEAST_S = 3
 CPU_FACTOR = 6
-"""Of each test, of what it took when its lines were noted. A limit for all tests together would let a mutant that loops
-take minutes."""
+"""A multiple of each test's CPU time: one limit for all tests would let a looping mutant take minutes."""
 ASLEEP_S = 10.0
 """Without a moment of CPU: a test waits for what a mutant has taken away."""
 POLL_S = 0.02

@@ -23,8 +23,7 @@ CALLS = 16
 """Of each kind, to find a difference."""
 
 MORE_CALLS = 500
-"""To be sure of it. The interpreter itself gives up a few dozen references to None at some moment of its first
-second."""
+"""Enough to be sure: the interpreter gives up a few dozen references to None in its first second."""
 
 DAMAGED_EVERY = 7
 """Of the bytes of a request each seventh one is damaged, and it is cut there."""
@@ -144,8 +143,7 @@ def check_function(name: str, function: Callable[..., Any], cases: list[tuple[An
 
 
 def check_syncs(module: Any) -> None:
-    """The functions of the thread that syncs files, where the system has one: first with each other, then with bad
-    arguments."""
+    """The functions of the thread that syncs files, if there is one: with each other, and with bad arguments."""
     descriptor = os.open(os.devnull, os.O_RDONLY)
 
     def synced() -> None:

@@ -25,8 +25,7 @@ SPARK = {
     "spark.executor.heartbeatInterval": "60s",
     "spark.network.timeout": "600s",
 }
-"""Small, and quick to start: a test's Spark has little work. Its timeouts are longer than by default, for a busy
-machine."""
+"""Small and quick to start. Its timeouts exceed the defaults, for a busy machine."""
 
 
 def python_for_spark(folder: Path) -> str:

@@ -1,5 +1,4 @@
-"""A worker's connection: versions are negotiated, answers may be large or pipelined, every failure is reported in
-time."""
+"""A worker's connection negotiates versions, takes large and pipelined answers, and reports failures in time."""
 
 from __future__ import annotations
 

@@ -148,8 +148,7 @@ class Run:
             time.sleep(0.01)
 
     def check_log_start(self, *, is_near: bool) -> None:
-        """No uncommitted record is deleted; `is_near`: records of micro-batches before the last two committed ones are
-        deleted."""
+        """No uncommitted record is deleted; with `is_near` all but the last two micro-batches are deleted."""
         starts = [start for start, _ in self.bounds()]
         commits = self.commits()
         committed = self.end_of(commits[-1]) if commits else [0] * PARTITIONS

@@ -1,5 +1,4 @@
-"""`format("lowtide")` over TLS as a user with few rights: reads and writes by rules, and trims the one topic that it
-may delete from."""
+"""`format("lowtide")` over TLS as a user with few rights, who may delete from one topic only."""
 
 from __future__ import annotations
 

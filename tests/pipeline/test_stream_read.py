@@ -13,8 +13,7 @@ from .conftest import make_topic, run_to_its_end
 
 @pytest.fixture
 def run(spark, lowtide, tmp_path):
-    """`run(topic, ...)`: read all available records, with a lasting checkpoint; returns the batches, each a list of
-    rows."""
+    """`run(topic, ...)` reads all available records with a lasting checkpoint; returns the rows of each batch."""
 
     def run(topic: str, fails: int | None = None, checkpoint: str = "checkpoint", **options: object):
         batches = []

@@ -1,5 +1,4 @@
-"""`trim` deletes exactly the records that a query has durably consumed; the query continues under any failure of
-trimming."""
+"""`trim` deletes exactly the durably consumed records; a query survives any failure of trimming."""
 
 from __future__ import annotations
 

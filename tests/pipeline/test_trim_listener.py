@@ -1,5 +1,4 @@
-"""`TrimListener` trims consumed records: up to the slowest declared query, including the last batch, and the rest of a
-killed run."""
+"""`TrimListener` trims up to the slowest declared query, with the last batch and the rest of a killed run."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""`write` and `writeStream`: rows reach the same topics and partitions as with Spark's Kafka sink, and no retry
-duplicates one."""
+"""`write` and `writeStream`: rows reach the partitions that Spark's Kafka sink chooses, each once."""
 
 from __future__ import annotations
 

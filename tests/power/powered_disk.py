@@ -18,8 +18,7 @@ from typing import Final, Self
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 UNIT_BYTES: Final = {"ext4": 512, "xfs": 4096, "btrfs": 4096}
-"""What such a file system takes to be written whole or not at all. XFS leaves a block as it is whose first sector is
-newer than the log."""
+"""The unit that a file system writes atomically. XFS skips a block whose first sector is newer than the log."""
 
 IMAGE_BYTES: Final = {"ext4": 256 << 20, "xfs": 512 << 20, "btrfs": 512 << 20}
 _MAKE: Final = {

@@ -54,8 +54,7 @@ class RecordingDisk(MemoryFileSystem):
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """What was true before an operation: pickled, for most of it lives on and changes, and compressed, for files have
-    room for more."""
+    """The state before an operation: pickled, because most of it changes later, and compressed."""
 
     content: bytes
     may_have_lost: bool
@@ -115,8 +114,7 @@ class RestartedRun(Simulation):
     """A broker that is started on one crash state."""
 
     def restore(self, moment: Moment, power_cut: Random | None) -> None:
-        """Before it starts: the state of a power cut that `power_cut` decides about, or of the death of the process
-        alone."""
+        """Decides before its start whether `power_cut` applies or the process alone dies."""
         root, self.disk, self.watch, histories = pickle.loads(zlib.decompress(moment.content))
         for load, history in zip(self.loads, histories, strict=True):
             load.history = history

@@ -312,8 +312,7 @@ AIMED: Final[dict[object, tuple[str, ...]]] = {
     answered_before_the_flush: ("power cut", "power cut of all", "slow disk"),
     what_is_loaded_counts_before_it_is_committed: ("leaders die uncommitted", "kill", "pause", "leader move"),
 }
-"""The faults that can show a bug that is rare among all others: unflushed records, and records that only the leader
-has."""
+"""Faults that can show a rare bug: unflushed records, and records that only the leader has."""
 
 
 @pytest.mark.parametrize(

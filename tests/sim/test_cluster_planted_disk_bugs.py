@@ -62,8 +62,7 @@ def a_compaction_takes_no_room_for_a_broken_disk(patch: Patch) -> None:
 
 
 def a_log_that_was_cut_without_room_takes_records_at_once(patch: Patch) -> None:
-    """Truncated records return with the next power cut, between records that were written since; or two histories
-    mix."""
+    """Truncated records return with the next power cut, between later records, or histories mix."""
     original = LogTruncations.truncate
 
     def truncate(self: Any, log: Log, offset: Any, on_settled: Any) -> None:

@@ -60,8 +60,7 @@ def a_power_cut_is_not_noticed(patch: Patch) -> None:
 
 
 def too_few_members_commit(patch: Patch) -> None:
-    """The high watermark rises with fewer members than `min.insync.replicas`: eligible leaders lack what is
-    committed."""
+    """The high watermark rises below `min.insync.replicas`: eligible leaders lack committed records."""
     original = in_sync_replicas.high_watermark
 
     def high_watermark(leadership: Any, *arguments: Any) -> int:

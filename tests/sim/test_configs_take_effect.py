@@ -1,5 +1,4 @@
-"""Every log uses a changed configuration when the change is answered, and after a power cut: a whole broker on virtual
-time."""
+"""A changed configuration applies to every log once answered, and after a power cut: on virtual time."""
 
 from __future__ import annotations
 
@@ -94,8 +93,7 @@ def test_each_field_of_a_log_follows_at_once(field: str) -> None:
 
 
 def test_the_wanted_number_of_replicas_in_sync_is_set_on_all_brokers_together() -> None:
-    """On a single one it is refused while there are eligible leaders, and what was set there before has no effect
-    (KIP-966)."""
+    """A single broker refuses it while there are eligible leaders, and ignores earlier values (KIP-966)."""
 
     async def scenario(simulation: Simulation, client: WireClient) -> None:
         change = AlterableConfig(name=CLUSTER_WIDE, config_operation=0, value="2")

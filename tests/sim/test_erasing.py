@@ -1,5 +1,4 @@
-"""Replicas that are asked to erase what was deleted while everything fails (D15), and bugs planted in that: each must
-be found."""
+"""Replicas erase what was deleted while everything fails (D15), and planted bugs in that are found."""
 
 from __future__ import annotations
 

@@ -21,8 +21,7 @@ pytestmark = pytest.mark.skipif("PYTHONASYNCIODEBUG" in os.environ, reason="the 
 
 @pytest.mark.slow
 def test_a_replica_that_was_removed_shows_nothing_that_is_deleted() -> None:
-    """D1, of what brokers answer that aren't replicas any more: where leaders forgot them at once, seeds 23 and 29
-    broke it."""
+    """D1 for former replicas: when leaders forgot them at once, seeds 23 and 29 broke it."""
     effects: Counter[str] = Counter()
     for seed in range(20, 20 + SEEDS):
         effects.update(simulate_cluster(seed, faults=("late removal",), kinds=("partitions",), strikes=12).effects)

@@ -1,5 +1,4 @@
-"""Leadership moves from a process that is full to one of the same machine with room, once and for all, and no record is
-lost by it."""
+"""A full process gives leadership to one of the same machine with room, once, without losing a record."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Replicas move between log directories under load, kills and failing disks: nothing is lost, and no delete is undone
-(ADR 14)."""
+"""Replicas move between log directories under load, kills and failing disks: no delete is undone (ADR 14)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A producer begins its next transaction while the markers of the previous one are under way to other brokers
-(KIP-890)."""
+"""A producer begins its next transaction while markers of the previous one are sent (KIP-890)."""
 
 from __future__ import annotations
 
@@ -179,8 +178,7 @@ def simulate(patch: pytest.MonkeyPatch, run: Callable[[Cluster], Coroutine[Any, 
 @pytest.mark.parametrize("what", ["write", "commit_offset"])
 @pytest.mark.parametrize("is_commit", [True, False])
 def test_its_first_request_waits_for_the_markers(what: str, is_commit: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The coordinator's first answer is CONCURRENT_TRANSACTIONS, the marker arrives, and the write is verified
-    again."""
+    """The coordinator first answers CONCURRENT_TRANSACTIONS; after the marker the write is verified again."""
 
     async def run(cluster: Cluster) -> None:
         async def act() -> list[ErrorCode]:

@@ -48,8 +48,7 @@ LIMITS = (2, 3, 5, 6)
 LOCK_MS = 2_000
 MEMBERS, RECORDS, PARTITIONS = 3, 15, 4
 TIME_S = 240
-"""Of virtual time. A delivery that no acknowledgement ends takes a lock's time, and a broker that is killed is back
-after some seconds."""
+"""In virtual time: an unacknowledged delivery lasts a lock's time, and a killed broker returns after seconds."""
 
 
 class Load:

@@ -158,8 +158,7 @@ class Soak:
             assert answer.responses[0].error_code == ErrorCode.NONE, answer
 
     async def _probe(self) -> None:
-        """One record at a time, acknowledged by all replicas in sync; only while no broker restarts do its times
-        count."""
+        """One record at a time with acks=all; times count only while no broker restarts."""
         while await self.pause(PROBE_EACH_S):
             begun_s, calm = time.monotonic(), not self._restarting
             await self.cluster.append(PROBE, [b"x" * 100])

@@ -1,5 +1,4 @@
-"""State machines are tables: each pair of state and event has a next state or raises; diagram and members agree with
-the table."""
+"""State machines are tables: each pair of state and event has a next state or raises."""
 
 from __future__ import annotations
 

@@ -85,8 +85,7 @@ LONG_SOURCES = frozenset(
         "storage/log_start/journal.py",
     }
 )
-"""Modules longer than `SOURCE_LINES`, at most `FILE_LINES`: nearly all have one large class, still to be taken apart.
-None is added."""
+"""Modules longer than `SOURCE_LINES`, at most `FILE_LINES`, with one large class each. None is added."""
 
 LONG_FUNCTIONS = frozenset(
     {
@@ -222,8 +221,7 @@ def test_c_has_the_same_limits(path: Path):
 
 
 def test_the_list_of_long_files_only_shrinks():
-    """An entry is removed when its file is short enough or deleted, and is lowered when its file has become much
-    shorter."""
+    """An entry is removed when its file is short enough, and lowered when it has become much shorter."""
     lengths = {relative(path): len(path.read_text(encoding="utf-8").splitlines()) for path in OTHERS}
     for name, allowed in LONG_FILES.items():
         assert lengths.get(name, 0) > FILE_LINES, f"{name} needs no entry any more"
@@ -350,8 +348,7 @@ def test_the_packages_of_etcd_are_imported_only_for_etcd():
 
 
 def test_every_package_that_tests_import_is_in_an_extra():
-    """Otherwise the tests run only in this environment. construct-typing has the types of construct, and no module to
-    import."""
+    """Otherwise tests run only in this environment. construct-typing has types and no module to import."""
     assert imported_packages(OTHERS) - required_packages("dev", "demo", "pipeline", "browser", "power") == set()
 
 

@@ -1,5 +1,4 @@
-"""Random messages, built from the construct tree of a message, so that a new field of a declaration is tested at
-once."""
+"""Random messages, built from the construct tree, so that new fields are tested at once."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ CASES = [
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test with the argument `case` runs for every message and version; with the mark `newest`, `make test` leaves
-    the older ones out."""
+    """Runs tests with the argument `case` for every version; `make test` has only the newest of those marked so."""
     if "case" in metafunc.fixturenames:
         is_long = metafunc.definition.get_closest_marker("newest") is not None
         metafunc.parametrize(

@@ -1,5 +1,4 @@
-"""The compiled codec equals the construct interpreter: same bytes, same values, same refusals, for every API and
-version."""
+"""The compiled codec equals the construct interpreter: same bytes, values and refusals in every version."""
 
 from __future__ import annotations
 
@@ -75,8 +74,7 @@ def run(steps: Generator[None, None, Any]) -> tuple[Any, int]:
 
 @pytest.mark.newest
 def test_forms_that_count_and_yield_agree(case, random_messages) -> None:
-    """With a row limit and in slices the same bytes give the same message or refusal, and a limit of one row fewer is
-    exceeded."""
+    """With a row limit and in slices the result is the same, and one row fewer exceeds the limit."""
     codec, rng = codec_for(case.message, case.version), random.Random(str(case))
     for _ in range(ROUNDS):
         message = random_messages.message(case)

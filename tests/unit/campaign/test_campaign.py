@@ -1,5 +1,4 @@
-"""A campaign with quick runs: it continues where it was killed, keeps its folder small, and ends every process that it
-started."""
+"""A campaign with quick runs continues after a kill, keeps its folder small, and ends its processes."""
 
 from __future__ import annotations
 
