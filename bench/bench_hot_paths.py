@@ -17,11 +17,11 @@ from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem import OsFileSystem
-from lowtide.storage.log.loader import create_log
 from lowtide.storage.log.log import LogConfig
-from lowtide.storage.log.log_place import LogPlace
-from lowtide.storage.log.validation_rules import ValidationRules
-from lowtide.storage.log.validator import ValidatedBatch, validate_produce
+from lowtide.storage.log.log_files import LogPlace
+from lowtide.storage.log.opening.loader import create_log
+from lowtide.storage.log.validation.validation_rules import ValidationRules
+from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
 
 ROUNDS = 7
 CALLS = 2000

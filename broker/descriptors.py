@@ -3,7 +3,7 @@
 | share | for |
 |---|---|
 | the reserve | journals, locks, checkpoints, the metadata store, recovery, compaction, connections to other brokers and etcd, accepting |
-| segments | `.log` files that are open (`storage/log/open_files.py`); others are opened when they are used |
+| segments | `.log` files that are open (`storage/log/segments/open_files.py`); others are opened when they are used |
 | connections | accepted ones; `max.connections` may set less, never more |
 
 So neither partitions nor clients take the descriptors that a broker needs: without a descriptor for its journal or its

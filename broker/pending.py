@@ -291,11 +291,6 @@ class DelayedQueue:
         if self._purgatory.wake(request) and not self._scheduled:
             self._schedule()
 
-    def test_now(self, request: DelayedRequest) -> None:
-        """Let one request that waits be tested in this pass of the loop, within this call."""
-        self._purgatory.remove(request)
-        self._test(request)
-
     def remove(self, request: DelayedRequest) -> None:
         """Forget a request."""
         self._purgatory.remove(request)

@@ -23,7 +23,7 @@ from lowtide.protocol.control_records import ControlRecordType, read_control_rec
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.records import CURRENT_MAGIC, RECORD_BATCH_OVERHEAD, Record, iterate_records, read_batch_header
 from lowtide.runtime.filesystem import FileSystem, OsFileSystem
-from lowtide.storage.log.segment_names import DELETED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX
+from lowtide.storage.log.segments.segment_names import DELETED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX
 
 app = typer.Typer(add_completion=False)
 

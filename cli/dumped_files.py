@@ -28,10 +28,15 @@ from lowtide.storage.checkpoint import (
     decode_partition_metadata,
 )
 from lowtide.storage.directory.directory_cleanings import CLEANER_CHECKPOINT
-from lowtide.storage.log.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
-from lowtide.storage.log.producer_snapshot import CorruptSnapshotError, decode_snapshot
-from lowtide.storage.log.segment_names import INDEX_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX
-from lowtide.storage.log.transaction_index import decode_aborted
+from lowtide.storage.log.producers.producer_snapshot import CorruptSnapshotError, decode_snapshot
+from lowtide.storage.log.producers.transaction_index import decode_aborted
+from lowtide.storage.log.segments.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
+from lowtide.storage.log.segments.segment_names import (
+    INDEX_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+)
 from lowtide.storage.log_start.journal_format import JOURNAL_NAME, JournalDamageError, decode_journal
 
 

@@ -86,7 +86,7 @@ async def list_quotas(call: NetworkCall) -> ExitCode:
 async def set_quotas(
     call: NetworkCall,
     settings: Annotated[
-        list[str], typer.Argument(metavar="KEY=LIMIT…", help="as producer_byte_rate=1048576; docs/security.md has all")
+        list[str], typer.Argument(metavar="KEY=LIMIT…", help="as producer_byte_rate=1048576; docs/quotas.md has all")
     ],
     *,
     user: User = None,

@@ -266,7 +266,7 @@ def decode_change(key: bytes, value: bytes | None) -> ConsumerGroupChange | None
         text = f"{message.__name__} of version {version}, which isn't known"
         raise ProtocolError(text)
     decoded = codec_for(message, version).decode(value, _INT16.size, len(value))
-    return ConsumerGroupChange(kind, group, name, decoded)  # type: ignore[arg-type]  # the table says so
+    return ConsumerGroupChange(kind, group, name, decoded)
 
 
 def _decode_key(kind: RecordType, key: bytes) -> tuple[str, str]:

@@ -298,4 +298,5 @@ def _decode_value(message: type[V], value: bytes | None) -> V | None:
     if version not in message.VERSIONS:
         text = f"{message.__name__} of version {version}, which isn't known"
         raise ProtocolError(text)
-    return codec_for(message, version).decode(value, _INT16.size, len(value))
+    decoded: V = codec_for(message, version).decode(value, _INT16.size, len(value))
+    return decoded

@@ -196,4 +196,4 @@ def decode_share_change(key: bytes, value: bytes | None) -> ShareGroupChange | N
         text = f"{message.__name__} of version {version}, which isn't known"
         raise ProtocolError(text)
     decoded = codec_for(message, version).decode(value, _INT16.size, len(value))
-    return ShareGroupChange(kind, group, name, decoded)  # type: ignore[arg-type]  # the table says so
+    return ShareGroupChange(kind, group, name, decoded)

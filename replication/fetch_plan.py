@@ -354,7 +354,7 @@ def _is_ready(following: Following, now_ms: int) -> bool:
     if following.phase is not Phase.FETCHING or following.delayed_until_ms > now_ms:
         return False
     log = following.log
-    return not (log.offline or log.unsettled or following.waits_for_flush)
+    return not (log.offline or log.truncating or following.waits_for_flush)
 
 
 def _awaits_disk(following: Following) -> bool:
@@ -364,7 +364,7 @@ def _awaits_disk(following: Following) -> bool:
         return False
     return (
         following.phase is Phase.SETTLING
-        or bool(log.unsettled)
+        or bool(log.truncating)
         or log.log_start_pending > log.log_start_offset
         or following.waits_for_flush
     )
@@ -376,5 +376,5 @@ def _is_answer_to(following: Following, sent: FetchPartition) -> bool:
         following.leader_epoch == sent.current_leader_epoch
         and following.phase is Phase.FETCHING
         and following.log.log_end_offset == sent.fetch_offset
-        and not following.log.unsettled
+        and not following.log.truncating
     )

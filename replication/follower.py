@@ -23,7 +23,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET, LeaderEpoch, Offset, TopicId, TopicPartition
 from lowtide.replication.follower_phase import FollowerEvent, Phase, next_phase
 from lowtide.replication.leadership import NEVER_MS
-from lowtide.storage.log.segment_files import RemovedSegment
+from lowtide.storage.log.segments.segment_files import RemovedSegment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -33,7 +33,7 @@ from lowtide.replication.leadership import Leadership
 from lowtide.replication.topic_names import INTERNAL_TOPICS
 from lowtide.replication.topic_traffic import Traffic
 from lowtide.storage.log.log import Log, LogConfig
-from lowtide.storage.log.validation_rules import (
+from lowtide.storage.log.validation.validation_rules import (
     MAXIMUM_DECOMPRESSED_BYTES,
     QUICK_BYTES,
     QUICK_COMPRESSION_BYTES,

@@ -1,6 +1,6 @@
 """The end of a run of a simulated cluster, when all is healed: what must then become true, and within which time.
 
-L1 (liveness) all partitions are led and written within 15 s, and all replicas are in sync within 30 s; P7 replicas are
+L1 (liveness) all partitions are led and written within 15 s, and all replicas are in sync within 30 s; P5 replicas are
 equal; both also of partitions to which nothing is written; rule DR5 an idle delete takes two round trips and two
 commits; R1, R3, R6 and D1 everything is read back; D13 nothing waits any more.
 """
@@ -93,7 +93,7 @@ async def check_end(
 
 
 async def _become_equal(cluster: ClusterWorld, loads: Sequence[PartitionLoad]) -> None:
-    """L1 and P7."""
+    """L1 and P5."""
     await until(
         cluster, lambda: all(_is_in_sync(cluster, load) for load in loads), "all replicas are in sync", IN_SYNC_WITHIN_S
     )
@@ -140,7 +140,7 @@ def _is_in_sync(cluster: ClusterWorld, load: PartitionLoad) -> bool:
 
 
 def _is_equal(cluster: ClusterWorld, load: PartitionLoad) -> bool:
-    """P7: the same ends everywhere, and no log start below the leader's; that bytes are the same is checked when high watermarks rise (P1).
+    """P5: the same ends everywhere, and no log start below the leader's; that bytes are the same is checked when high watermarks rise (P1).
 
     One above it is left of a delete that its replica carried out as a leader, and that was never acknowledged (D2, D4).
     """

@@ -17,8 +17,8 @@ _AUDIT_EVENTS: Final = OneOf(("logins", "logins-refused", "allowed", "denied", "
 
 # fmt: off
 OWN_KEYS: Final[tuple[ConfigKey, ...]] = (
-    ConfigKey("lowtide.request.rows.max", _INT, "100000", at_least(1_000),
-              "How many rows a request may have, in all its arrays: topics, partitions, groups, ... Larger ones are answered with INVALID_REQUEST.", enforced=True),
+    ConfigKey("lowtide.request.rows.max", _INT, "10000", at_least(1_000),
+              "How many rows a request may have, in all its arrays: topics, partitions, groups, ... A larger request closes its connection.", enforced=True),
     ConfigKey("lowtide.answers.unread.max.bytes", _INT, "268435456", at_least(1 << 20),
               "How many bytes of answers that clients don't read may be in memory, of all connections together. Beyond it the connections "
               "of clients that have read nothing for longest are closed.", enforced=True),

@@ -26,8 +26,8 @@ from lowtide.broker.authorizer.authorizer import allowed_topics
 from lowtide.broker.authorizer.resources import Operation
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.handlers.deletes.delayed_delete import DelayedDeleteRecords
-from lowtide.broker.handlers.deletes.small_delete import small_delete
 from lowtide.broker.network.large_requests import Bounds
+from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.observation.deletes import DeleteRequest, DeleteRow
 from lowtide.broker.partitions.replica_manager import ReplicaManager
@@ -42,6 +42,10 @@ from lowtide.storage.directory.log_starts import LogStartIncrement
 
 BOUNDS: Final = Bounds(undivided_max=1_024)
 """A partition costs some ten microseconds, and as much again when its delete is durable: a thousand of them are deleted by one write."""
+
+CUT: Final = Cut(
+    levels=(("topics", "topics"), ("partitions", "partitions")), names=("name", "partition_index"), changes=True
+)
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:
@@ -86,8 +90,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             _checked(replicas, key, offset) if key.topic in allowed else _denied(key) for key, offset in wanted.items()
         ]
 
-    quick = small_delete(replicas, broker.clock, broker.recent_deletes) if nothing_is_forbidden else None
-    return HandlerSpec(key=ApiKey.DELETE_RECORDS, handle=handle, bounds=BOUNDS, quick=quick)
+    return HandlerSpec(key=ApiKey.DELETE_RECORDS, handle=handle, bounds=BOUNDS, cut=CUT)
 
 
 def _denied(key: TopicPartition) -> DeleteRow:

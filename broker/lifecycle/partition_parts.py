@@ -19,7 +19,6 @@ from lowtide.broker.lifecycle.fencing import Fence
 from lowtide.broker.network.peer_client import PeerClients
 from lowtide.broker.partitions.alter_partition_manager import IsrChanges
 from lowtide.broker.partitions.assigned_partitions import AssignedPartitions, AssignmentRules
-from lowtide.broker.partitions.delayed.waiting import Waiting
 from lowtide.broker.partitions.followed_partitions import FollowedPartitions
 from lowtide.broker.partitions.hosted_logs import OfflinePartitions
 from lowtide.broker.partitions.leader_partitions import LedPartitions
@@ -28,6 +27,7 @@ from lowtide.broker.partitions.replica_fetchers import ReplicaFetchers
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.partitions.replication_health import ReplicationHealth
 from lowtide.broker.partitions.replication_throttle import ReplicationThrottle
+from lowtide.broker.partitions.waiting import Waiting
 from lowtide.metadata.session import MetadataSession
 from lowtide.storage.directory.log_manager import LogManager
 

@@ -20,9 +20,9 @@ from lowtide.broker.config.key import number
 from lowtide.broker.config.leader_balance import balance_rules
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
-from lowtide.broker.coordinator.share.enabled import share_groups_enabled
-from lowtide.broker.coordinator.share.share_coordinator import ShareCoordinator
-from lowtide.broker.coordinator.share.share_persister import SharePersister
+from lowtide.broker.coordinator.share_state.share_coordinator import ShareCoordinator
+from lowtide.broker.coordinator.share_state.share_persister import SharePersister
+from lowtide.broker.coordinator.share_state.share_settings import share_groups_enabled
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from lowtide.broker.handlers.registry import Coordinators, handlers, handlers_of_ours
 from lowtide.broker.handlers.share.registry import ShareParts, share_handlers
@@ -49,7 +49,7 @@ from lowtide.broker.observation.health import Vitals
 from lowtide.broker.observation.history import LogHistory
 from lowtide.broker.observation.observed import Observed
 from lowtide.broker.partitions.batch_lane import BatchLane
-from lowtide.broker.partitions.fetch_session_cache import FetchSessionCache
+from lowtide.broker.partitions.fetch.fetch_session_cache import FetchSessionCache
 from lowtide.broker.partitions.share.share_partitions import SharePartitions
 from lowtide.broker.partitions.share.share_rules import ShareRules, share_rules
 from lowtide.broker.quotas.client_quotas import ClientQuotas
@@ -60,7 +60,7 @@ from lowtide.broker.request_context import Client
 from lowtide.broker.retention.cleaner import Cleaner
 from lowtide.broker.retention.consumption import Consumption
 from lowtide.broker.retention.log_retention import Retention
-from lowtide.storage.log.segment_ages import SegmentAges
+from lowtide.storage.log.retention.segment_ages import SegmentAges
 
 if TYPE_CHECKING:
     from lowtide.broker.lifecycle.broker_base import BrokerBase
@@ -123,7 +123,10 @@ class Serving:
         persister = None if shares is None else shares.persister
         groups = GroupCoordinator(context, administrator, ports.loop, is_alone=is_alone, persister=persister)
         self._dispatcher = dispatcher = Dispatcher(
-            spawn=base.tasks.spawn, maximum_versions=config.max_versions, metered=meter.metered
+            spawn=base.tasks.spawn,
+            maximum_versions=config.max_versions,
+            rows_max=config.request_rows_max,
+            metered=meter.metered,
         )
         transactions = TransactionCoordinator(context, administrator, peers, groups, ports.loop, is_alone=is_alone)
         if shares is not None:

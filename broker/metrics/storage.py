@@ -14,8 +14,8 @@ from lowtide.broker.metrics.sources import Scrape
 from lowtide.broker.observation.deletes import DeleteTimes
 from lowtide.broker.observation.space import space_of
 from lowtide.storage.errors import StorageError
-from lowtide.storage.log.retention_plan import Reason
-from lowtide.storage.log.unfreed import Waiting
+from lowtide.storage.log.retention.retention_plan import Reason
+from lowtide.storage.log.segments.unfreed import Waiting
 
 _ROWS_A_STEP: Final = 200
 _BOUNDS_S: Final = tuple((1 << length) / 1000 for length in range(18))

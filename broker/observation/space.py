@@ -10,7 +10,7 @@ import msgspec
 
 from lowtide.storage.directory.directory_reports import DirectoryUsage
 from lowtide.storage.directory.log_directories import LogDirectories
-from lowtide.storage.log.unfreed import Waiting
+from lowtide.storage.log.segments.unfreed import Waiting
 
 LOGS_A_STEP: Final = 50
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterable, Iterator
 
-    from lowtide.broker.partitions.delayed.waiting import Waiting
+    from lowtide.broker.partitions.waiting import Waiting
     from lowtide.metadata.image import MetadataImage
     from lowtide.metadata.store import Revision
     from lowtide.replication.leadership import FollowerFetch, FollowerState, IsrProposal, Leadership

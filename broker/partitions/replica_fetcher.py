@@ -112,7 +112,7 @@ class ReplicaFetcher:
         """Follow a partition, perhaps in a new leader epoch."""
         self.plan.add(following)
         log = following.log
-        if log.unsettled:
+        if log.truncating:
             self.plan.wait_for_disk(following)
         if following.waits_for_flush:
             self._parts.replicas.log_manager.flush(log)

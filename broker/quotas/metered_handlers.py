@@ -23,15 +23,13 @@ from typing import Any, Final
 
 import msgspec
 
-from lowtide.broker.network.request_parts import JoinedAnswer
 from lowtide.broker.network.routes import HandlerSpec
-from lowtide.broker.partitions.delayed.fetch_reader import replica_of
+from lowtide.broker.partitions.fetch.fetch_reader import replica_of
 from lowtide.broker.pending import NO_ANSWER, Pending, mapped
 from lowtide.broker.quotas.client_quotas import ClientQuotas
 from lowtide.broker.quotas.mutation_quota import TELLS_SINCE, add_refused, admit, costs_of
 from lowtide.broker.quotas.quota_entity import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
 from lowtide.broker.request_context import RequestContext
-from lowtide.broker.turns import Steps
 from lowtide.metadata.session import MetadataSession
 from lowtide.protocol.api_keys import FIRST_OF_OURS, SHARE_STATE_KEYS, ApiKey
 from lowtide.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -67,8 +65,6 @@ class Meter:
             changes["handle"] = self._at_once(spec.key, spec.handle)
         if spec.handle_later is not None:
             changes["handle_later"] = self._later(spec.key, spec.handle_later)
-        if spec.handle_steps is not None:
-            changes["handle_steps"] = self._in_steps(spec.key, spec.handle_steps)
         return spec.wrapped(**changes)
 
     def _at_once(self, key: ApiKey, handle: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -117,18 +113,6 @@ class Meter:
         answer = add_refused(key, await handle(admitted.request, context), admitted.refused)
         return self._after(key, answer, context, 0, 0, wait_ms=admitted.wait_ms)
 
-    def _in_steps(self, key: ApiKey, handle: Callable[[Any, Any], Steps]) -> Callable[[Any, Any], Steps]:
-        def metered(request: Any, context: RequestContext) -> Steps:
-            if key == ApiKey.FETCH and is_of_a_follower(request.bare):
-                return (yield from handle(request, context))
-            size_bytes = self._before(key, request.bare, context)
-            answer = yield from handle(request, context)
-            if isinstance(answer, Pending):
-                return mapped(answer, lambda given: self._after(key, given, context, size_bytes, 0))
-            return self._after(key, answer, context, size_bytes, 0)
-
-        return metered
-
     def _before(self, key: ApiKey, request: Any, context: RequestContext) -> int:
         """What a Produce brings, in bytes. Bounds what a consumer's Fetch may have at once."""
         if key == ApiKey.PRODUCE:
@@ -146,17 +130,13 @@ class Meter:
         throttle_ms = max(wait_ms, self._use(REQUEST_PERCENTAGE, context, spent_ns / 1e7))
         if key == ApiKey.PRODUCE:
             throttle_ms = max(throttle_ms, self._use(PRODUCER_BYTE_RATE, context, size_bytes))
-        elif isinstance(answer, FetchResponse | JoinedAnswer):
-            fetched = answer.records_bytes if isinstance(answer, JoinedAnswer) else fetched_bytes(answer)
-            throttle_ms = max(throttle_ms, self._use(CONSUMER_BYTE_RATE, context, fetched))
+        elif isinstance(answer, FetchResponse):
+            throttle_ms = max(throttle_ms, self._use(CONSUMER_BYTE_RATE, context, fetched_bytes(answer)))
         elif isinstance(answer, ShareFetchResponse):
             throttle_ms = max(throttle_ms, self._use(CONSUMER_BYTE_RATE, context, share_fetched_bytes(answer)))
         if throttle_ms == 0:
             return answer
         context.connection.mute(throttle_ms)
-        if isinstance(answer, JoinedAnswer):
-            answer.message.throttle_time_ms = throttle_ms
-            return answer
         if answer is None or answer is NO_ANSWER or "throttle_time_ms" not in answer.__struct_fields__:
             return answer
         return msgspec.structs.replace(answer, throttle_time_ms=max(answer.throttle_time_ms, throttle_ms))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from lowtide.storage.log.retention_plan import Reason
+from lowtide.storage.log.retention.retention_plan import Reason
 
 
 class DeletedCount(msgspec.Struct):

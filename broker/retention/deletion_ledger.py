@@ -32,8 +32,8 @@ from lowtide.broker.retention.deleted_counts import DeletedCount, total_counts
 from lowtide.protocol.types import Offset, TopicPartition, topic_id_text
 from lowtide.replication.partition import Partition
 from lowtide.storage.log.log import Log
-from lowtide.storage.log.retention_plan import Deletion, Reason
-from lowtide.storage.log.segment_files import RemovedSegment
+from lowtide.storage.log.retention.retention_plan import Deletion, Reason
+from lowtide.storage.log.segments.segment_files import RemovedSegment
 
 QUIET_S: Final = 10.0
 """Between two lines about one topic and reason, where no segment went."""

@@ -14,7 +14,7 @@ from lowtide.broker.authorizer.authorizer import allowed_topics
 from lowtide.broker.authorizer.resources import Operation, group
 from lowtide.broker.client_waits import client_wait
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.coordinator.groups.consumed import NOT_CONSUMED, Consumed
+from lowtide.broker.coordinator.groups.consumed import NOT_CONSUMED, ConsumedEnd
 from lowtide.broker.places import WaitingPlaces
 from lowtide.broker.request_context import Client, RequestContext
 from lowtide.broker.retention.consumption import Doubt, Outcome, asked_about
@@ -24,9 +24,9 @@ from lowtide.protocol.messages.describe_retention import UNKNOWN, RetainedPartit
 from lowtide.protocol.types import Offset, TopicPartition
 from lowtide.replication.partition import Partition
 from lowtide.storage.errors import StorageError
-from lowtide.storage.log.retention_explain import Kept, Outlook, explain
-from lowtide.storage.log.retention_plan import Reason
-from lowtide.storage.log.unfreed import Unfreed
+from lowtide.storage.log.retention.retention_explain import Kept, Outlook, explain
+from lowtide.storage.log.retention.retention_plan import Reason
+from lowtide.storage.log.segments.unfreed import Unfreed
 
 WAITING_MAX: Final = 16
 WAITING_SHARE: Final = 8
@@ -94,7 +94,7 @@ class Explanations:
             except TimeoutError:
                 return ErrorCode.REQUEST_TIMED_OUT
 
-    def consumed(self, partition: Partition, outcome: Outcome | Doubt, context: RequestContext) -> Consumed:
+    def consumed(self, partition: Partition, outcome: Outcome | Doubt, context: RequestContext) -> ConsumedEnd:
         """What groups have consumed of a partition, as far as the client may see it; nothing where there is doubt."""
         consumed = NOT_CONSUMED if isinstance(outcome, Doubt) else outcome.get(asked_about(partition), NOT_CONSUMED)
         if consumed.group_id is not None and not self._may_see(context, consumed.group_id):
@@ -131,7 +131,7 @@ def refused(key: TopicPartition, error: ErrorCode) -> RetainedPartition:
     return RetainedPartition(partition_index=key.partition, error_code=error)
 
 
-def _rule(outlook: Outlook, consumed: Consumed, doubt: str | None, end_offset: Offset) -> RetentionRule:
+def _rule(outlook: Outlook, consumed: ConsumedEnd, doubt: str | None, end_offset: Offset) -> RetentionRule:
     rule = RetentionRule(
         reason=outlook.reason.value,
         goes_at_ms=UNKNOWN if outlook.goes_at_ms is None else outlook.goes_at_ms,

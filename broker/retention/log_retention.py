@@ -1,8 +1,9 @@
 """Deletes what the topics' configurations say may go: looks through the partitions that this broker leads, from time to time.
 
 Only the leader decides; followers let go of what lies below the log start that they learn. What goes is decided by
-`storage/log/retention_plan.py`. It goes as a delete of a client does: the new log start is durable in the journal first, then visible, then
-the files go (`ReplicaManager.request_log_starts`). Each deletion is logged with its reason, and counted (`deletion_ledger`).
+`storage/log/retention/retention_plan.py`. It goes as a delete of a client does: the new log start is durable in the
+journal first, then visible, then the files go (`ReplicaManager.request_log_starts`). Each deletion is logged with its
+reason, and counted (`deletion_ledger`).
 
 A pass is done in slices; it costs a glance at the oldest segment of each partition, and what it deletes. Where consumed records may go and
 some are old enough, all coordinators are asked first (`consumption`), once for all partitions of the pass. Between two partitions anything
@@ -22,7 +23,7 @@ from typing import Final
 
 from lowtide.broker.config.dynamic_config import BrokerConfigs
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.coordinator.groups.consumed import NOT_CONSUMED, Consumed
+from lowtide.broker.coordinator.groups.consumed import NOT_CONSUMED, ConsumedEnd
 from lowtide.broker.retention.consumption import Asked, Consumption, Doubt, Outcome, asked_about
 from lowtide.broker.retention.deleted_counts import DeletedCount
 from lowtide.broker.retention.deletion_ledger import DeletionLedger
@@ -32,7 +33,7 @@ from lowtide.replication.partition import Partition
 from lowtide.storage.directory.log_starts import LogStartIncrement
 from lowtide.storage.errors import DamagedSegmentError, StorageError
 from lowtide.storage.log.log import Log
-from lowtide.storage.log.retention_plan import (
+from lowtide.storage.log.retention.retention_plan import (
     Reason,
     RetentionOffsets,
     RetentionPlan,
@@ -40,7 +41,7 @@ from lowtide.storage.log.retention_plan import (
     may_go_as_consumed,
     plan_retention,
 )
-from lowtide.storage.log.segment import Segment
+from lowtide.storage.log.segments.segment import Segment
 
 PARTITIONS_PER_STEP: Final = 16
 """Looked at between two looks at the clock: some ten microseconds each, where nothing goes."""
@@ -203,9 +204,9 @@ class Retention:
 
     def _may_delete(self, partition: Partition) -> bool:
         log, is_fenced = partition.log, self._replicas.is_fenced
-        return partition.is_leader and not (log.offline or log.unsettled or (is_fenced is not None and is_fenced()))
+        return partition.is_leader and not (log.offline or log.truncating or (is_fenced is not None and is_fenced()))
 
-    def _look_at(self, partition: Partition, row: Consumed) -> bool:
+    def _look_at(self, partition: Partition, row: ConsumedEnd) -> bool:
         """Delete what may go of a partition now. Returns whether anything went."""
         log, now_ms, consumed = partition.log, self._clock.wall_ms(), row.offset if row.is_known else None
         try:

@@ -1,19 +1,18 @@
-"""Compaction of a log, decided batch by batch: the last record of each key stays, what is older goes.
+"""Compaction of a log, decided batch by batch: the last record of each key stays, older ones go.
 
 No files, no clock. First the dirty part of the log is read into an `OffsetMap`, which knows the last offset of each
-key; then all batches up to where the map reaches are written again by `compact_batch`. Guards:
+key; then `compact_batch` rewrites all batches up to where the map reaches. Guards:
 
 - offsets never shift: a batch keeps its first and last offset, and a record its own, whatever is left of it;
-- a record goes only if a later one of its key is in the map, it is a tombstone whose time is over, or its transaction was aborted;
-- records of aborted transactions aren't put into the map: they mustn't replace committed ones;
-- a producer's last batch stays as an empty one, so that its sequence numbers are still known after a start; without one, its last marker;
-- the last batch of each new segment stays, as an empty one at least: it says how far the offsets go;
-- epoch, producer, sequence, timestamp type, codec and flags of a batch are kept, and what isn't changed is copied byte for byte.
+- a record goes only if the map has a later one of its key, it is an expired tombstone, or its transaction was aborted;
+- records of aborted transactions aren't put into the map: they must not replace committed ones;
+- a producer's last batch stays, at least empty, so that a start knows its sequence; without one, its last marker;
+- the last batch of each new segment stays, at least empty: it says how far the offsets go;
+- epoch, producer, sequence, timestamp type, codec and flags of a batch are kept; unchanged batches are copied.
 
-A tombstone, a record without value, stays for `delete.retention.ms` after the first compaction that meets it. That
-moment is kept in the batch: bit 6 of the attributes says that the base timestamp is when its tombstones may go
-(KIP-534). The marker of a transaction of which no batch is left (`CleanedTransactions`) goes the same way. Records
-without a key go.
+A tombstone, a record without value, stays for `delete.retention.ms` after the first compaction that meets it. The batch
+keeps that moment: bit 6 of the attributes says that the base timestamp is when its tombstones may go (KIP-534). The
+marker of a transaction without batches (`CleanedTransactions`) goes the same way. Records without a key go.
 
 Source: Kafka's Cleaner and MemoryRecords.filterTo.
 """
@@ -56,15 +55,15 @@ Buffer = bytes | bytearray | memoryview
 
 
 class LastRecord(NamedTuple):
-    """The last that a producer that isn't forgotten has written."""
+    """The last record of a producer that isn't expired."""
 
     last_offset: Offset
-    """Of its newest batch with records; -1 if it is known for its markers only."""
+    """Of its newest batch with records; -1 if only markers of it are known."""
     producer_epoch: ProducerEpoch
 
 
 class CompactionRules(NamedTuple):
-    """What one compaction of a log goes by."""
+    """The parameters of one compaction."""
 
     now_ms: int
     """Wall-clock time."""
@@ -90,10 +89,9 @@ def note_batch(
     aborted: bool,
     decompressed_bytes_max: int,
 ) -> bool:
-    """Read a batch of the dirty part into the map; `aborted` says that its transaction was.
+    """Reads a batch of the dirty part into the map; `aborted` says that its transaction was aborted.
 
-    Returns False when the map is full.
-    The part then ends with the last record that was taken in. Errors: ProtocolError.
+    Returns False when the map is full. The part then ends with the last record taken in. Errors: ProtocolError.
     """
     if not header.is_control and not aborted and header.record_count:
         records = _records(header, batch, decompressed_bytes_max)
@@ -113,10 +111,10 @@ def compact_batch(
     discarded: bool,
     is_last: bool = False,
 ) -> Buffer | None:
-    """What is left of a batch: itself, the same with fewer records, an empty one, or nothing. Errors: ProtocolError.
+    """Returns what is left of a batch: itself, one with fewer records, an empty one, or nothing. Errors: ProtocolError.
 
-    `discarded` says that its transaction was aborted, or that it is a marker that nothing needs; `is_last` that it stays in any case, as
-    the last one of what is compacted.
+    `discarded` says that its transaction was aborted, or that it is a superfluous marker; `is_last` that it stays in
+    any case, as the last batch of what is compacted.
     """
     stays = is_last or _is_last_of_producer(header, rules)
     if header.is_control:
@@ -174,7 +172,7 @@ def _horizon_ms(header: BatchHeader) -> int | None:
 
 
 def _kept(offsets: OffsetMap, header: BatchHeader, found: RecordKeys, *, drops_tombstones: bool) -> list[int] | range:
-    """The numbers of the records that stay."""
+    """Returns the numbers of the records that stay."""
     gone = set(offsets.superseded(found, header.base_offset))
     others = [*found.keyless, *(found.tombstones if drops_tombstones else ())]
     gone.update(number for number in others if header.base_offset + found.deltas[number] <= offsets.latest_offset)
@@ -204,10 +202,10 @@ def _compact_marker(
 def without_deleted(
     header: BatchHeader, batch: Buffer, log_start_offset: Offset, *, decompressed_bytes_max: int
 ) -> Buffer:
-    """What is left of a batch without the records below the log start: itself if there are none, or else the rest of it.
+    """Returns a batch without the records below the log start, or the batch itself if it has none.
 
-    Offsets, sequence numbers, timestamps, codec and flags are kept as compaction keeps them; of a batch of which no record is left its
-    offsets and its producer stay. Errors: ProtocolError.
+    Offsets, sequence numbers, timestamps, codec and flags are kept as in a compaction; a batch without any record left
+    keeps its offsets and its producer. Errors: ProtocolError.
     """
     if header.base_offset >= log_start_offset or not header.record_count:
         return batch
@@ -224,7 +222,10 @@ def without_deleted(
 
 
 def place_of(header: BatchHeader) -> bytes:
-    """A batch that says nothing but which offsets it had: of no producer, for its transaction may have nothing left, its marker neither."""
+    """Returns a batch that keeps nothing but its offsets.
+
+    It has no producer: its transaction may have nothing left, not even a marker.
+    """
     return assemble_batch(
         msgspec.structs.replace(
             header,
@@ -240,7 +241,7 @@ def place_of(header: BatchHeader) -> bytes:
 
 
 def _empty(header: BatchHeader) -> bytes:
-    """A batch without records that says what it said of its producer, as Kafka writes it: no codec, no horizon, no base timestamp."""
+    """Returns the batch without records, as Kafka writes it: no codec, no horizon, no base timestamp."""
     kept = header.attributes & ~(COMPRESSION_BITS | DELETE_HORIZON_BIT)
     return assemble_batch(
         msgspec.structs.replace(header, attributes=kept, base_timestamp=NO_TIMESTAMP, record_count=0), b""
@@ -248,7 +249,7 @@ def _empty(header: BatchHeader) -> bytes:
 
 
 def _copied(records: bytes, found: RecordKeys, kept: list[int] | range) -> bytes:
-    """The records that are kept, run by run."""
+    """Copies the records that are kept, run by run."""
     starts = [0, *found.ends]
     out = bytearray()
     run = end = starts[kept[0]]
@@ -262,7 +263,7 @@ def _copied(records: bytes, found: RecordKeys, kept: list[int] | range) -> bytes
 
 
 def _shifted(records: bytes, found: RecordKeys, kept: list[int] | range, shift: int) -> bytes:
-    """The records that are kept, with `shift` added to their timestamp deltas."""
+    """Copies the records that are kept, with `shift` added to their timestamp deltas."""
     starts = [0, *found.ends]
     out = bytearray()
     for number in kept:
@@ -275,10 +276,7 @@ def _shifted(records: bytes, found: RecordKeys, kept: list[int] | range, shift: 
 
 
 def _changed(header: BatchHeader, retained: Retained, new_horizon_ms: int | None) -> bytes:
-    """The batch with what is left of its records.
-
-    A new horizon becomes the base timestamp, to which the records' own then relate.
-    """
+    """Returns the batch with the records that are left. A new horizon becomes its base timestamp."""
     assert retained.records is not None
     newest = header.base_timestamp + retained.max_timestamp_delta
     changed = msgspec.structs.replace(

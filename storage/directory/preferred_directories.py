@@ -1,6 +1,6 @@
-"""In which directories partitions are to be made that aren't here yet: what AlterReplicaLogDirs has asked for (KIP-113).
+"""The directories in which future partitions are created: what AlterReplicaLogDirs asked for (KIP-113).
 
-Only memory has it, as in Kafka, and not without bound.
+Kept in memory only, as in Kafka, and bounded.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from lowtide.protocol.types import TopicPartition
 
 PREFERRED_MAX: Final = 10_000
-"""Partitions for which a directory is remembered; of more the oldest is forgotten."""
+"""Partitions for which a directory is remembered; beyond that the oldest is forgotten."""
 
 
 class PreferredDirectories:
@@ -21,16 +21,16 @@ class PreferredDirectories:
         self._paths: dict[TopicPartition, str] = {}
 
     def note(self, key: TopicPartition, path: str) -> None:
-        """The partition is to be made in this directory, if it can be."""
+        """Notes the directory for a partition."""
         self._paths.pop(key, None)
         while len(self._paths) >= PREFERRED_MAX:
             del self._paths[next(iter(self._paths))]
         self._paths[key] = path
 
     def get(self, key: TopicPartition) -> str | None:
-        """Where the partition is to be made; None for anywhere."""
+        """Returns the directory for a partition; None for any."""
         return self._paths.get(key)
 
     def forget(self, key: TopicPartition) -> None:
-        """It is made."""
+        """Forgets a partition that is created."""
         self._paths.pop(key, None)

@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RUN_LIMIT_S = 7200.0
 """Generous: at the lowest priority a run may wait for long."""
 
-WRITTEN = ("docs/evidence.md", "tests/campaign/evidence.jsonl", "tests/sim/found.jsonl", "tests/sim/planted.jsonl")
+WRITTEN = ("docs/lab/evidence.md", "tests/campaign/evidence.jsonl", "tests/sim/found.jsonl", "tests/sim/planted.jsonl")
 """What campaigns and counts of planted bugs write into the tree: it isn't changed by that."""
 
 KEPT = 50
@@ -134,7 +134,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--folder", type=Path, default=ROOT / "build/campaign", help="of the ledger and of all other files"
     )
     parser.add_argument("--totals", action="store_true", help="print the totals of the ledger, and end")
-    parser.add_argument("--publish", action="store_true", help="add the ledger to docs/evidence.md, and end")
+    parser.add_argument("--publish", action="store_true", help="add the ledger to docs/lab/evidence.md, and end")
     parser.add_argument("--kinds", help=f"only these, of {', '.join(kind.name for kind in KINDS)}")
     parser.add_argument("--runs", type=int, help="end after this many")
     parser.add_argument("--minutes", type=float, help="start no run after this many")

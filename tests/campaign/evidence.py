@@ -24,7 +24,7 @@ from . import ledger
 from .kinds import KINDS, Kind
 
 ROOT = Path(__file__).resolve().parents[2]
-SUMS, PAGE = ROOT / "tests/campaign/evidence.jsonl", ROOT / "docs/evidence.md"
+SUMS, PAGE = ROOT / "tests/campaign/evidence.jsonl", ROOT / "docs/lab/evidence.md"
 FAULTS_NAMED = 40
 
 NO_FAULTS = frozenset({"execution", "crash state"})
@@ -32,28 +32,26 @@ NO_FAULTS = frozenset({"execution", "crash state"})
 
 HEAD = """# Evidence
 
-What has been searched for broken promises ([invariants](invariants.md)), by `make campaign` ([testing](testing.md)).
-Written by `make campaign ARGS=--publish`; don't edit it.
+What `make campaign` has searched for broken [promises](../invariants.md) ([how it works](../own-tests.md#campaigns)).
+`make campaign ARGS=--publish` writes this page; do not edit it.
 
-A run counts as current while nothing has changed since its commit in the folders that it is about. A goal is for all
-runs together; *drawn faults* count towards that of *cluster* besides, *cluster kill* and *transfers* towards that of
-*kill*. What is counted is
+A run is *current* while nothing has changed since its commit in the folders that it tests. A goal counts all runs
+together. *Drawn faults* count towards the goal of *cluster*; *cluster kill* and *transfers* count towards that of
+*kill*. The unit of each kind:
 
-- of *cluster* and *drawn faults* simulated clusters with their load and faults, of *one broker* brokers with a
-  simulated disk;
-- of *crash states* states of a simulated disk, four for each moment of a run: a broker was started on each, and
-  everything read back;
-- of *kill*, *cluster kill* and *transfers* processes of brokers that were killed: one broker under load, in recovery,
-  while it frees or erases, or commits for groups and transactions; three brokers with etcd, also while they compact,
-  move and reassign; money that is moved;
-- of *power cut* cuts of the power under load on ext4 and on XFS (`tests/power`), of *damaged frames* frames sent to a
-  broker;
-- of *properties* passes over all tests with drawn examples, of *compiled walk* executions under sanitizers, since
+- *cluster*, *drawn faults*: a simulated cluster with its load and faults; *one broker*: a broker with a simulated
+  disk.
+- *crash states*: a state of a simulated disk. A broker starts on it and everything is read back; each moment of a run
+  gives four states.
+- *kill*, *cluster kill*, *transfers*: a broker process that is killed. *kill*: one broker under load, in recovery,
+  while it frees or erases records, or commits for groups and transactions. *cluster kill*: three brokers with etcd,
+  also while they compact, move and reassign. *transfers*: transfers of money.
+- *power cut*: a power cut under load on ext4 or XFS (`tests/power`); *damaged frames*: a frame sent to a broker.
+- *properties*: a pass over all tests with drawn examples; *compiled walk*: an execution under sanitizers, since
   2026-11-27.
 
-Elsewhere are [hours of load](testing.md#hours-of-load), the [model of deletes](testing.md#the-model-of-deletes) with
-two and three faults, [upgrades under load, and ways back](upgrading.md#what-was-tried), and [large
-clusters](scale.md).
+Other searches: [hours of load and the model of deletes](long-runs.md), [upgrades under load, and ways
+back](upgrades.md), and [large clusters](scale.md).
 """
 
 

@@ -51,7 +51,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--groups", help=f"only these, of {names}")
     parser.add_argument("--near", action="store_true", help="don't give survivors to the wider tests")
     parser.add_argument("--list", action="store_true", help="print the survivors that are known, and end")
-    parser.add_argument("--publish", action="store_true", help="add the counts to docs/evidence.md, and end")
+    parser.add_argument("--publish", action="store_true", help="add the counts to docs/lab/evidence.md, and end")
     return parser.parse_args(arguments)
 
 

@@ -1,5 +1,4 @@
-"""What is known about mutants: a line for each that was run, explanations of survivors, and the sums that
-`docs/evidence.md` has.
+"""What is known about mutants: a line for each that was run, explanations of survivors, and the sums that `docs/lab/evidence.md` has.
 
 - `results.jsonl` in the working folder: every mutant that was run, the last line of one counts. It is all that the next
   run needs.

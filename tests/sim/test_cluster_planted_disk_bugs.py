@@ -20,8 +20,8 @@ from lowtide.storage.directory import log_truncation, offset_checkpoint
 from lowtide.storage.directory.log_flusher import LogFlusher
 from lowtide.storage.directory.log_truncation import LogTruncations
 from lowtide.storage.log.log import Log
-from lowtide.storage.log.log_cut import CuttableLog
-from lowtide.storage.log.pending_hole import PendingHole
+from lowtide.storage.log.log_holes import LogHoles
+from lowtide.storage.log.segments.pending_hole import PendingHole
 
 from .planting import find
 
@@ -68,7 +68,7 @@ def a_log_that_was_cut_without_room_takes_records_at_once(patch: Patch) -> None:
     def truncate(self: Any, log: Log, offset: Any, on_settled: Any) -> None:
         original(self, log, offset, on_settled)
         if self._stalled:
-            log.unsettled = 0
+            log.truncating = 0
 
     patch.setattr(LogTruncations, "truncate", truncate)
 
@@ -91,18 +91,19 @@ def a_flush_of_a_log_that_has_left_is_taken_for_one_that_is_here(patch: Patch) -
 
 def a_hole_reaches_beyond_the_log_start(patch: Patch) -> None:
     """Records that are kept are gone with those that were deleted."""
-    original = CuttableLog.begin_hole
+    original = LogHoles.begin
 
-    def begin_hole(self: CuttableLog) -> PendingHole | None:
-        log_start_offset = self.log_start_offset
-        if log_start_offset < self.high_watermark:
-            self.log_start_offset += 1
+    def begin(self: LogHoles) -> PendingHole | None:
+        log = self._log
+        log_start_offset = log.log_start_offset
+        if log_start_offset < log.high_watermark:
+            log.log_start_offset += 1
         try:
             return original(self)
         finally:
-            self.log_start_offset = log_start_offset
+            log.log_start_offset = log_start_offset
 
-    patch.setattr(CuttableLog, "begin_hole", begin_hole)
+    patch.setattr(LogHoles, "begin", begin)
 
 
 def a_hole_is_made_under_a_slice(patch: Patch) -> None:

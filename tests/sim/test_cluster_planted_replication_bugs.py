@@ -25,7 +25,7 @@ import pytest
 from lowtide.broker.guards import fetching
 from lowtide.broker.handlers.delete_records import DelayedDeleteRecords
 from lowtide.broker.partitions import alter_partition_manager, replica_fetcher
-from lowtide.broker.partitions.fetch_session import FetchTarget
+from lowtide.broker.partitions.fetch.fetch_session import FetchTarget
 from lowtide.metadata.changes import Step
 from lowtide.metadata.session import MetadataSession
 from lowtide.protocol.errors import ErrorCode
@@ -37,9 +37,9 @@ from lowtide.replication.partition import EpochEndOffset, Partition
 from lowtide.simulation.cluster_simulation import simulate_cluster
 from lowtide.storage.directory.log_truncation import LogTruncations
 from lowtide.storage.log.leader_epochs import LeaderEpochs
-from lowtide.storage.log.log_cut import CuttableLog
-from lowtide.storage.log.open_transactions import OpenTransactions
-from lowtide.storage.log.producer_state import ACCEPTED, Duplicate, ProducerStateManager
+from lowtide.storage.log.producers.open_transactions import OpenTransactions
+from lowtide.storage.log.producers.producer_state import ACCEPTED, Duplicate, ProducerStateManager
+from lowtide.storage.log.truncation import LogTruncation
 
 from .planting import find
 
@@ -328,13 +328,13 @@ def followers_know_no_producers(patch: Patch) -> None:
 
 def producers_survive_a_truncation(patch: Patch) -> None:
     """Batches that were cut off count as appended: the producer that repeats one is answered that it is there."""
-    original = CuttableLog.truncation_barrier
+    original = LogTruncation.barrier
 
-    def truncation_barrier(self: Any, *, now_ms: int) -> Any:
-        self._producers_are_stale = False
+    def barrier(self: Any, *, now_ms: int) -> Any:
+        self._log.are_producers_stale = False
         return original(self, now_ms=now_ms)
 
-    patch.setattr(CuttableLog, "truncation_barrier", truncation_barrier)
+    patch.setattr(LogTruncation, "barrier", barrier)
 
 
 def any_sequence_is_taken(patch: Patch) -> None:

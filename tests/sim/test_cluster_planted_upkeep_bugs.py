@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from lowtide.broker.coordinator.groups.consumed import Consumed
+from lowtide.broker.coordinator.groups.consumed import ConsumedEnd
 from lowtide.broker.retention import cleaner
 from lowtide.broker.retention.cleaner import Cleaner
 from lowtide.broker.retention.log_retention import Retention
@@ -26,8 +26,8 @@ from lowtide.protocol.records import (
 )
 from lowtide.simulation.cluster_simulation import simulate_cluster
 from lowtide.storage.compaction import cleaning, compaction
-from lowtide.storage.log import retention_plan as retention
-from lowtide.storage.log.segment_ages import SegmentAges
+from lowtide.storage.log.retention import retention_plan as retention
+from lowtide.storage.log.retention.segment_ages import SegmentAges
 
 from .planting import find
 
@@ -67,7 +67,7 @@ def as_old_as_the_first_record(patch: Patch) -> None:
 
 def the_fastest_group_counts(patch: Patch) -> None:
     """Records are deleted that only one group has consumed."""
-    patch.setattr(Consumed, "__and__", lambda self, other: max(self, other))
+    patch.setattr(ConsumedEnd, "__and__", lambda self, other: max(self, other))
 
 
 def consumed_at_any_age(patch: Patch) -> None:

@@ -14,7 +14,7 @@ from lowtide.storage.directory.directory_erasures import DirectoryErasures
 from lowtide.storage.directory.file_removal import FileRemoval
 from lowtide.storage.directory.log_moves import LogMoves
 from lowtide.storage.directory.set_aside_folders import SetAsideFolders
-from lowtide.storage.log.segment_files import RemovedSegment
+from lowtide.storage.log.segments.segment_files import RemovedSegment
 
 from .planting import find
 

@@ -17,8 +17,8 @@ from lowtide.runtime.committer import Barrier
 from lowtide.simulation.broker_simulation import simulate
 from lowtide.storage.directory import log_flusher
 from lowtide.storage.directory.log_truncation import LogTruncations
-from lowtide.storage.log.log_folder import LogFolder
 from lowtide.storage.log.log_sync import LogSync
+from lowtide.storage.log.opening.log_folder import LogFolder
 from lowtide.storage.log_start import journal_loading
 from lowtide.storage.log_start.journal import LogStartJournal
 from lowtide.storage.log_start.journal_fold import JournalFold

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from lowtide.broker.coordinator.share.share_coordinator import SHARE_TOPIC, coordinator_key
+from lowtide.broker.coordinator.share_state.share_coordinator import SHARE_TOPIC, coordinator_key
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.api_versions import ApiVersionsRequest
 from lowtide.protocol.messages.delete_share_group_state import (

@@ -18,7 +18,7 @@ from lowtide.protocol.api_keys import API
 ROOT = Path(__file__).resolve().parents[2]
 KIPS = (ROOT / "docs/kips.md").read_text(encoding="utf-8")
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-NO_HANDLERS = ("__init__", "registry", "share_access", "state_rows", "switched", "delayed_delete", "small_delete")
+NO_HANDLERS = ("__init__", "registry", "share_access", "state_rows", "delayed_delete", "small_delete")
 HANDLERS = sorted(path for path in (ROOT / "broker/handlers").rglob("*.py") if path.stem not in NO_HANDLERS)
 
 
@@ -215,7 +215,7 @@ def test_modules_in_the_tables_of_rooms_exist():
         for row in re.findall(r"^\|.*$", page.read_text(encoding="utf-8"), re.MULTILINE)
         for name in re.findall(r"`([a-z_]+)`", row)
     ]
-    assert len(named) > 200
+    assert len(named) > 100
     assert [(page, name) for page, name in named if name not in modules] == []
 
 
@@ -224,7 +224,7 @@ def test_every_room_has_a_page():
     rooms = {path.parent for layer in ("broker", "storage") for path in (ROOT / layer).glob("*/__init__.py")}
     layers = {path.resolve() for path in (ROOT / "src/lowtide").iterdir() if path.is_symlink()}
     rooms |= {path for path in layers if path.name not in ("broker", "cli", "storage")}
-    index = (ROOT / "docs/rooms/index.md").read_text(encoding="utf-8")
+    index = (ROOT / "docs/ARCHITECTURE.md").read_text(encoding="utf-8")
     assert [str(room.relative_to(ROOT)) for room in rooms if f"`{room.relative_to(ROOT)}/`" not in index] == []
 
 
@@ -289,9 +289,10 @@ def test_the_readme_is_short():
 
 
 def test_every_page_is_in_the_navigation():
-    """`make docs` checks the links; this needs no MkDocs."""
+    """Only the lab notes are left out. `make docs` checks the links; this needs no MkDocs."""
     listed = re.findall(r"([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
-    assert sorted(listed) == sorted(str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md"))
+    pages = [str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")]
+    assert sorted(listed) == sorted(page for page in pages if not page.startswith("lab/"))
 
 
 def test_make_help_explains_every_target():

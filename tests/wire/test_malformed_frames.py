@@ -54,17 +54,9 @@ def test_trailing_bytes_are_refused(case, random_messages) -> None:
         want = codec.decode(frame, 0, len(frame))
         for tail in (b"\x00", b"\x01", bytes(40)):
             longer, stop = frame + tail, len(frame) + len(tail)
-            for decode, made in (
-                (lambda: codec.decode(longer, 0, stop), want),
-                (lambda: codec.decode_counted(longer, 0, stop, 10**9), want),
-                (lambda: list(codec.decode_sliced(longer, 0, stop, 10**9)), None),
-            ):
-                with pytest.raises(SurplusBytesError) as caught:
-                    decode()
-                assert (made or want, caught.value.position) == (
-                    caught.value.value if made else caught.value.value[0],
-                    len(frame),
-                )
+            with pytest.raises(SurplusBytesError) as caught:
+                codec.decode(longer, 0, stop)
+            assert (caught.value.value, caught.value.position) == (want, len(frame))
 
 
 def test_a_message_that_runs_over_its_end_is_no_surplus() -> None:

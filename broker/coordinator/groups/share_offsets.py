@@ -1,9 +1,10 @@
-"""How far share groups are, as administrators see and set it: asked of share coordinators, for groups that are coordinated here.
+"""Describes, sets and deletes the start offsets of share groups that are coordinated here.
 
-Guards: what is set or forgotten is of a group without members, which takes none meanwhile; its partitions begin again in a later epoch, so
-that leaders that know the earlier one write nothing more.
+Guards: offsets are set or deleted only for a group without members, which takes none meanwhile. Its states are
+initialized again in a later epoch, so that leaders of the earlier one write nothing more.
 
-Source: Kafka's `GroupCoordinatorService.describeShareGroupOffsets`, `alterShareGroupOffsets`, `deleteShareGroupOffsets`; KIP-932, KIP-1226.
+Source: Kafka's `GroupCoordinatorService.describeShareGroupOffsets`, `alterShareGroupOffsets`,
+`deleteShareGroupOffsets`; KIP-932, KIP-1226.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.runtime.shard import Shard
-from lowtide.broker.coordinator.share.share_persister import Errors, SharePersister
+from lowtide.broker.coordinator.share_state.share_persister import Errors, SharePersister
 from lowtide.broker.pending import Pending, answer_of
 from lowtide.metadata.image import TopicImage
 from lowtide.protocol.errors import ErrorCode
@@ -38,17 +39,17 @@ _WHY: Final = {
     ErrorCode.GROUP_ID_NOT_FOUND: "Group {} is not a share group.",
     ErrorCode.NON_EMPTY_GROUP: "Share group {} has members. All of them have to leave first.",
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "Share group {}, or where it continues, is being changed.",
-    ErrorCode.GROUP_MAX_SIZE_REACHED: "Group {} is not created: the broker has as many groups as it may have, or too many begin at once.",
+    ErrorCode.GROUP_MAX_SIZE_REACHED: "Group {} is not created: the broker has too many groups, or new groups.",
 }
 
 
 def why_not(error: ErrorCode, group_id: str) -> str | None:
-    """Returns the message that an administrator gets with an error about a whole group; None where the code says all."""
+    """Returns the message for an error about a whole group; None if the code says it all."""
     return _WHY[error].format(group_id) if error in _WHY else None
 
 
 class ShareOffsets:
-    """Of one broker's groups."""
+    """The start offsets of one broker's share groups."""
 
     def __init__(self, groups: GroupCoordinator, persister: SharePersister) -> None:
         self._groups = groups
@@ -56,10 +57,9 @@ class ShareOffsets:
 
     # ------------------------------------------------------------------ describe
     async def describe(self, wanted: DescribeShareOffsetsGroup) -> DescribedShareOffsetsGroup:
-        """How far a group is in partitions, in all that have a state where none are named.
+        """Returns a group's start offsets in the named partitions, or in all that have a state.
 
-        A start of -1 isn't known yet.
-        A group that doesn't exist yet has no offsets, which is no error.
+        A start offset of -1 isn't known yet. A group that doesn't exist has no offsets, which is no error.
 
         Errors: GROUP_ID_NOT_FOUND for a group of another type, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS; of
         partitions those of ReadShareGroupStateSummary.
@@ -117,7 +117,7 @@ class ShareOffsets:
         )
 
     def _lag(self, name: str, found: SummaryStatePartitionResult) -> int:
-        """Records that aren't delivered for good; -1 where that isn't known: this broker doesn't lead the partition."""
+        """Returns the number of records that aren't finally delivered; -1 if this broker doesn't lead the partition."""
         partition = self._groups.broker.replicas.find(name, found.partition)
         is_unknown = found.start_offset == UNKNOWN_START or found.delivery_complete_count == UNKNOWN_COUNT
         if is_unknown or isinstance(partition, ErrorCode) or not partition.is_leader:
@@ -128,15 +128,18 @@ class ShareOffsets:
     async def alter(
         self, group_id: str, wanted: Mapping[TopicId, tuple[str, Mapping[int, Offset]]]
     ) -> ErrorCode | Errors:
-        """Set where an empty group continues, or a new one begins.
+        """Sets where an empty group continues, or a new one begins.
 
-        The outcome of each partition, or why nothing was tried. Errors: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP,
-        GROUP_MAX_SIZE_REACHED, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS; of partitions those of
-        InitializeShareGroupState.
+        Returns the outcome of each partition, or one error.
+
+        Errors: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, GROUP_MAX_SIZE_REACHED, NOT_COORDINATOR,
+        COORDINATOR_LOAD_IN_PROGRESS; of partitions those of InitializeShareGroupState.
         """
         begun = await self._begin(
             group_id,
-            lambda states, reply, effects: states.shares.states.begin_again(group_id, _numbers(wanted), reply, effects),
+            lambda states, reply, effects: states.shares.states.initialize_again(
+                group_id, _numbers(wanted), reply, effects
+            ),
         )
         if isinstance(begun, ErrorCode):
             return begun
@@ -157,10 +160,7 @@ class ShareOffsets:
         return errors if kept == ErrorCode.NONE else kept
 
     async def delete(self, group_id: str, wanted: Mapping[TopicId, TopicImage]) -> ErrorCode | dict[TopicId, ErrorCode]:
-        """Have an empty group forget topics.
-
-        The outcome of each, or why nothing was tried. Errors: as of `begin_deletion`.
-        """
+        """Removes topics from an empty group. Returns the outcome of each, or one error: those of `begin_deletion`."""
         shard = self._groups.find(group_id)
         group = None if isinstance(shard, ErrorCode) else shard.state.by_id.find_share(group_id)
         known = [topic_id for topic_id in wanted if group is not None and group.states.includes(topic_id)]
@@ -198,7 +198,7 @@ class ShareOffsets:
     async def _begin(
         self, group_id: str, decide: Callable[[Groups, Pending[int], Effects], None]
     ) -> tuple[int, Shard[Groups]] | ErrorCode:
-        """Keep what is about to happen to a group. Returns its epoch, and where it is kept, or why nothing happens."""
+        """Records what is about to happen to a group. Returns its epoch and its shard, or an error."""
         shard = self._groups.find(group_id)
         if isinstance(shard, ErrorCode):
             return shard
@@ -212,8 +212,8 @@ class ShareOffsets:
     async def _finish(
         self, shard: Shard[Groups], group_id: str, decide: Callable[[Groups, Effects], None]
     ) -> ErrorCode:
-        """Keep what has happened, and let the group take members again."""
-        shard.state.shares.states.end_deletion(group_id)
+        """Records what has happened, and lets the group take members again."""
+        shard.state.shares.states.unlock(group_id)
         if shard.unloaded:
             return ErrorCode.NOT_COORDINATOR
         states = shard.state

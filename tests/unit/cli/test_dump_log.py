@@ -24,10 +24,10 @@ from lowtide.storage.checkpoint import (
     encode_offsets,
     encode_partition_metadata,
 )
-from lowtide.storage.log.index import OffsetIndex, TimeIndex
-from lowtide.storage.log.open_transactions import CompletedTransaction
-from lowtide.storage.log.producer_state import ProducerStateManager
-from lowtide.storage.log.transaction_index import encode_aborted
+from lowtide.storage.log.producers.open_transactions import CompletedTransaction
+from lowtide.storage.log.producers.producer_state import ProducerStateManager
+from lowtide.storage.log.producers.transaction_index import encode_aborted
+from lowtide.storage.log.segments.index import OffsetIndex, TimeIndex
 from lowtide.storage.log_start.journal_format import encode_journal
 from tests.unit.storage.log.producing import header_of
 

@@ -29,8 +29,8 @@ from lowtide.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from lowtide.protocol.types import ZERO_TOPIC_ID
-from lowtide.storage.log.validation_rules import ValidationRules
-from lowtide.storage.log.validator import ValidatedBatch, validate_produce
+from lowtide.storage.log.validation.validation_rules import ValidationRules
+from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
 from tests.examples import examples
 
 from .columns import needs_compiled
@@ -129,7 +129,7 @@ def plain_read(frame: bytes) -> native.SmallProduce | None:
 
 
 def _smallest_delta(records: bytes) -> int:
-    from lowtide.storage.log.record_walk import walk_records
+    from lowtide.storage.log.validation.record_walk import walk_records
 
     return walk_records(records[61:], struct.unpack_from(">i", records, 57)[0]).min_timestamp_delta
 

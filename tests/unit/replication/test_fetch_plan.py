@@ -23,7 +23,7 @@ LIMITS = FetchLimits()
 
 def following(number: int) -> Following:
     log: Any = FakeLog()
-    log.offline, log.unsettled = False, 0
+    log.offline, log.truncating = False, 0
     key = TopicPartition("t", number)
     partition: Any = SimpleNamespace(topic_partition=key, topic_id=TOPIC_ID, log=log, follower_reads=FollowerReads())
     return Following(partition=partition, leader_epoch=0)
@@ -139,7 +139,7 @@ def test_a_partition_that_the_disk_is_done_with_costs_no_look_at_the_others(monk
     all_of_them = [following(number) for number in range(COUNT)]
     for each in all_of_them:
         plan.add(each)
-        each.log.unsettled = 1
+        each.log.truncating = 1
         plan.wait_for_disk(each)
     looks: list[Following] = []
     awaits = fetch_plan._awaits_disk
@@ -150,7 +150,7 @@ def test_a_partition_that_the_disk_is_done_with_costs_no_look_at_the_others(monk
 
     monkeypatch.setattr(fetch_plan, "_awaits_disk", spied)
     for each in all_of_them:
-        each.log.unsettled = 0
+        each.log.truncating = 0
         plan.on_disk_of(each)
     assert looks == all_of_them
     assert plan.hold_ms(0) == 0

@@ -298,7 +298,7 @@ def test_in_a_first_request_what_is_left_out_leaves_the_session() -> None:
 # The disk
 
 
-@pytest.mark.parametrize("cause", ["offline", "unsettled", "flush", "settling"])
+@pytest.mark.parametrize("cause", ["offline", "truncating", "flush", "settling"])
 def test_a_partition_that_cannot_append_is_left_out(cause: str) -> None:
     plan, (first, _) = in_session(4, 5)
     log: Any = first.log
@@ -314,7 +314,7 @@ def test_a_partition_that_cannot_append_is_left_out(cause: str) -> None:
     is_awaited = cause != "offline"
     assert fetch.request.max_wait_ms == (SHORT_WAIT_MS if is_awaited else LIMITS.wait_ms)
     answer(plan, fetch)
-    log.unsettled = 0
+    log.truncating = 0
     log.flush_is_due = log.offline = False
     if cause == "settling":
         first.on_event(FollowerEvent.SETTLED)
@@ -389,7 +389,7 @@ def test_a_named_partition_leaves_the_session_s_idle_ones() -> None:
     assert plan.session.sent_ms == 50
 
 
-@pytest.mark.parametrize("change", ["leader epoch", "phase", "log end", "unsettled"])
+@pytest.mark.parametrize("change", ["leader epoch", "phase", "log end", "truncating"])
 def test_an_answer_about_what_has_changed_since_does_not_count_and_is_asked_for_again(change: str) -> None:
     """Its session takes it for known."""
     plan, (first, _) = in_session(4, 5)
@@ -403,7 +403,7 @@ def test_an_answer_about_what_has_changed_since_does_not_count_and_is_asked_for_
             first.log.move_log_end(1)
         case _:
             log: Any = first.log
-            log.unsettled = 1
+            log.truncating = 1
     assert answer(plan, fetch, 4, 5) == [5]
     again = asked(plan)
     assert again.request.session_epoch == 0

@@ -28,9 +28,10 @@ from lowtide.replication.follower import (
 )
 from lowtide.replication.partition import Partition
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
-from lowtide.storage.log.loader import create_log
 from lowtide.storage.log.log import Log, LogConfig
-from lowtide.storage.log.log_place import LogPlace
+from lowtide.storage.log.log_files import LogPlace
+from lowtide.storage.log.opening.loader import create_log
+from lowtide.storage.log.truncation import LogTruncation
 from tests.examples import examples
 
 KEY = TopicPartition("t", 0)
@@ -131,7 +132,7 @@ def test_an_emptied_log_does_not_truncate_forever() -> None:
     one = following(7, 7, start=2)
     step = truncation(one.log, 5, 2)
     assert step == Truncate(2, 5)
-    one.log.truncate_to(step.offset, now_ms=1)
+    LogTruncation(one.log).truncate_to(step.offset, now_ms=1)
     note_truncated(one.log, step)
     assert one.log.leader_epochs.entries() == [(5, 2)]
 
@@ -261,10 +262,10 @@ class Replicas:
         if decision is Simple.ASK_RANGE:
             decision = decide_range(one, leader.log_start_offset, leader.log_end_offset)
         if isinstance(decision, Truncate):
-            log.truncate_to(decision.offset, now_ms=1)
+            LogTruncation(log).truncate_to(decision.offset, now_ms=1)
             note_truncated(log, decision)
         elif isinstance(decision, Reset):
-            log.truncate_fully_and_start_at(decision.offset, leader_epoch=self.epoch, now_ms=1)
+            LogTruncation(log).truncate_fully_and_start_at(decision.offset, leader_epoch=self.epoch, now_ms=1)
         elif decision is Simple.TAKE:
             assert take(one, answer, 1).error is ErrorCode.NONE
             if one.received_log_start > log.log_start_offset:

@@ -18,10 +18,10 @@ from lowtide.replication.partition import EpochEndOffset, Partition, PartitionCh
 from lowtide.replication.topic_traffic import Traffic
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.log.leader_epochs import LeaderEpochs
-from lowtide.storage.log.loader import create_log
 from lowtide.storage.log.log import Log, LogConfig
-from lowtide.storage.log.log_place import LogPlace
-from lowtide.storage.log.producer_state import ACCEPTED
+from lowtide.storage.log.log_files import LogPlace
+from lowtide.storage.log.opening.loader import create_log
+from lowtide.storage.log.producers.producer_state import ACCEPTED
 
 from .leaders import LAG_MS, TOPIC_ID, image_of, partition_of
 from .test_follower import stored

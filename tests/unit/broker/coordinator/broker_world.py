@@ -21,7 +21,7 @@ from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.tasks import TaskRegistry
 from lowtide.storage.log.log_values import AppendedBatch
 from lowtide.storage.log.markers import Marker
-from lowtide.storage.log.validator import ValidatedBatch
+from lowtide.storage.log.validation.validator import ValidatedBatch
 
 HERE, THERE = 1, 2
 """Brokers: this one, and another one."""

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from lowtide.broker.lifecycle.fencing import UP_LOOK_MS, Fence
-from lowtide.broker.partitions.delayed.produce import DelayedProduce, ProduceWait
+from lowtide.broker.partitions.produce.delayed_produce import DelayedProduce, ProduceWait
 from lowtide.metadata import keys
 from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.image_change import load_image

@@ -22,7 +22,7 @@ from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.storage.directory.directory_reports import Recovery
 from lowtide.storage.directory.log_manager import LogManager
 from lowtide.storage.errors import StorageError
-from lowtide.storage.log.log_place import LoadReport
+from lowtide.storage.log.opening.known_log import LoadReport
 
 TOPIC_ID = b"T" * 16
 COUNT = 10_000

@@ -8,18 +8,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from lowtide.broker.partitions.delayed import fetch as delayed_fetch
+from lowtide.broker.partitions.delayed import fetch_in_slices, small_fetch
 
 from lowtide.broker import slices
-from lowtide.broker.guards import large_fetch
-from lowtide.broker.handlers import fetch as fetch_handler
 from lowtide.broker.network import outgoing
-from lowtide.broker.network.large_requests import Bounds
-from lowtide.broker.partitions.delayed import fetch as delayed_fetch
-from lowtide.broker.partitions.delayed import fetch_in_slices, fetch_of_rows, small_fetch
-from lowtide.broker.partitions.delayed.fetch_in_slices import respond_in_steps
-from lowtide.broker.partitions.delayed.fetch_reader import FetchReader
-from lowtide.broker.partitions.delayed.fetch_rules import FetchOutcome, FetchRules
-from lowtide.broker.partitions.fetch_session import FetchPlan, requested_targets
+from lowtide.broker.partitions.fetch.fetch_in_slices import respond_in_steps
+from lowtide.broker.partitions.fetch.fetch_reader import FetchReader
+from lowtide.broker.partitions.fetch.fetch_rules import FetchOutcome, FetchRules
+from lowtide.broker.partitions.fetch.fetch_session import FetchPlan, requested_targets
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, PartitionData
@@ -44,11 +41,9 @@ RULES = FetchRules(
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten partitions count as very many, and a slice reads a few of them while the world's clock is slow."""
-    monkeypatch.setattr(fetch_handler, "BOUNDS", Bounds(undivided_max=10, rows_at_once=7))
-    for module in (delayed_fetch, small_fetch, large_fetch):
+    for module in (delayed_fetch, small_fetch):
         monkeypatch.setattr(module, "PARTITIONS_AT_ONCE", 10)
-    for module in (fetch_in_slices, fetch_of_rows):
-        monkeypatch.setattr(module, "PARTITIONS_OF_A_STEP", 5)
+    monkeypatch.setattr(fetch_in_slices, "PARTITIONS_OF_A_STEP", 5)
 
 
 def fetch(

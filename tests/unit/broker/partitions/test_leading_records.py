@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.partitions.delayed.fetch_reader import FetchReader
+from lowtide.broker.partitions.fetch.fetch_reader import FetchReader
 from lowtide.metadata import keys
 from lowtide.metadata.records import encode
 from lowtide.protocol.batch_building import build_batch

@@ -11,8 +11,8 @@ from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchT
 from lowtide.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from lowtide.storage.log.log import AppendedBatch
 from lowtide.storage.log.markers import make_marker
-from lowtide.storage.log.validation_rules import ValidationRules
-from lowtide.storage.log.validator import ValidatedBatch, validate_produce
+from lowtide.storage.log.validation.validation_rules import ValidationRules
+from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
 
 from .leading import NONE, Leading, simulate
 

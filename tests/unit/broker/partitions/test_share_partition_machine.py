@@ -17,12 +17,12 @@ from lowtide.broker.partitions.share.share_values import (
     AcknowledgedRange,
     AcknowledgeType,
     AcquiredRange,
+    AcquireLimits,
     FetchedBatch,
     ShareLimits,
     StateBatch,
     StateWrite,
     StoredState,
-    Wanted,
 )
 from lowtide.protocol.errors import ErrorCode
 from tests.examples import examples
@@ -131,9 +131,9 @@ class SharePartitions(RuleBasedStateMachine):
         depth=st.integers(1, 4),
     )
     def fetch(self, member: str, most: int, size: int, is_strict: bool, is_joined: bool, depth: int) -> None:
-        self.take(member, Wanted(most, size, is_strict, is_joined), depth)
+        self.take(member, AcquireLimits(most, size, is_strict, is_joined), depth)
 
-    def take(self, member: str, wanted: Wanted, depth: int) -> list[AcquiredRange]:
+    def take(self, member: str, wanted: AcquireLimits, depth: int) -> list[AcquiredRange]:
         offset = self.partition.next_fetch_offset
         read = [batch for batch in self.log if batch.last_offset >= offset][:depth]
         may, start, end = self.partition.may_acquire, self.partition.start_offset, self.partition.end_offset
@@ -169,7 +169,7 @@ class SharePartitions(RuleBasedStateMachine):
             assert not self.visible(number) or number < self.log_start
         return taken
 
-    def check_isolation(self, taken: list[AcquiredRange], wanted: Wanted) -> None:
+    def check_isolation(self, taken: list[AcquiredRange], wanted: AcquireLimits) -> None:
         """Records that failed often are delivered in a row, and for the last time alone."""
         offsets = [number for each in taken for number in range(each.first_offset, each.last_offset + 1)]
         counts = [self.record(number).count for number in offsets]
@@ -325,7 +325,7 @@ class SharePartitions(RuleBasedStateMachine):
                     RecordState.ARCHIVED if record.count >= LIMIT else RecordState.AVAILABLE,
                     "",
                 )
-            for each in self.take("last", Wanted(8, 8), depth=4):
+            for each in self.take("last", AcquireLimits(8, 8), depth=4):
                 count = each.last_offset - each.first_offset + 1
                 has = [self.record(offset) for offset in range(each.first_offset, each.last_offset + 1)]
                 answer = self.partition.acknowledge(

@@ -12,9 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lowtide.broker.lifecycle import serving
-from lowtide.broker.partitions.delayed.small_fetch import SmallAnswer, SmallFetches, small_fetches
-from lowtide.broker.partitions.fetch_session import FetchTarget
-from lowtide.broker.partitions.fetch_session_cache import FetchSessionCache
+from lowtide.broker.partitions.fetch.fetch_session import FetchTarget
+from lowtide.broker.partitions.fetch.fetch_session_cache import FetchSessionCache
+from lowtide.broker.partitions.fetch.usual_fetch import SmallAnswer, SmallFetches, small_fetches
 from lowtide.protocol import native
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.messages.alter_client_quotas import (
@@ -31,8 +31,8 @@ from lowtide.protocol.types import ZERO_TOPIC_ID
 from lowtide.replication.topic_traffic import Traffic
 from lowtide.storage.log.log import AppendedBatch
 from lowtide.storage.log.markers import make_marker
-from lowtide.storage.log.validation_rules import ValidationRules
-from lowtide.storage.log.validator import ValidatedBatch, validate_produce
+from lowtide.storage.log.validation.validation_rules import ValidationRules
+from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
 from tests.examples import examples
 
 from .leading import NONE, Leading, simulate

@@ -8,7 +8,7 @@ from typing import Any
 from lowtide.broker.coordinator.groups.consumed import Release
 from lowtide.broker.retention.deletion_ledger import LINES_AT_ONCE, QUIET_S, DeletedCount, DeletionLedger
 from lowtide.protocol.types import TopicPartition, topic_id_text
-from lowtide.storage.log.retention_plan import Deletion, Reason
+from lowtide.storage.log.retention.retention_plan import Deletion, Reason
 
 KEY = TopicPartition("t", 0)
 ID = bytes(15) + b"\1"

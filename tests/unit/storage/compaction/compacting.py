@@ -17,10 +17,12 @@ from lowtide.storage.compaction.log_cleaning import CleaningLimits, CleaningPlac
 from lowtide.storage.compaction.offset_map import ENTRY_BYTES
 from lowtide.storage.errors import StorageError, is_passing
 from lowtide.storage.log.cleaned_segment import remove_cleaned
-from lowtide.storage.log.loader import create_log, load_log
+from lowtide.storage.log.durability import LogDurability
 from lowtide.storage.log.log import FollowerAppend, Log, LogConfig, RemovedSegment
-from lowtide.storage.log.log_place import KnownLog, LogPlace
-from lowtide.storage.log.segment_ages import SegmentAges
+from lowtide.storage.log.log_files import LogPlace
+from lowtide.storage.log.opening.known_log import KnownLog
+from lowtide.storage.log.opening.loader import create_log, load_log
+from lowtide.storage.log.retention.segment_ages import SegmentAges
 
 DIRECTORY = "/disk/t-0"
 NOW_MS = 1_700_000_000_000
@@ -142,12 +144,12 @@ class CompactedLog:
 
     def flush(self) -> None:
         end = self.log.log_end_offset
-        barrier = self.log.flush_barrier()
+        barrier = LogDurability(self.log).flush_barrier()
         if barrier is not None:
             self.committer.submit(barrier, lambda _error: None)
             while self.committer.waiting:
                 self.committer.step()
-            self.log.on_flushed(end)
+            LogDurability(self.log).on_flushed(end)
 
     def reopen(self, *, clean: bool = False, high_watermark: int | None = None) -> None:
         """After a stop or a crash."""

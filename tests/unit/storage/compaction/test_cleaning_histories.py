@@ -12,6 +12,8 @@ from msgspec.structs import replace
 from lowtide.protocol.control_records import ControlRecordType
 from lowtide.protocol.records import iterate_records, read_batch_header
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
+from lowtide.storage.log.durability import LogDurability
+from lowtide.storage.log.truncation import LogTruncation
 
 from .compacting import CONFIG, LIMIT, CompactedLog, end, produce
 
@@ -86,7 +88,7 @@ class History:
     def do_restart(self, clean: bool) -> None:
         self.log.flush()
         if clean:
-            barrier = self.log.log.close()
+            barrier = LogDurability(self.log.log).close()
             if barrier is not None:
                 self.log.committer.submit(barrier, lambda _error: None)
                 self.log.committer.step()
@@ -107,7 +109,9 @@ class History:
         low = max(log.log_start_offset, log.swaps.cleaned_to or 0, self.agreed_end)
         if self.open or percent > 50 or low > log.log_end_offset:
             return
-        truncation = log.truncate_to(low + (log.log_end_offset - low) * percent // 50, now_ms=self.log.now_ms)
+        truncation = LogTruncation(log).truncate_to(
+            low + (log.log_end_offset - low) * percent // 50, now_ms=self.log.now_ms
+        )
         if truncation.barrier is not None:
             self.log.committer.submit(truncation.barrier, lambda _error: None)
             self.log.committer.step()
@@ -162,7 +166,7 @@ class History:
     def check_readers(self) -> None:
         """A reader of committed records that skips what the index lists skips every aborted record, and no other."""
         log = self.log.log
-        aborted = log._aborted.collect(log.segments[0].base_offset, log.log_start_offset, log.log_end_offset)
+        aborted = log.files.aborted.collect(log.segments[0].base_offset, log.log_start_offset, log.log_end_offset)
         for batch in self.log.batches():
             header = read_batch_header(batch)
             if header.is_control or header.last_offset < log.log_start_offset:

@@ -7,7 +7,7 @@ import pytest
 
 from lowtide.storage.compaction import erasing
 from lowtide.storage.directory.directory_erasures import EraseFailedError
-from lowtide.storage.log.segment_names import offset_name
+from lowtide.storage.log.segments.segment_names import offset_name
 from tests.unit.storage.directory.test_erasures import (
     FOLDER,
     LARGE,
@@ -176,7 +176,7 @@ def test_a_hole_is_on_the_disk_before_the_answer_though_its_segment_leaves_the_l
         if leaves_late:
             assert world.committers[ONE].waiting
             log.roll(world.clock.now_ms)
-            world.manager.remove_segments(log, log.remove_below_start())
+            world.manager.remove_segments(log, log.files.remove_below(log.log_start_offset, log.config))
         while world.worker.waiting:
             world.worker.step()
         for _ in range(10):

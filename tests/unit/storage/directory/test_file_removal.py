@@ -8,8 +8,8 @@ from typing import Any
 
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.directory.file_removal import PIECES_AT_ONCE, SEGMENTS_AT_ONCE, FileRemoval
-from lowtide.storage.log.segment_files import RemovedSegment
-from lowtide.storage.log.segment_names import LOG_SUFFIX, SEGMENT_SUFFIXES, offset_name
+from lowtide.storage.log.segments.segment_files import RemovedSegment
+from lowtide.storage.log.segments.segment_names import LOG_SUFFIX, SEGMENT_SUFFIXES, offset_name
 
 FOLDER = "/data/t-0"
 

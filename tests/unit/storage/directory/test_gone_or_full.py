@@ -12,7 +12,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem.planned_faults import Operation
 from lowtide.storage.log.log import AppendedBatch, Log
-from lowtide.storage.log.validator import ValidatedBatch
+from lowtide.storage.log.validation.validator import ValidatedBatch
 from lowtide.storage.log_start.journal_format import JOURNAL_NAME
 
 from .test_log_manager import A0, BATCH, CONFIG, ONE, A, World
@@ -142,7 +142,7 @@ def test_no_room_at_any_step_is_no_disk_failure_and_all_is_done_when_there_is_ro
         struck = count >= first
         world.filesystem.lacks_room = None
         settle(world, log, action)
-        assert (world.failed, log.offline, log.unsettled) == ([], False, 0), first
+        assert (world.failed, log.offline, log.truncating) == ([], False, 0), first
         assert "done" in world.answers, first
         assert not any(isinstance(answer, tuple) and answer[1] not in NO_ROOM for answer in world.answers), (
             world.answers

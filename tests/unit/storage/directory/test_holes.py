@@ -9,13 +9,14 @@ from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.records import iterate_batches
 from lowtide.protocol.types import TopicPartition
 from lowtide.storage.directory.hole_notes import HOLE_NOTES, read_notes, write_notes
-from lowtide.storage.log.hole import Hole, decode_hole
 from lowtide.storage.log.log import FileSlice, Log
 from lowtide.storage.log.log_values import AppendedBatch, FollowerAppend
-from lowtide.storage.log.segment_names import offset_name
-from lowtide.storage.log.unfreed import Waiting
-from lowtide.storage.log.validation_rules import ValidationRules
-from lowtide.storage.log.validator import ValidatedBatch, validate_produce
+from lowtide.storage.log.segments.hole import Hole, decode_hole
+from lowtide.storage.log.segments.segment_names import offset_name
+from lowtide.storage.log.segments.unfreed import Waiting
+from lowtide.storage.log.timestamps import search_timestamp
+from lowtide.storage.log.validation.validation_rules import ValidationRules
+from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
 from tests.unit.storage.directory import test_log_manager
 from tests.unit.storage.directory.test_log_manager import A0, CONFIG, ONE
 
@@ -34,8 +35,7 @@ class World(test_log_manager.World):
         self.run()
 
     def begin_round(self) -> None:
-        for _step in self.manager.directories.free_deleted():
-            pass
+        list(self.manager.directories.free_deleted())
 
     def tick(self, later_ms: int = 0) -> None:
         super().tick(later_ms)
@@ -284,7 +284,7 @@ def test_closed_segments_have_holes_too_and_their_indexes_know() -> None:
     assert log.segments[0].stored_indexes() is not None
     assert offsets(log) == list(range(100, 135))
     for offset in range(100, 135):
-        assert log.search_timestamp(1, offset) is not None
+        assert search_timestamp(log, 1, offset) is not None
 
 
 @pytest.mark.parametrize("offset", [10, 60, 99, 100, 103, 115])

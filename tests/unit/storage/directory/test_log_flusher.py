@@ -6,16 +6,22 @@ import errno
 from collections import deque
 from collections.abc import Callable
 
+import pytest
+
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.runtime.random import Random
+from lowtide.storage.directory import log_flusher
 from lowtide.storage.directory.log_flusher import FLUSHES_UNDER_WAY_MAX, FlushListener, LogFlusher
 from lowtide.storage.errors import StorageError
-from lowtide.storage.log.loader import KnownLog, LogPlace, load_log
+from lowtide.storage.log.durability import LogDurability
 from lowtide.storage.log.log import Log, LogConfig, SegmentCache
-from lowtide.storage.log.open_files import OpenFiles
+from lowtide.storage.log.log_files import LogPlace
+from lowtide.storage.log.opening.known_log import KnownLog
+from lowtide.storage.log.opening.loader import load_log
+from lowtide.storage.log.segments.open_files import OpenFiles
 
 LOGS = 3 * FLUSHES_UNDER_WAY_MAX + 5
 
@@ -51,7 +57,7 @@ class FakeLog:
 
     def __init__(self, error: StorageError | None = None) -> None:
         self.flush_wanted = True
-        self.attention: dict[FakeLog, None] = {}
+        self.upkeep_queue: dict[FakeLog, None] = {}
         self.flush_is_due = False
         self.barriers = 0
         self.flushed = 0
@@ -67,6 +73,13 @@ class FakeLog:
     def on_flushed(self, offset: int) -> None:
         assert offset == self.log_end_offset
         self.flushed += 1
+
+
+@pytest.fixture(autouse=True)
+def logs_flush_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        log_flusher, "LogDurability", lambda log: log if isinstance(log, FakeLog) else LogDurability(log)
+    )
 
 
 class World:

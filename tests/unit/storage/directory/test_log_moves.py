@@ -15,8 +15,8 @@ from lowtide.storage.compaction import erasing
 from lowtide.storage.directory.log_move import common_end
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log.log import AppendedBatch, Log
-from lowtide.storage.log.validation_rules import ValidationRules
-from lowtide.storage.log.validator import ValidatedBatch, validate_produce
+from lowtide.storage.log.validation.validation_rules import ValidationRules
+from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
 from lowtide.storage.log_directory import MOVING_TO
 
 from .test_log_manager import A0, A1, CONFIG, ONE, TWO, A, B, World

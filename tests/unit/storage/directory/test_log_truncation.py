@@ -12,7 +12,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.runtime.filesystem.memory import SimulatedCrashError
 from lowtide.storage.checkpoint import RECOVERY_POINT_CHECKPOINT, decode_offsets
 from lowtide.storage.log.log import Log
-from lowtide.storage.log.validator import ValidatedBatch
+from lowtide.storage.log.validation.validator import ValidatedBatch
 from lowtide.storage.log_start.journal_format import JOURNAL_NAME
 
 from .test_log_manager import A0, BATCH, ONE, World, append

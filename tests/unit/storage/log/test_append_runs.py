@@ -19,7 +19,7 @@ from .test_log import NOW_MS, append, batch, content_at, new_log
 def state_of(log: Log) -> tuple[Any, ...]:
     segment = log.segments[-1]
     return (
-        repr(log),
+        log.describe(),
         len(log.segments),
         segment.size,
         segment.max_timestamp,

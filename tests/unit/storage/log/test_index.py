@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowtide.storage.log.index import OffsetIndex, TimeIndex
+from lowtide.storage.log.segments.index import OffsetIndex, TimeIndex
 
 LOG_SIZE = 1 << 20
 

@@ -9,8 +9,9 @@ import pytest
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.types import LeaderEpoch, Offset
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
-from lowtide.storage.log.loader import create_log
-from lowtide.storage.log.log_place import LogPlace
+from lowtide.storage.log.durability import LogDurability
+from lowtide.storage.log.log_files import LogPlace
+from lowtide.storage.log.opening.loader import create_log
 
 from .test_loader import CONFIG, FOLDER, IDENTITY, NOW_MS, carry_out, load
 
@@ -28,7 +29,7 @@ def folder_with(batches: list[bytes], entries: Entries) -> MemoryFileSystem:
     filesystem = MemoryFileSystem()
     log = create_log(LogPlace(filesystem=filesystem, directory=FOLDER, config=CONFIG, **IDENTITY), now_ms=NOW_MS)
     log.append_as_follower(memoryview(b"".join(batches)), now_ms=NOW_MS)
-    carry_out(filesystem, log.flush_barrier())
+    carry_out(filesystem, LogDurability(log).flush_barrier())
     lines = "".join(f"{epoch} {start}\n" for epoch, start in entries)
     filesystem.write_bytes(f"{FOLDER}/leader-epoch-checkpoint", f"0\n{len(entries)}\n{lines}".encode())
     filesystem.crash_process()

@@ -12,16 +12,19 @@ import pytest
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.records import iterate_batches, iterate_records
 from lowtide.protocol.types import TopicPartition
-from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem.memory import MemoryFileSystem, SimulatedCrashError
+from lowtide.storage.checkpoint import carry_out
 from lowtide.storage.errors import StorageError
-from lowtide.storage.log import log_recovery as recovery
-from lowtide.storage.log.loader import create_log, load_log
+from lowtide.storage.log.durability import LogDurability
 from lowtide.storage.log.log import AppendedBatch, Log, LogConfig
-from lowtide.storage.log.log_place import KnownLog, LoadReport, LogPlace
-from lowtide.storage.log.segment_names import offset_name
-from lowtide.storage.log.validation_rules import ValidationRules
-from lowtide.storage.log.validator import ValidatedBatch, validate_produce
+from lowtide.storage.log.log_files import LogPlace
+from lowtide.storage.log.opening import log_recovery as recovery
+from lowtide.storage.log.opening.known_log import KnownLog, LoadReport
+from lowtide.storage.log.opening.loader import create_log, load_log
+from lowtide.storage.log.segments.segment_names import offset_name
+from lowtide.storage.log.truncation import LogTruncation
+from lowtide.storage.log.validation.validation_rules import ValidationRules
+from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
 
 NOW_MS = 1_700_000_000_000
 FOLDER = "/disk/t-0"
@@ -38,23 +41,13 @@ def append(log: Log, count: int = 1, size: int = 100, *, leader_epoch: int = 0, 
     return appended
 
 
-def carry_out(filesystem: MemoryFileSystem, barrier: Barrier | None) -> None:
-    assert barrier is not None
-    for file in barrier.files:
-        file.sync()
-    for source, target in barrier.renames:
-        filesystem.rename(source, target)
-    for directory in barrier.directories:
-        filesystem.sync_directory(directory)
-
-
 def log_with(batches: int = 10, *, clean: bool = True, config: LogConfig = CONFIG) -> MemoryFileSystem:
     """A folder with `batches` batches of two records and one producer, leader epochs 0 and 1, three batches a segment."""
     filesystem = MemoryFileSystem()
     log = create_log(LogPlace(filesystem=filesystem, directory=FOLDER, config=config, **IDENTITY), now_ms=NOW_MS)
     for number in range(batches):
         append(log, 2, 20, leader_epoch=number // 5, producer_id=7, producer_epoch=0, base_sequence=number * 2)
-    carry_out(filesystem, log.close() if clean else log.flush_barrier())
+    carry_out(filesystem, LogDurability(log).close() if clean else LogDurability(log).flush_barrier())
     filesystem.crash_process()
     return filesystem
 
@@ -244,7 +237,7 @@ def test_producers_whose_records_are_all_deleted_are_kept_after_a_clean_stop() -
     log.request_log_start(3)
     for removed in log.make_log_start_visible(3):
         removed.mark_deleted(filesystem)
-    carry_out(filesystem, log.close())
+    carry_out(filesystem, LogDurability(log).close())
     log, _ = load(filesystem, log_start_offset=3, clean=True)
     assert log.producer_state.producers[7].last_sequence == 1
 
@@ -281,7 +274,7 @@ def test_a_snapshot_from_before_the_first_segment_is_not_used() -> None:
     filesystem = log_with(9)
     log, _ = load(filesystem, clean=True)
     append(log)
-    carry_out(filesystem, log.close())
+    carry_out(filesystem, LogDurability(log).close())
     for name in filesystem.listdir(FOLDER):
         if name.endswith(".snapshot") and name[:20] > offset_name(6):
             filesystem.unlink(f"{FOLDER}/{name}")
@@ -488,10 +481,10 @@ def test_a_crash_at_any_step_of_a_change_leaves_the_old_log_or_the_new(operation
     """A truncation may be partly done, from the end; the other changes do not show in the records."""
     changes: dict[str, Callable[[Log], object]] = {
         "roll": lambda log: log.roll(NOW_MS),
-        "truncate": lambda log: log.truncate_to(4, now_ms=NOW_MS),
-        "truncate_fully": lambda log: log.truncate_fully_and_start_at(500, now_ms=NOW_MS),
-        "close": lambda log: log.close(),
-        "flush": lambda log: log.flush_barrier(),
+        "truncate": lambda log: LogTruncation(log).truncate_to(4, now_ms=NOW_MS),
+        "truncate_fully": lambda log: LogTruncation(log).truncate_fully_and_start_at(500, now_ms=NOW_MS),
+        "close": lambda log: LogDurability(log).close(),
+        "flush": lambda log: LogDurability(log).flush_barrier(),
     }
     seen = set()
     for crash_after in range(1, 40):

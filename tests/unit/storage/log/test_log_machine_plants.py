@@ -11,9 +11,9 @@ from hypothesis.stateful import rule, run_state_machine_as_test
 from lowtide.protocol.errors import ProtocolError
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.errors import StorageError
-from lowtide.storage.log.hole import Hole
-from lowtide.storage.log.pending_hole import PendingHole
-from lowtide.storage.log.segment_file import SegmentFile
+from lowtide.storage.log.segments.hole import Hole
+from lowtide.storage.log.segments.pending_hole import PendingHole
+from lowtide.storage.log.segments.segment_file import SegmentFile
 from tests.unit.storage.log.test_log_machine import LogMachine
 
 FIND = settings(

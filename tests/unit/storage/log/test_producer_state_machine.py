@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.records import read_batch_header
-from lowtide.storage.log.producer_state import Accepted, Duplicate, ProducerStateManager
+from lowtide.storage.log.producers.producer_state import Accepted, Duplicate, ProducerStateManager
 from tests.examples import examples
 
 from .producing import header_of

@@ -9,8 +9,9 @@ import pytest
 
 from lowtide.protocol.errors import ErrorCode
 from lowtide.storage.log.log import Log, LogConfig
-from lowtide.storage.log.producer_entry import REMEMBERED_BATCHES
-from lowtide.storage.log.producer_state import Duplicate
+from lowtide.storage.log.producers.producer_entry import REMEMBERED_BATCHES
+from lowtide.storage.log.producers.producer_state import Duplicate
+from lowtide.storage.log.truncation import LogTruncation
 
 from .test_loader import CONFIG, append, load, log_with
 
@@ -50,7 +51,7 @@ def test_five_batches_are_known_after_so_many_crashes(config: LogConfig, batches
 def test_they_are_known_after_a_truncation() -> None:
     filesystem = log_with(10, clean=False, config=ONE_SEGMENT)
     log, _ = load(filesystem, config=ONE_SEGMENT)
-    log.truncate_to(14, now_ms=1)
+    LogTruncation(log).truncate_to(14, now_ms=1)
     assert known(log, end=7) == [2, 3, 4, 5, 6]
 
 

@@ -17,14 +17,14 @@ from msgspec.structs import replace
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
-from lowtide.storage.log.loader import create_log
-from lowtide.storage.log.log_place import LogPlace
+from lowtide.storage.log.log_files import LogPlace
 from lowtide.storage.log.log_values import LogConfig
-from lowtide.storage.log.retention_explain import explain
-from lowtide.storage.log.retention_plan import Reason, RetentionOffsets, plan_retention
-from lowtide.storage.log.segment_ages import SegmentAges
-from lowtide.storage.log.validation_rules import ValidationRules
-from lowtide.storage.log.validator import ValidatedBatch, validate_produce
+from lowtide.storage.log.opening.loader import create_log
+from lowtide.storage.log.retention.retention_explain import explain
+from lowtide.storage.log.retention.retention_plan import Reason, RetentionOffsets, plan_retention
+from lowtide.storage.log.retention.segment_ages import SegmentAges
+from lowtide.storage.log.validation.validation_rules import ValidationRules
+from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
 from tests.examples import examples
 
 from .test_retention_plan import FakeSegment, naive
@@ -117,7 +117,7 @@ class World:
             self.segments[log.log_end_offset] = []
         if plan.deletions:
             self.raise_start(plan.log_start_offset)
-        log.remove_below_start()
+        log.files.remove_below(log.log_start_offset, log.config)
         self.forget_below_start()
         assert [segment.base_offset for segment in log.segments] == sorted(self.segments)
         assert log.log_start_offset <= log.high_watermark

@@ -14,10 +14,10 @@ from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.errors import StorageError
-from lowtide.storage.log.loader import create_log
-from lowtide.storage.log.log_place import LogPlace
+from lowtide.storage.log.log_files import LogPlace
 from lowtide.storage.log.log_values import LogConfig
-from lowtide.storage.log.retention_plan import (
+from lowtide.storage.log.opening.loader import create_log
+from lowtide.storage.log.retention.retention_plan import (
     NOTHING_GOES,
     Deletion,
     Reason,
@@ -25,10 +25,10 @@ from lowtide.storage.log.retention_plan import (
     RetentionPlan,
     plan_retention,
 )
-from lowtide.storage.log.segment import Segment
-from lowtide.storage.log.segment_ages import SegmentAges
-from lowtide.storage.log.validation_rules import ValidationRules
-from lowtide.storage.log.validator import ValidatedBatch, validate_produce
+from lowtide.storage.log.retention.segment_ages import SegmentAges
+from lowtide.storage.log.segments.segment import Segment
+from lowtide.storage.log.validation.validation_rules import ValidationRules
+from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
 
 NOW_MS = 1_000_000
 KEEPS_ALL = LogConfig(retention_ms=-1)

@@ -12,9 +12,9 @@ from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.records import read_batch_header
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.errors import DamagedSegmentError, StorageError
-from lowtide.storage.log.index import OffsetIndex, TimeIndex
-from lowtide.storage.log.segment import Segment
-from lowtide.storage.log.segment_files import SegmentCache
+from lowtide.storage.log.segments.index import OffsetIndex, TimeIndex
+from lowtide.storage.log.segments.segment import Segment
+from lowtide.storage.log.segments.segment_files import SegmentCache
 from tests.examples import examples
 
 BASE = 1000

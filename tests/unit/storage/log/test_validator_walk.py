@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lowtide.protocol.batch_building import append_record
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.records import Record, read_record
-from lowtide.storage.log.record_walk import RecordWalk, iterate_steps, renumber_records, walk_records
+from lowtide.storage.log.validation.record_walk import RecordWalk, iterate_steps, renumber_records, walk_records
 
 Shape = tuple[int, bytes | None, bytes | None, int]
 """Timestamp delta, key, value, number of headers."""

@@ -73,11 +73,11 @@ def test_an_id_that_finds_the_group_full_is_forgotten() -> None:
     world = World(GroupSettings(initial_rebalance_delay_ms=0, max_size=1))
     unused = world.join().response.member_id
     member = world.join(version=3).response.member_id
-    held_bytes = world.classic_group.held_bytes
+    held_bytes = world.classic_group.memory.held_bytes
     assert list(world.classic_group.pending_join) == [unused]
     assert world.join(unused).error == TOO_LARGE
     assert world.classic_group.pending_join == {}
-    assert world.classic_group.held_bytes == held_bytes - MEMBER_BYTES
+    assert world.classic_group.memory.held_bytes == held_bytes - MEMBER_BYTES
     assert world.groups.timers.deadline_of(("heartbeat", GROUP, unused)) is None
     assert world.join(member).error == NONE, "a member of a full group may join again"
 

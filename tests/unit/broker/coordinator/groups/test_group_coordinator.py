@@ -88,7 +88,6 @@ def test_rules_decide_which_topics_a_client_may_see(client_id: str | None) -> No
     assert (client.client_id, client.host, client.api_version) == (client_id or "", "/[::1]", 6)
     assert client.may_see is not None
     assert [client.may_see(name) for name in "tu"] == [True, False]
-    assert world.coordinator.open_client_of(client_id, asked.connection, 6) is None
 
 
 # ---------------------------------------------------------------------- whose turn it is

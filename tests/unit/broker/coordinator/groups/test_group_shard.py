@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
-from lowtide.broker.coordinator.consumer.share_group import ShareGroup
+from lowtide.broker.coordinator.modern.share_group import ShareGroup
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.runtime.in_transaction import InTransaction
 from lowtide.protocol.errors import ErrorCode

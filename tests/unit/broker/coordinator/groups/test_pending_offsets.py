@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.groups import pending_offsets
-from lowtide.broker.coordinator.groups.consumed import Consumed, ConsumedOffsets, Release
+from lowtide.broker.coordinator.groups.consumed import ConsumedEnd, ConsumedOffsets, Release
 from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.group_records import OffsetCommit, OffsetCommitKey, OffsetCommitValue
@@ -205,7 +205,7 @@ def test_what_is_pending_is_not_consumed(world: World):
     found = ConsumedOffsets([ConsumedOffsetsTopic(name="t", topic_id=TOPIC_ID, partitions=[0])])
     for _ in found.take_in(world.groups, GROUP):
         pass
-    assert found.found["t"][0] == Consumed(5, GROUP, Release(5, GROUP, None))
+    assert found.found["t"][0] == ConsumedEnd(5, GROUP, Release(5, GROUP, None))
 
 
 def test_the_offsets_of_a_group_wait_for_the_marker_of_its_transaction(world: World):

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.coordinator.consumer.consumer_member import ConsumerMember
-from lowtide.broker.coordinator.consumer.share_group import ShareGroup
 from lowtide.broker.coordinator.groups.group_coordinator import ShareStarter
+from lowtide.broker.coordinator.modern.modern_member import ModernMember
+from lowtide.broker.coordinator.modern.share_group import ShareGroup
 from lowtide.broker.pending import Pending
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.read_share_group_state_summary import SummaryStatePartitionResult
@@ -30,8 +30,8 @@ def group_of(world: World) -> ShareGroup:
 
 
 def starter(world: World) -> ShareStarter:
-    assert world.coordinator._states is not None
-    return world.coordinator._states
+    assert world.coordinator._share_starter is not None
+    return world.coordinator._share_starter
 
 
 def delete(world: World, group_id: str = GROUP) -> ErrorCode | None:
@@ -52,7 +52,7 @@ def delete_states(world: World, *numbers: int) -> ErrorCode:
 
 
 def with_member(world: World) -> None:
-    group_of(world).members["m"] = ConsumerMember(member_id="m")
+    group_of(world).members["m"] = ModernMember(member_id="m")
 
 
 # ---------------------------------------------------------------------- begin
@@ -70,7 +70,9 @@ def about_to_begin(*numbers: int) -> World:
     world = World(HERE)
     shard = world.shard()
     states = shard.state.shares.states
-    assert world.decide(shard, lambda reply, effects: states.begin_again(GROUP, {T: ("t", numbers)}, reply, effects))
+    assert world.decide(
+        shard, lambda reply, effects: states.initialize_again(GROUP, {T: ("t", numbers)}, reply, effects)
+    )
     return world
 
 

@@ -14,7 +14,7 @@ from lowtide.broker.pending import Pending
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.group_records import GroupMetadata
 from lowtide.protocol.types import TopicPartition
-from lowtide.storage.log.validator import ValidatedBatch
+from lowtide.storage.log.validation.validator import ValidatedBatch
 
 TOPIC = "__consumer_offsets"
 WALL_MS = 1_000_000

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.coordinator.runtime.effects import Effects, Job, Work
+from lowtide.broker.coordinator.runtime.effects import Effects, Job, WorkerCall
 from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
 from lowtide.broker.coordinator.runtime.shard import Shard, make_batch
 from lowtide.protocol.control_records import ControlRecordType
@@ -395,7 +395,7 @@ def test_a_job_takes_turns_and_continues_unless_the_state_is_unloaded(world: Wor
 def test_work_is_done_by_the_worker_and_continues_with_its_result(world: World) -> None:
     shard, results = world.shard(), list[Any]()
     effects = world.runtime.effects()
-    effects.work.append(Work(lambda: "result", lambda result, _: results.append(result)))
+    effects.work.append(WorkerCall(lambda: "result", lambda result, _: results.append(result)))
     world.runtime.carry_out(shard, effects)
     [(call, on_done)] = world.work
     assert call() == "result"

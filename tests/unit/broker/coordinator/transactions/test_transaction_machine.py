@@ -28,7 +28,7 @@ from lowtide.protocol.records import read_batch_header
 from lowtide.protocol.transaction_records import decode_transaction
 from lowtide.protocol.types import TopicPartition
 from lowtide.storage.log.markers import make_marker
-from lowtide.storage.log.producer_state import ACCEPTED, ProducerStateManager
+from lowtide.storage.log.producers.producer_state import ACCEPTED, ProducerStateManager
 from tests.examples import examples
 
 NAME = "transfers"
@@ -79,7 +79,7 @@ class World:
         self.next_id += 1
         return self.next_id
 
-    def tell(self, transaction: Transaction) -> None:
+    def send_markers(self, transaction: Transaction) -> None:
         self.told.append(transaction)
 
     def decide(self, decision: Callable[[Effects], None]) -> None:

@@ -112,13 +112,9 @@ def test_what_is_never_written_is_an_error() -> None:
     assert not state.transactions
 
 
-@pytest.mark.parametrize("at_once", [True, False])
-def test_what_was_appended_has_to_be_committed_before_the_state_is_relied_upon(*, at_once: bool) -> None:
+def test_what_was_appended_has_to_be_committed_before_the_state_is_relied_upon() -> None:
     state = loading()
-    if at_once:
-        state.take(known(), 12)
-    else:
-        state.note(TransactionChange(NAME, known()), 12)
+    state.note(TransactionChange(NAME, known()), 12)
     assert state.transactions[NAME] == known()
     assert loaded(state).barrier == 12
 
@@ -132,7 +128,7 @@ def test_a_record_says_when_it_was_made() -> None:
 
 def test_a_coordinator_that_another_has_followed_forgets_all() -> None:
     state = loading()
-    state.take(known(), 0)
+    state.note(TransactionChange(NAME, known()), 0)
     state.on_unloaded(Effects(0, 0))
     assert state.count == 0
 
@@ -140,7 +136,7 @@ def test_a_coordinator_that_another_has_followed_forgets_all() -> None:
 # ---------------------------------------------------------------------- after a load
 def test_nothing_is_decided_on_what_was_loaded_before_it_is_committed() -> None:
     state = loading()
-    state.take(known(), 0)
+    state.note(TransactionChange(NAME, known()), 0)
     waits = loaded(state)
     assert state.verify(NAME, 7, 3, PARTITIONS[0]) == CONCURRENT
     assert state.plan_partitions(NAME, (7, 3), frozenset(PARTITIONS), 0, 0) == CONCURRENT
