@@ -74,7 +74,7 @@ def main(words: Sequence[str] | None = None) -> int:
     about = circumstances()
     print("\n".join(f"{name}: {value}" for name, value in about.items()))
     keep_bytecode(scratch)
-    figures = Printed()
+    figures = PrintedFigures()
     try:
         if arguments.what == "cluster":
             measure_cluster(scratch, arguments, figures)
@@ -89,7 +89,7 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0
 
 
-class Printed(dict[str, float]):
+class PrintedFigures(dict[str, float]):
     """Figures that are printed as they come."""
 
     def __setitem__(self, name: str, value: float) -> None:

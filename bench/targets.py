@@ -101,13 +101,13 @@ class Target:
         """Whether it is started here, so that it may also be stopped."""
         return bool(self.spec.command)
 
-    def secured(self, certificate: Path) -> Secured:
+    def secured(self, certificate: Path) -> SecureTarget:
         """Another one beside it, which has yet to be started and shows the certificate of this file."""
         tls_port, login_port = free_ports(2)
         values = {"{tls_port}": str(tls_port), "{login_port}": str(login_port), "{certificate}": str(certificate)}
         filled = [reduce(lambda text, name: text.replace(name, values[name]), values, word) for word in self.spec.tls]
         spec = replace(self.spec, name=f"{self.name}-tls", command=(*self.spec.command, *filled))
-        return Secured(Target(spec, self.scratch), (LOOPBACK, tls_port), (LOOPBACK, login_port))
+        return SecureTarget(Target(spec, self.scratch), (LOOPBACK, tls_port), (LOOPBACK, login_port))
 
     @property
     def bootstrap(self) -> str:
@@ -230,7 +230,7 @@ class Target:
             time.sleep(_POLL_S)
 
 
-class Secured(NamedTuple):
+class SecureTarget(NamedTuple):
     """A broker that has listeners with TLS too, and their addresses."""
 
     target: Target

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from . import evidence, ledger, machine
 from .kinds import KINDS, Kind, Workplace
-from .outcome import Left, outcome
+from .outcome import RunFiles, outcome
 from .plan import Limits, Run, Spent, Stop, next_step
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,7 +80,7 @@ class Campaign:
         if ended.why:
             return f"{run.kind.name} {run.first}: {ended.why}"
         texts = [path.read_text(encoding="utf-8") if path.exists() else "" for path in self._place.files]
-        left = Left(ended.exit_code, log.read_text(encoding="utf-8", errors="replace"), *texts)
+        left = RunFiles(ended.exit_code, log.read_text(encoding="utf-8", errors="replace"), *texts)
         result = outcome(left, command)
         ledger.append(
             self.ledger,

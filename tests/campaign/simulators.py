@@ -64,7 +64,7 @@ def drawn_cluster(seed: int, reached: drawn.Reached) -> Result:
     except Exception as error:
         smallest = minimise(run, first_line(error), violation)
         reason = violation(smallest) or first_line(error)
-        found.keep(found.Found(reason, smallest))
+        found.keep(found.FoundRun(reason, smallest))
         return Result(reason=reason, replay=msgspec.json.encode(smallest).decode())
     return Result(simulation.effects, states=drawn.note(reached, run, simulation.states))
 

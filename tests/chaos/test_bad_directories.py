@@ -44,7 +44,7 @@ class Content(NamedTuple):
     records: dict[int, bytes]
 
 
-class Left(NamedTuple):
+class LeftDirectory(NamedTuple):
     """A log directory, and its contents when the broker ended."""
 
     directory: Path
@@ -53,33 +53,33 @@ class Left(NamedTuple):
 
 # ---------------------------------------------------------------------- initial directories
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory: pytest.TempPathFactory) -> Left:
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> LeftDirectory:
     """The directory of a cleanly stopped broker, with records and deletes. Tests must not change it."""
     directory = tmp_path_factory.mktemp("stopped") / "log"
-    return Left(directory, asyncio.run(fill(directory, kill=False)))
+    return LeftDirectory(directory, asyncio.run(fill(directory, kill=False)))
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> Left:
+def killed(tmp_path_factory: pytest.TempPathFactory) -> LeftDirectory:
     """The directory of a killed broker."""
     directory = tmp_path_factory.mktemp("killed") / "log"
-    return Left(directory, asyncio.run(fill(directory, kill=True)))
+    return LeftDirectory(directory, asyncio.run(fill(directory, kill=True)))
 
 
-def copied(left: Left, to: Path) -> Left:
+def copied(left: LeftDirectory, to: Path) -> LeftDirectory:
     """A copy, to be damaged."""
     shutil.copytree(left.directory, to / "log")
-    return Left(to / "log", left.content)
+    return LeftDirectory(to / "log", left.content)
 
 
 @pytest.fixture
-def left(stopped: Left, tmp_path: Path) -> Left:
+def left(stopped: LeftDirectory, tmp_path: Path) -> LeftDirectory:
     """A directory after a clean stop, to be damaged."""
     return copied(stopped, tmp_path)
 
 
 @pytest.fixture
-def left_by_kill(killed: Left, tmp_path: Path) -> Left:
+def left_by_kill(killed: LeftDirectory, tmp_path: Path) -> LeftDirectory:
     """A directory after SIGKILL, to be damaged."""
     return copied(killed, tmp_path)
 
@@ -188,14 +188,16 @@ JOURNAL_DAMAGE: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("damage", JOURNAL_DAMAGE)
 @pytest.mark.slow
-def test_a_damaged_journal_is_refused_and_can_be_repaired(left: Left, damage: str) -> None:
+def test_a_damaged_journal_is_refused_and_can_be_repaired(left: LeftDirectory, damage: str) -> None:
     """After a clean stop: the exports of the stop replace the journal, so that no deleted record returns."""
     refuse_and_repair(left, damage)
     assert served(left.directory) == left.content
 
 
 @pytest.mark.parametrize("damage", ["frame", pytest.param("missing", marks=pytest.mark.slow)])
-def test_a_damaged_journal_of_a_killed_broker_is_refused_and_can_be_repaired(left_by_kill: Left, damage: str) -> None:
+def test_a_damaged_journal_of_a_killed_broker_is_refused_and_can_be_repaired(
+    left_by_kill: LeftDirectory, damage: str
+) -> None:
     """After SIGKILL records whose delete is only in the journal may return; the repair reports that.
 
     Nothing else changes.
@@ -211,7 +213,7 @@ def test_a_damaged_journal_of_a_killed_broker_is_refused_and_can_be_repaired(lef
     assert served(left_by_kill.directory) == content, "a second start has other contents"
 
 
-def refuse_and_repair(left: Left, damage: str) -> None:
+def refuse_and_repair(left: LeftDirectory, damage: str) -> None:
     """The message names the journal and the command, which is then run."""
     JOURNAL_DAMAGE[damage](left.directory / JOURNAL)
     sentence = refusal(left.directory)
@@ -220,7 +222,7 @@ def refuse_and_repair(left: Left, damage: str) -> None:
     assert "Repaired." in repair(left.directory)
 
 
-def test_an_undamaged_journal_is_not_repaired(left: Left) -> None:
+def test_an_undamaged_journal_is_not_repaired(left: LeftDirectory) -> None:
     """The repair of a valid journal does nothing, and a deleted record stays deleted."""
     before = snapshot(left.directory)
     assert "Nothing is damaged" in repair(left.directory)
@@ -231,7 +233,7 @@ def test_an_undamaged_journal_is_not_repaired(left: Left) -> None:
 @pytest.mark.parametrize("name", ["log-start-offset-checkpoint", "log-begin-offset-checkpoint"])
 @pytest.mark.parametrize("content", [GARBAGE, b""], ids=["garbage", "empty"])
 @pytest.mark.slow
-def test_a_corrupt_checkpoint_of_log_starts_is_refused(left: Left, name: str, content: bytes) -> None:
+def test_a_corrupt_checkpoint_of_log_starts_is_refused(left: LeftDirectory, name: str, content: bytes) -> None:
     """It is never treated as "nothing is deleted": neither our export nor Kafka's file."""
     (left.directory / name).write_bytes(content)
     sentence = refusal(left.directory)
@@ -241,7 +243,7 @@ def test_a_corrupt_checkpoint_of_log_starts_is_refused(left: Left, name: str, co
     assert served(left.directory) == left.content
 
 
-def test_a_refused_start_leaves_the_marks_as_they_are(left: Left) -> None:
+def test_a_refused_start_leaves_the_marks_as_they_are(left: LeftDirectory) -> None:
     """The directory stays cleanly stopped, without a mark of a failed sync: the next start recovers nothing."""
     (left.directory / JOURNAL).write_bytes(GARBAGE)
     refusal(left.directory)
@@ -261,7 +263,7 @@ FOUND_OUT_AGAIN = (
 
 @pytest.mark.parametrize("content", [GARBAGE, b"", None], ids=["garbage", "empty", "missing"])
 @pytest.mark.slow
-def test_what_can_be_found_out_again_stops_nobody(left: Left, content: bytes | None) -> None:
+def test_what_can_be_found_out_again_stops_nobody(left: LeftDirectory, content: bytes | None) -> None:
     """Files that only save time, or repeat the log and the metadata: the broker starts with everything."""
     for name in FOUND_OUT_AGAIN:
         path = left.directory / name
@@ -275,7 +277,7 @@ def test_what_can_be_found_out_again_stops_nobody(left: Left, content: bytes | N
 
 # ---------------------------------------------------------------------- ownership
 @pytest.mark.slow
-def test_a_directory_in_use_is_refused(left: Left) -> None:
+def test_a_directory_in_use_is_refused(left: LeftDirectory) -> None:
     """A second broker does not start, and the first is not affected."""
 
     async def serve() -> None:
@@ -341,7 +343,7 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", REFUSED)
-def test_a_directory_is_refused_until_it_is_mended(left: Left, damage: str) -> None:
+def test_a_directory_is_refused_until_it_is_mended(left: LeftDirectory, damage: str) -> None:
     """The message has the path and the cause, nothing changes, and the restored files have everything."""
     change, cause = REFUSED[damage]
     original = {path: path.read_bytes() for path in left.directory.glob("*") if path.is_file()}
@@ -357,7 +359,7 @@ def test_a_directory_is_refused_until_it_is_mended(left: Left, damage: str) -> N
 
 
 @pytest.mark.slow
-def test_a_directory_given_to_another_node_is_refused(left: Left) -> None:
+def test_a_directory_given_to_another_node_is_refused(left: LeftDirectory) -> None:
     """The configuration names another node than the directory."""
     sentence = refusal(left.directory, "node.id=3")
     assert f"{left.directory}: the log directory belongs to node 0 (meta.properties), this broker is node 3" in sentence
@@ -365,7 +367,7 @@ def test_a_directory_given_to_another_node_is_refused(left: Left) -> None:
 
 
 @pytest.mark.slow
-def test_a_second_directory_of_another_cluster_is_refused(left: Left, tmp_path: Path) -> None:
+def test_a_second_directory_of_another_cluster_is_refused(left: LeftDirectory, tmp_path: Path) -> None:
     """The first directory is ours; the second one was another cluster's, and stays so."""
     other = tmp_path / "other"
     asyncio.run(fill(other, kill=False))
@@ -377,7 +379,7 @@ def test_a_second_directory_of_another_cluster_is_refused(left: Left, tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_directory_stays_cleanly_stopped_when_another_is_refused(left: Left, tmp_path: Path) -> None:
+def test_a_directory_stays_cleanly_stopped_when_another_is_refused(left: LeftDirectory, tmp_path: Path) -> None:
     """One bad directory does not cost the good ones a recovery."""
     other = tmp_path / "other"
     other.mkdir()
@@ -397,7 +399,7 @@ def lose_metadata(directory: Path, *, leave_empty: bool) -> None:
 
 @pytest.mark.parametrize("leave_empty", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["removed", "empty"])
 def test_lost_metadata_are_refused_unless_the_operator_wants_the_topics_as_they_are(
-    left: Left, leave_empty: bool
+    left: LeftDirectory, leave_empty: bool
 ) -> None:
     """Only the other contents of the directory distinguish them from a new broker's. Deleted records stay deleted."""
     lose_metadata(left.directory, leave_empty=leave_empty)
@@ -413,7 +415,9 @@ def test_lost_metadata_are_refused_unless_the_operator_wants_the_topics_as_they_
 
 
 @pytest.mark.slow
-def test_metadata_put_back_are_taken_though_a_start_was_refused_without_them(left: Left, tmp_path: Path) -> None:
+def test_metadata_put_back_are_taken_though_a_start_was_refused_without_them(
+    left: LeftDirectory, tmp_path: Path
+) -> None:
     """The refused start left a new file behind, which the old one replaces."""
     folded(left.directory / METADATA_FILE)
     kept = shutil.copy(left.directory / METADATA_FILE, tmp_path / "kept")
@@ -448,7 +452,7 @@ WITHOUT_PRIVILEGE = [
     reason="root may write anywhere, and there is no setpriv to bind it",
 )
 @pytest.mark.slow
-def test_a_directory_that_cannot_be_written_is_refused(left: Left) -> None:
+def test_a_directory_that_cannot_be_written_is_refused(left: LeftDirectory) -> None:
     """Permissions deny writing."""
     left.directory.chmod(0o555)
     try:

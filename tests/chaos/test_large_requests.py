@@ -66,7 +66,7 @@ class Holds:
             self.longest_s, self.callback = held_s, repr(handle)
 
 
-class Watched:
+class WatchedBroker:
     """A broker whose blocks and memory are measured."""
 
     def __init__(self, cluster: LowtideCluster, holds: Holds) -> None:
@@ -125,7 +125,7 @@ def resident(name: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[Watched]:
+def broker() -> Iterator[WatchedBroker]:
     """One broker on asyncio's own loop, whose callbacks can be measured; the collector skips test modules."""
     holds = Holds()
     patch = pytest.MonkeyPatch()
@@ -139,7 +139,7 @@ def broker() -> Iterator[Watched]:
             "offsets.topic.num.partitions": "1",
         }
         with LowtideCluster(config=config, in_process=True) as cluster:
-            watched = Watched(cluster, holds)
+            watched = WatchedBroker(cluster, holds)
             topic = CreatableTopic(
                 name="wide", num_partitions=PARTITIONS, replication_factor=1, assignments=[], configs=[]
             )
@@ -170,7 +170,7 @@ def frames_of(key: ApiKey, version: int, rows: int) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
-def test_large_requests_of_every_version(broker: Watched, key: ApiKey) -> None:
+def test_large_requests_of_every_version(broker: WatchedBroker, key: ApiKey) -> None:
     """Each has an answer, or its connection is closed; the next request is served."""
     for version in range(API[key].min_version, API[key].max_version + 1):
         for frame in frames_of(key, version, ROWS_OF_ALL_VERSIONS):
@@ -180,7 +180,7 @@ def test_large_requests_of_every_version(broker: Watched, key: ApiKey) -> None:
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
 @pytest.mark.slowest
-def test_very_large_requests_and_malformed_ones(broker: Watched, key: ApiKey) -> None:
+def test_very_large_requests_and_malformed_ones(broker: WatchedBroker, key: ApiKey) -> None:
     version = API[key].max_version
     for frame in frames_of(key, version, ROWS):
         broker.check([frame], f"{key.name} v{version}, {len(frame)} bytes")
@@ -195,14 +195,14 @@ def test_very_large_requests_and_malformed_ones(broker: Watched, key: ApiKey) ->
     ids=lambda key: key.name,
 )
 @pytest.mark.slowest
-def test_several_at_once_take_turns(broker: Watched, key: ApiKey) -> None:
+def test_several_at_once_take_turns(broker: WatchedBroker, key: ApiKey) -> None:
     frame = list(frames_of(key, API[key].max_version, ROWS))[-1]
     answers = broker.check([frame] * AT_ONCE, f"{AT_ONCE} of {key.name}")
     assert None not in answers
 
 
 @pytest.mark.parametrize("key", [key for key in KEYS if key < FIRST_OF_OURS], ids=lambda key: key.name)
-def test_more_rows_than_allowed_are_refused(broker: Watched, key: ApiKey) -> None:
+def test_more_rows_than_allowed_are_refused(broker: WatchedBroker, key: ApiKey) -> None:
     """At the count, before a row is read: the frame has arbitrary bytes for the rows."""
     version = API[key].max_version
     one = LargeFrames(1, deep=True, names=["x"]).frame(key, version)
@@ -211,7 +211,7 @@ def test_more_rows_than_allowed_are_refused(broker: Watched, key: ApiKey) -> Non
 
 
 @pytest.mark.slow
-def test_tagged_fields_by_the_million_close_the_connection(broker: Watched) -> None:
+def test_tagged_fields_by_the_million_close_the_connection(broker: WatchedBroker) -> None:
     """In the header and in the body."""
     key, version, count = ApiKey.METADATA, 12, 1_000_000
     assert request_header_is_flexible(key, version)

@@ -81,7 +81,7 @@ def ask(address: tuple[str, int], frame: bytes, answer: bytearray) -> int:
         return size
 
 
-class Measured:
+class MeasuredBroker:
     """A broker in the process that this is used in, which has no other one."""
 
     cluster: ClassVar[LowtideCluster]
@@ -127,15 +127,15 @@ class Broker(NamedTuple):
 
     def peak_of(self, frames: list[bytes]) -> int:
         """The memory that requests take at once at their peak, in bytes."""
-        return self.process.submit(Measured.peak, frames).result()
+        return self.process.submit(MeasuredBroker.peak, frames).result()
 
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
     with pytest.MonkeyPatch.context() as patch, ProcessPoolExecutor(1, get_context("spawn")) as process:
         patch.syspath_prepend(Path(__file__).parents[2])  # The new process imports this module.
-        yield Broker(process, process.submit(Measured.start).result())
-        process.submit(Measured.stop).result()
+        yield Broker(process, process.submit(MeasuredBroker.start).result())
+        process.submit(MeasuredBroker.stop).result()
 
 
 def check_one(broker: Broker, key: ApiKey, size: int, version: int, *, deep: bool) -> None:

@@ -51,14 +51,14 @@ async def cluster(tmp_path: Path) -> AsyncIterator[ClusterProcesses]:
         made.check_no_faults()
 
 
-class Parked:
+class ParkedDelete:
     """A delete that was sent to `leader` and waits there."""
 
     def __init__(self, answer: asyncio.Future[Any]) -> None:
         self._answer = answer
 
     @classmethod
-    async def at(cls, cluster: ClusterProcesses, leader: int) -> Parked:
+    async def at(cls, cluster: ClusterProcesses, leader: int) -> ParkedDelete:
         client = await cluster.connect(leader)
         answer = client.send(delete_request(TOPIC, 0, X, timeout_ms=TIMEOUT_MS), DELETE_RECORDS_VERSION)
 
@@ -99,7 +99,7 @@ async def test_leadership_moved_under_a_parked_delete(cluster: ClusterProcesses)
     It repeats the delete there, which succeeds, as the follower fetches there.
     """
     await led_by_1(cluster, [2, 1, 3])
-    parked = await Parked.at(cluster, 1)
+    parked = await ParkedDelete.at(cluster, 1)
     await elect_preferred(cluster, TOPIC)
     await cluster.until_partition(TOPIC, lambda row: row.leader_id == 2, of=1)
     row = await parked.row()
@@ -117,7 +117,7 @@ async def test_leadership_flipped_back_under_a_parked_delete(cluster: ClusterPro
     """A delete accepted in one leadership is not completed in another one of the same broker."""
     assert cluster.links is not None
     await led_by_1(cluster, [2, 1, 3])
-    parked = await Parked.at(cluster, 1)
+    parked = await ParkedDelete.at(cluster, 1)
     await elect_preferred(cluster, TOPIC)
     await cluster.until_partition(TOPIC, lambda row: row.leader_id == 2)
     await reassign(cluster, TOPIC, [1, 2, 3])
@@ -134,7 +134,7 @@ async def test_leadership_flipped_back_under_a_parked_delete(cluster: ClusterPro
 async def test_the_leaders_replica_removed_under_a_parked_delete(cluster: ClusterProcesses) -> None:
     """By a reassignment: the broker is no longer leader, and has no log to answer from."""
     await led_by_1(cluster, [1, 2, 3])
-    parked = await Parked.at(cluster, 1)
+    parked = await ParkedDelete.at(cluster, 1)
     await reassign(cluster, TOPIC, [2, 3])
     await cluster.until_partition(TOPIC, lambda row: row.leader_id == 2, of=1)
     row = await parked.row()
@@ -145,7 +145,7 @@ async def test_the_leaders_replica_removed_under_a_parked_delete(cluster: Cluste
 async def test_topic_deleted_under_a_parked_delete(cluster: ClusterProcesses) -> None:
     """A re-created topic of the same name does not complete it."""
     await led_by_1(cluster, [1, 2, 3])
-    parked = await Parked.at(cluster, 1)
+    parked = await ParkedDelete.at(cluster, 1)
     answer = await cluster.ask(
         2, DeleteTopicsRequest(topic_names=[TOPIC], timeout_ms=5000), DELETE_TOPICS_VERSION, limit_s=10.0
     )
@@ -161,7 +161,7 @@ async def test_leader_stopped_under_a_parked_delete(cluster: ClusterProcesses) -
     The next leader has the delete.
     """
     await led_by_1(cluster, [1, 2, 3])
-    parked = await Parked.at(cluster, 1)
+    parked = await ParkedDelete.at(cluster, 1)
     begun = time.monotonic()
     stopping = asyncio.create_task(cluster.terminate(1))
     try:
@@ -179,7 +179,7 @@ async def test_a_parked_delete_is_answered_once_its_follower_fetches(cluster: Cl
     """At once, also on an idle partition: no other event is needed."""
     assert cluster.links is not None
     await led_by_1(cluster, [1, 2, 3])
-    parked = await Parked.at(cluster, 1)
+    parked = await ParkedDelete.at(cluster, 1)
     assert not parked.is_answered()
     cluster.links[3, 1].mend()
     row = await parked.row()

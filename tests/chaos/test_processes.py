@@ -41,7 +41,7 @@ def leaders(bootstrap: str, topic: str) -> set[int]:
     return {partition.leader for partition in found.topics[topic].partitions.values()}
 
 
-class Written:
+class RecordWriter:
     """A producer, and what of its records was acknowledged."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
@@ -108,7 +108,7 @@ def read(bootstrap: str, topic: str) -> dict[int, list[bytes]]:
         consumer.close()
 
 
-def assert_all_there(bootstrap: str, written: Written) -> None:
+def assert_all_there(bootstrap: str, written: RecordWriter) -> None:
     """Each record that was acknowledged, once, and those of a partition in the order in which they were sent."""
     by_partition = read(bootstrap, written.topic)
     values = [value for each in by_partition.values() for value in each]
@@ -125,7 +125,7 @@ def test_clients_see_ordinary_brokers(tmp_path: Path) -> None:
         several.wait_until_all_serve()
         create(several.bootstrap, "t", 4)
         assert leaders(several.bootstrap, "t") == {1, 2}
-        written = Written(several.bootstrap, "t")
+        written = RecordWriter(several.bootstrap, "t")
         written.write(200)
         written.flush()
         consumer = kafka.KafkaConsumer(
@@ -154,7 +154,7 @@ def test_a_broker_is_killed(tmp_path: Path) -> None:
         several.wait_until_all_serve()
         create(several.bootstrap, "alone", 4)
         create(several.bootstrap, "copied", 4, factor=2)
-        both = [Written(several.bootstrap, topic) for topic in ("alone", "copied")]
+        both = [RecordWriter(several.bootstrap, topic) for topic in ("alone", "copied")]
         for written in both:
             written.write(100)
             written.flush()
@@ -178,11 +178,11 @@ def test_a_broker_is_killed(tmp_path: Path) -> None:
         assert several.stop() == 0
 
 
-def half_acknowledged(several: SeveralProcesses) -> Written:
+def half_acknowledged(several: SeveralProcesses) -> RecordWriter:
     """A new topic, some records that were acknowledged, and some on their way."""
     several.wait_until_all_serve()
     create(several.bootstrap, "t", 4)
-    written = Written(several.bootstrap, "t")
+    written = RecordWriter(several.bootstrap, "t")
     written.write(500)
     written.flush()
     written.write(500)
@@ -310,7 +310,7 @@ def test_one_process_becomes_three_and_three_become_one(tmp_path: Path) -> None:
         alone.wait_for(lambda: alone.found("ready"))
         address = alone.found("ready")[0]["address"]
         create(address, "t", 3)
-        of_one = Written(address, "t")
+        of_one = RecordWriter(address, "t")
         of_one.write(100)
         of_one.flush()
         assert alone.stop() == 0
@@ -319,7 +319,7 @@ def test_one_process_becomes_three_and_three_become_one(tmp_path: Path) -> None:
         assert_all_there(several.bootstrap, of_one)
         create(several.bootstrap, "u", 3)
         assert leaders(several.bootstrap, "u") == {1, 2, 3}
-        of_three = Written(several.bootstrap, "u")
+        of_three = RecordWriter(several.bootstrap, "u")
         of_three.write(100)
         of_three.flush()
         assert several.stop() == 0
@@ -366,7 +366,7 @@ def test_one_address_has_the_metrics_of_all(tmp_path: Path) -> None:
     with SeveralProcesses(tmp_path, 2, f"http.listeners=http://{HOST}:0", "http.trust.local=true") as several:
         several.wait_until_all_serve()
         create(several.bootstrap, "t", 4)
-        written = Written(several.bootstrap, "t")
+        written = RecordWriter(several.bootstrap, "t")
         written.write(100)
         written.flush()
         (url,) = next(line["http"] for line in several.found("ready") if line["node_id"] == 1)
@@ -421,7 +421,7 @@ def test_replicas_are_on_different_machines(tmp_path: Path) -> None:
             )
             assert all({broker // 10 for broker in each.replicas} == {1, 2} for each in partitions.values())
             assert {broker for each in partitions.values() for broker in each.replicas} == {10, 11, 20, 21}
-            written = Written(other.bootstrap, "t")
+            written = RecordWriter(other.bootstrap, "t")
             written.write(200)
             written.flush()
             one.kill_supervisor()

@@ -12,7 +12,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from tests.clients.driver import Sent
+from tests.clients.driver import OutgoingRecord
 from tests.clients.group_members import MEMBERS, member
 from tests.clients.open_clients import OPEN_CONSUMERS, OPEN_PRODUCERS, kcat_value
 
@@ -65,7 +65,7 @@ def producing(name: str, bootstrap: str, topic: str) -> Callable[[Worker], None]
             while not worker.stop.is_set():
                 first = worker.rounds * AT_ONCE
                 for number in range(first, first + AT_ONCE):
-                    producer.send(Sent(b"k", kcat_value(number)), 0)
+                    producer.send(OutgoingRecord(b"k", kcat_value(number)), 0)
                 offsets = producer.flush()
                 assert offsets == list(range(first, first + AT_ONCE)), f"{name} received {offsets}, not {first} and on"
                 worker.rounds += 1

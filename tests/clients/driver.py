@@ -45,7 +45,7 @@ class OutOfRangeError(Exception):
     """The broker answered OFFSET_OUT_OF_RANGE, in any form that the client reports."""
 
 
-class Sent(NamedTuple):
+class OutgoingRecord(NamedTuple):
     """A record to produce; `timestamp_ms` None leaves the time to the client."""
 
     key: bytes | None
@@ -54,7 +54,7 @@ class Sent(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
-class Received(NamedTuple):
+class ReadRecord(NamedTuple):
     """A record as the client returned it."""
 
     offset: int
@@ -67,7 +67,7 @@ class Received(NamedTuple):
 class Reader(Protocol):
     """A consumer that is assigned one partition, without a group."""
 
-    def read(self, count: int) -> list[Received]:
+    def read(self, count: int) -> list[ReadRecord]:
         """Return exactly the next `count` records.
 
         Errors: `OutOfRangeError` when the position is out of range and the reader's reset is "error"; TimeoutError
@@ -84,7 +84,13 @@ class Driver(Protocol):
     name: str
 
     def produce(
-        self, topic: str, records: Sequence[Sent], *, partition: int = 0, codec: str = "none", idempotent: bool = False
+        self,
+        topic: str,
+        records: Sequence[OutgoingRecord],
+        *,
+        partition: int = 0,
+        codec: str = "none",
+        idempotent: bool = False,
     ) -> None:
         """Sends `records`, as one batch if the client allows that; returns when all are acknowledged (acks=all)."""
 

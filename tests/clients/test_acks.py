@@ -9,10 +9,10 @@ import pytest
 
 from lowtide.protocol.records import BatchHeader, iterate_batches
 
-from .driver import Driver, Sent, until
+from .driver import Driver, OutgoingRecord, until
 from .open_clients import OPEN_PRODUCERS, kcat_value
 
-RECORDS = [Sent(b"k", kcat_value(n)) for n in range(20)]
+RECORDS = [OutgoingRecord(b"k", kcat_value(n)) for n in range(20)]
 
 
 def batches(lowtide: SimpleNamespace, topic: str) -> list[BatchHeader]:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from .driver import DEADLINE_S, Driver, Sent, until
+from .driver import DEADLINE_S, Driver, OutgoingRecord, until
 from .driver_aiokafka import Aiokafka
 from .driver_confluent import Confluent
 from .driver_kafka_python import KafkaPython
@@ -25,7 +25,7 @@ def group() -> str:
 
 def fill(other: Driver, topic: str, count: int) -> None:
     for partition in PARTITIONS:
-        other.produce(topic, [Sent(None, b"%d" % number) for number in range(count)], partition=partition)
+        other.produce(topic, [OutgoingRecord(None, b"%d" % number) for number in range(count)], partition=partition)
 
 
 def poll_until_all(members: Sequence[Member], count: int) -> dict[int, list[int]]:

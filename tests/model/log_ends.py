@@ -62,7 +62,7 @@ class Replica(NamedTuple):
     heard: bool
 
 
-class Known(NamedTuple):
+class FollowerState(NamedTuple):
     """The leader's state of the other. `matches`: all its records are those of the leader at the same offsets."""
 
     end: int
@@ -77,7 +77,7 @@ class World(NamedTuple):
     epoch: int
     isr: tuple[bool, bool]
     replicas: tuple[Replica, Replica]
-    known: Known | None
+    known: FollowerState | None
     floor: int
     committed: Log
     asked: frozenset[tuple[int, int]]
@@ -188,7 +188,7 @@ class LogEnds:
     def starts(self) -> Iterator[tuple[tuple, World]]:
         empty = Replica((), 0, 0, None, 0, True, True)
         for isr in self.first_isrs:
-            known = Known(0, 0, True)
+            known = FollowerState(0, 0, True)
             text = "replica 0 leads in leader epoch 1, ISR {}"
             yield (
                 (text, [number for number in REPLICAS if isr[number]]),
@@ -316,7 +316,7 @@ class LogEnds:
     def follower_steps(self, world: World, number: int) -> Steps:
         replica, leader = world.replicas[number], world.replicas[world.leader]
         diverges = divergence(replica.log, leader) < len(replica.log)
-        known = world.known if diverges else Known(len(replica.log), replica.start, matches(replica, leader))
+        known = world.known if diverges else FollowerState(len(replica.log), replica.start, matches(replica, leader))
         taken = advanced(world._replace(known=known), self.rules)
         after = fetched(replica, taken.replicas[world.leader], self.rules)
         label = ("replica {} fetches (end {}, start {})", number, len(replica.log), replica.start)

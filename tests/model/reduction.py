@@ -47,7 +47,7 @@ _UNREAD = 0
 _ALL_KNOWN = (0, 0, 0)
 
 
-class Reduced:
+class ReducedModel:
     """The model of a cluster with canonical states only."""
 
     def __init__(self, cluster: Cluster) -> None:

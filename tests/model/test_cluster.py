@@ -17,9 +17,9 @@ import pytest
 
 from .cluster import Cluster
 from .cluster_state import ALL_FAULTS, HELD, LEASE, LOST, MOVE, OLD_DIRECTORY, RESTART, Rules, Scope, World
-from .reduction import Reduced
+from .reduction import ReducedModel
 from .search import search, stuck
-from .wide import Visited, visit
+from .wide import VisitedStates, visit
 
 NOBODY_READS = None
 FAULTS = int(os.environ.get("FAULTS", "0"))
@@ -71,9 +71,9 @@ def test_the_search_gets_far():
     assert found.broken == "far"
 
 
-def long_search(name: str, model: Cluster, faults: int) -> Visited:
+def long_search(name: str, model: Cluster, faults: int) -> VisitedStates:
     """In canonical states; a violation is searched again in the model itself, for its trace."""
-    found = visit(Reduced(model), faults=faults, tell=lambda line: print(f"{name}: {line}", file=sys.stderr))
+    found = visit(ReducedModel(model), faults=faults, tell=lambda line: print(f"{name}: {line}", file=sys.stderr))
     print(f"{name}: {found}")
     assert not found.broken, str(search(model, faults=found.faults))
     return found

@@ -1,4 +1,5 @@
-"""What is known about mutants: a line for each that was run, explanations of survivors, and the sums that `docs/lab/evidence.md` has.
+"""What is known about mutants: a line for each that was run, explanations of survivors, and the sums that
+`docs/lab/evidence.md` has.
 
 - `results.jsonl` in the working folder: every mutant that was run, the last line of one counts. It is all that the next
   run needs.
@@ -46,7 +47,7 @@ class Result(msgspec.Struct, frozen=True):
     """The test that found it."""
 
 
-class Explained(msgspec.Struct, frozen=True):
+class Explanation(msgspec.Struct, frozen=True):
     """A survivor that is no gap of the tests."""
 
     module: str
@@ -103,7 +104,7 @@ def is_due(result: Result | None, tests: str, *, wider: bool) -> bool:
 
 
 def sum_of(
-    module: str, keys: Iterable[str], known: Mapping[tuple[str, str], Result], explained: Iterable[Explained]
+    module: str, keys: Iterable[str], known: Mapping[tuple[str, str], Result], explained: Iterable[Explanation]
 ) -> Counter[str]:
     """Counts of a module's mutants: by outcome, `explained` and `open`; a mutant that wasn't run counts as neither."""
     reasons = {each.key for each in explained if each.module == module}
@@ -118,7 +119,7 @@ def sum_of(
 
 
 def is_at_its_end(
-    module: str, keys: Iterable[str], known: Mapping[tuple[str, str], Result], explained: Iterable[Explained]
+    module: str, keys: Iterable[str], known: Mapping[tuple[str, str], Result], explained: Iterable[Explanation]
 ) -> bool:
     """Whether each of a module's mutants is found, explained, or has survived the wider tests too."""
     reasons = {each.key for each in explained if each.module == module}

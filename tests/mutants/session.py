@@ -35,7 +35,7 @@ import pytest
 from tests.campaign.machine import step_back
 
 from .operators import FunctionKey, Mutant, mutants
-from .results import EXPLAINED, Explained, Result, digest_of, is_due, latest, load_lines
+from .results import EXPLAINED, Explanation, Result, digest_of, is_due, latest, load_lines
 from .scope import GROUPS, ROOT, Group
 
 CPU_LEAST_S = 3
@@ -173,7 +173,7 @@ class Mutants:
         self._digests = {path: digest_of(source) for path, source in self._sources.items()}
         self._tests = tests_digest(group)
         self._results = folder / "results.jsonl"
-        self._explained = {(each.module, each.key) for each in load_lines(EXPLAINED, Explained)}
+        self._explained = {(each.module, each.key) for each in load_lines(EXPLAINED, Explanation)}
         self._known = latest(load_lines(self._results, Result), self._digests)
         self._listed = {path: mutants(source.decode()) for path, source in self._sources.items()}
 

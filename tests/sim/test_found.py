@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tests.campaign.found import Found, load, repeat
+from tests.campaign.found import FoundRun, load, repeat
 
 FOUND = load()
 
@@ -20,6 +20,6 @@ FOUND = load()
         for place, found in enumerate(FOUND)
     ],
 )
-def test_what_was_found_is_fixed(found: Found) -> None:
+def test_what_was_found_is_fixed(found: FoundRun) -> None:
     """`repeat` raises the violation with the history of the run."""
     assert repeat(found.run).operations > 0, msgspec.json.encode(found.run)

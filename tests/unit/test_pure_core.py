@@ -16,8 +16,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 OUTSIDE = frozenset(
     {
-        "asyncio", "concurrent", "logging", "multiprocessing", "os", "pathlib", "random", "secrets",
-        "select", "selectors", "signal", "socket", "sqlite3", "ssl", "structlog", "subprocess", "tempfile", "threading", "time", "uvloop",
+        "asyncio", "concurrent", "logging", "multiprocessing", "os", "pathlib", "random", "secrets", "select",
+        "selectors", "signal", "socket", "sqlite3", "ssl", "structlog", "subprocess", "tempfile", "threading", "time",
+        "uvloop",
     }
 )  # fmt: skip
 """Modules for access to the outside, and for waiting."""

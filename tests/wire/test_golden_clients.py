@@ -22,7 +22,7 @@ from lowtide.protocol.headers import read_request_header, read_response_header, 
 BYTES_MAX = 160_000
 
 
-class Captured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CapturedFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A line of a file."""
 
     client: str
@@ -54,7 +54,7 @@ class Captured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return response_header(correlation_id, flexible), position
 
 
-def is_longer_than_its_fields(captured: Captured) -> bool:
+def is_longer_than_its_fields(captured: CapturedFrame) -> bool:
     """Whether this is librdkafka 2.16's Metadata request for all topics, which writes the null array of a flexible
     version in four bytes.
 
@@ -68,12 +68,12 @@ def is_longer_than_its_fields(captured: Captured) -> bool:
 
 
 FILES = sorted((Path(__file__).parent / "golden" / "captured").glob("*.jsonl"))
-CAPTURED = [msgspec.json.decode(line, type=Captured) for file in FILES for line in file.read_bytes().splitlines()]
+CAPTURED = [msgspec.json.decode(line, type=CapturedFrame) for file in FILES for line in file.read_bytes().splitlines()]
 EXACT = [captured for captured in CAPTURED if not is_longer_than_its_fields(captured)]
 LONGER = [captured for captured in CAPTURED if is_longer_than_its_fields(captured)]
 
 
-def name(captured: Captured) -> str:
+def name(captured: CapturedFrame) -> str:
     """The test's name."""
     return (
         f"{captured.client.split(' ')[0]}-{captured.api}-v{captured.version}-{captured.direction}-{len(captured.frame)}"
@@ -81,7 +81,7 @@ def name(captured: Captured) -> str:
 
 
 @pytest.mark.parametrize("captured", EXACT, ids=name)
-def test_it_is_read_whole_and_written_again_to_the_same_bytes(captured: Captured) -> None:
+def test_it_is_read_whole_and_written_again_to_the_same_bytes(captured: CapturedFrame) -> None:
     """By the compiled codec and by the reference codec."""
     whole = captured.frame
     header, position = captured.split(whole)
@@ -91,7 +91,7 @@ def test_it_is_read_whole_and_written_again_to_the_same_bytes(captured: Captured
 
 
 @pytest.mark.parametrize("captured", EXACT, ids=name)
-def test_a_shorter_or_longer_frame_is_refused(captured: Captured) -> None:
+def test_a_shorter_or_longer_frame_is_refused(captured: CapturedFrame) -> None:
     whole = captured.frame
     codec = captured.codec()
     for end in range(len(whole)):
@@ -103,7 +103,7 @@ def test_a_shorter_or_longer_frame_is_refused(captured: Captured) -> None:
 
 
 @pytest.mark.parametrize("captured", LONGER, ids=name)
-def test_the_fields_of_a_request_with_bytes_behind_them_are_read(captured: Captured) -> None:
+def test_the_fields_of_a_request_with_bytes_behind_them_are_read(captured: CapturedFrame) -> None:
     """Apart from the three surplus bytes, librdkafka 2.16 requests all topics without creation."""
     whole = captured.frame
     _header, position = captured.split(whole)
