@@ -123,7 +123,9 @@ test-pure: $(INSTALLED) kcat ## unit, wire and client tests without compiled cod
 	@$(FEW) LOWTIDE_PURE=1 $(SPREAD) -m "not slow" tests/unit tests/wire tests/clients $(ARGS)
 
 test-pythons: ## unit and wire tests on several versions of Python, each in an environment of its own: PYTHONS="3.12 3.13"
-	@for version in $(PYTHONS); do $(MAKE) --no-print-directory unit PYTHON=python$$version VENV=build/pythons/$$version || exit 1; done
+	@failed=; for version in $(PYTHONS); do \
+	  $(MAKE) --no-print-directory unit PYTHON=python$$version VENV=build/pythons/$$version || failed="$$failed $$version"; \
+	done; test -z "$$failed" || { echo "failed or missing:$$failed"; exit 1; }
 
 check: $(INSTALLED) ## check format, lint, types and layers
 	@$(BIN)/ruff format --check --quiet . || { echo "some files are not formatted: make fmt"; exit 1; }

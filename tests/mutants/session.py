@@ -332,7 +332,7 @@ def main(arguments: list[str]) -> int:
         "faulthandler_timeout=0",
         "--capture=no",
         "-m",
-        "not full",
+        "not slow",
     ]
     return int(pytest.main([*options, f"--basetemp={folder / 'tmp'}", *paths], plugins=[plugin])) if plugin.due() else 0
 
