@@ -103,6 +103,7 @@ SPREAD := $(PYTEST) -n $(WORKERS) --dist=loadfile --no-loadscope-reorder
 FEW := EXAMPLES_PERCENT=25 RESTORE_SEEDS=5 ROUNDS=2 SECONDS_OF_TRANSFER=3 FRAMES=3000 SEEDS=20 CLUSTER_SEEDS=5
 MORE := FIRST_SEED=20 SEEDS=40 FIRST_CLUSTER_SEED=5 CLUSTER_SEEDS=20
 SUITE := tests/unit tests/wire tests/model tests/sim tests/clients tests/chaos tests/pipeline
+WAITING := $(addprefix tests/unit/,broker/network broker/lifecycle broker/partitions metadata runtime)
 WALKING := $(addprefix tests/unit/,protocol storage replication broker/partitions broker/lifecycle/test_start_lines.py) tests/wire \
   $(addprefix tests/clients/test_,produce_and_consume.py delete_records.py erase.py transactions.py)
 
@@ -111,7 +112,7 @@ test: $(INSTALLED)-pipeline kcat etcd java ## some of every kind of test, in abo
 
 test-ci: $(INSTALLED)-pipeline kcat etcd java ## what CI adds to test: slow tests, all drawn examples, more seeds, asyncio's debug mode, no compiled code
 	@$(MORE) $(SPREAD) -m "(slow or seeds or hypothesis) and not slowest" $(SUITE) $(ARGS)
-	@$(FEW) PYTHONASYNCIODEBUG=1 $(SPREAD) -m "not slow" tests/unit/broker tests/unit/metadata tests/unit/runtime $(ARGS)
+	@$(FEW) PYTHONASYNCIODEBUG=1 $(SPREAD) -m "not slow" $(WAITING) $(ARGS)
 	@$(FEW) LOWTIDE_PURE=1 $(SPREAD) -m "not slow" $(WALKING) $(ARGS)
 
 test-all: $(INSTALLED)-pipeline kcat etcd java ## all tests except those that need Maven, Go or root, for an hour
