@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ import pytest
 from . import left_open
 from .campaign import struck
 from .own_process import Run, own_process
+
+HERE = Path(__file__).parent
 
 UNTIL_S = float(os.environ.get("TEST_UNTIL", "inf"))
 """Seconds since 1970. CI sets it, so that it ends in time on a machine of any speed."""
@@ -50,7 +53,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """After pytest-randomly. The sort is stable: within a folder the order stays random."""
     places = {folder: place for place, folder in enumerate(FIRST)}
-    items.sort(key=lambda item: places.get(item.nodeid.split("/")[1], len(places)))
+    items.sort(key=lambda item: places.get(item.path.relative_to(HERE).parts[0], len(places)))
 
 
 @pytest.hookimpl(tryfirst=True)
