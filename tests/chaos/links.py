@@ -68,11 +68,6 @@ class Link:
         while self.requests[key] < count:
             await self._change()
 
-    async def until_passed(self, key: ApiKey, count: int) -> None:
-        """Return when this many answers have been forwarded in total."""
-        while self.passed[key] < count:
-            await self._change()
-
     async def next_answer(self, key: ApiKey) -> None:
         """Return when another answer has arrived, even if it is held or lost."""
         seen = self.answers[key]

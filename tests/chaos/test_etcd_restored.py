@@ -101,15 +101,20 @@ def logs_of(cluster: ClusterProcesses, topic: str) -> dict[int, bytes]:
     }
 
 
-@pytest.mark.parametrize("copied", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["snapshot", "files"])
-async def test_brokers_stopped(cluster: ClusterProcesses, tmp_path: Path, *, copied: bool) -> None:
-    """Topics that were created since the backup keep their folders and records."""
+async def saved_before_the_last_topic(cluster: ClusterProcesses, folder: Path, *, copied: bool) -> Backup:
     await cluster.create_topic(EARLY, [[1, 2, 3]])
     await produced(cluster, EARLY, VALUES)
-    backup = Backup(cluster, tmp_path, copied=copied)
+    backup = Backup(cluster, folder, copied=copied)
     await backup.save()
     await cluster.create_topic(LATE, [[1, 2, 3]])
     await produced(cluster, LATE, VALUES)
+    return backup
+
+
+@pytest.mark.parametrize("copied", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["snapshot", "files"])
+async def test_brokers_stopped(cluster: ClusterProcesses, tmp_path: Path, *, copied: bool) -> None:
+    """Topics that were created since the backup keep their folders and records."""
+    backup = await saved_before_the_last_topic(cluster, tmp_path, copied=copied)
     for broker_id in cluster.ids:
         assert await cluster.terminate(broker_id) == 0
     before = logs_of(cluster, LATE)
@@ -144,12 +149,7 @@ async def test_a_broker_that_was_down_is_the_first(cluster: ClusterProcesses, tm
 @pytest.mark.slowest
 async def test_brokers_running(cluster: ClusterProcesses, tmp_path: Path, *, copied: bool) -> None:
     """All stop acting, and once etcd answers again none answers with success."""
-    await cluster.create_topic(EARLY, [[1, 2, 3]])
-    await produced(cluster, EARLY, VALUES)
-    backup = Backup(cluster, tmp_path, copied=copied)
-    await backup.save()
-    await cluster.create_topic(LATE, [[1, 2, 3]])
-    await produced(cluster, LATE, VALUES)
+    backup = await saved_before_the_last_topic(cluster, tmp_path, copied=copied)
     before = logs_of(cluster, LATE)
     await backup.put_back()
     ended = [cluster.brokers[broker_id].ended() for broker_id in cluster.ids]

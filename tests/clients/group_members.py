@@ -26,7 +26,6 @@ from .driver_aiokafka import Aiokafka
 from .driver_confluent import Confluent
 from .driver_kafka_python import KafkaConsumer, KafkaPython
 from .driver_kafka_python import TopicPartition as KafkaPythonPlace
-from .driver_kcat import Kcat
 
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", "(read|open)_text is deprecated", DeprecationWarning)
@@ -374,4 +373,3 @@ class AiokafkaKeeper:
 
 
 KEEPERS: dict[str, Callable[[str], Keeper]] = {Confluent.name: ConfluentKeeper, KafkaPython.name: KafkaPythonKeeper}
-WITHOUT_KEEPER: Final = (Kcat.name, Aiokafka.name)

@@ -22,25 +22,8 @@ ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 240
 STARTED_ONLY = {"start", "kill", "tls", "logins", "trim"}
 WORKLOADS = {
-    "start",
-    "batches",
-    "single",
-    "closed",
-    "fetches",
-    "metadata",
-    "versions",
-    "kcat",
-    "tls",
-    "logins",
-    "delete",
-    "deletemany",
-    "trim",
-    "rebalance",
-    "commits",
-    "transactions",
-    "connections",
-    "partitions",
-    "kill",
+    *("start", "batches", "single", "closed", "fetches", "metadata", "versions", "kcat", "tls", "logins", "delete"),
+    *("deletemany", "trim", "rebalance", "commits", "transactions", "connections", "partitions", "kill"),
 }
 
 
@@ -76,10 +59,6 @@ def test_one_tiny_round_of_everything(lowtide: SimpleNamespace, tmp_path: Path):
         assert found["start", "lowtide"]["resident idle, MB"] > 1
     assert "## Summary" in ended.stdout
     assert list(scratch.iterdir()) == []
-
-
-OF_SEVERAL = {"replicated", "leaderonly", "frozen", "moved", "failover"}
-"""Workloads that need more than one broker."""
 
 
 def test_a_bench_that_is_ended_ends_its_broker(tmp_path: Path):
