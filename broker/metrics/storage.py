@@ -11,8 +11,8 @@ from lowtide.broker.handlers.describe_deletes import waiting_requests
 from lowtide.broker.metrics.exposition import Page
 from lowtide.broker.metrics.metric import counter, gauge, histogram
 from lowtide.broker.metrics.sources import Scrape
-from lowtide.broker.observation.deletes import DeleteTimes
 from lowtide.broker.observation.space import space_of
+from lowtide.broker.partitions.deletes.delete_request import DeleteTimes
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log.retention.retention_plan import Reason
 from lowtide.storage.log.segments.unfreed import Waiting

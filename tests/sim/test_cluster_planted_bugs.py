@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.handlers.deletes import delayed_delete
 from lowtide.broker.partitions import assigned_partitions
+from lowtide.broker.partitions.deletes import delayed_delete
 from lowtide.broker.partitions.fetch import fetch_reader
 from lowtide.broker.partitions.leader_partitions import LedPartitions
 from lowtide.metadata.image import MetadataImage

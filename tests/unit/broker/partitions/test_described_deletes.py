@@ -5,8 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from lowtide.broker.observation.deletes import CLIENT_ID_KEPT, ROWS_KEPT, DeleteRequest, DeleteRow, RecentDeletes
 from lowtide.broker.observation.described_deletes import Viewer, finished
+from lowtide.broker.partitions.deletes.delete_request import (
+    CLIENT_ID_KEPT,
+    ROWS_KEPT,
+    DeleteRequest,
+    DeleteRow,
+    RecentDeletes,
+)
 from lowtide.broker.security.principal import KafkaPrincipal
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_deletes import DescribeDeletesRequest, DescribeDeletesResponse
