@@ -1,4 +1,4 @@
-"""Writes docs/lab/coverage.md from `coverage json`: how much of each room the tests of `make coverage` run."""
+"""Writes the page of coverage of the lab from `coverage json`: how much of each room the tests of `make coverage` run."""
 
 from __future__ import annotations
 
