@@ -1,7 +1,8 @@
-"""The pure core is pure: code that decides uses neither clocks, files, sockets, threads nor an event loop, by any form of import.
+"""The pure core is pure: code that decides uses neither clocks, files, sockets, threads nor an event loop, by any form
+of import.
 
-Time and randomness are arguments there, so a test, a model and a simulation get the same decision. Files are touched in plain functions,
-through the ports of `lowtide.runtime`; only code that waits is `async`.
+Time and randomness are arguments there, so a test, a model and a simulation get the same decision. Files are touched in
+plain functions, through the ports of `lowtide.runtime`; only code that waits is `async`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 OUTSIDE = frozenset(
     {
-        "asyncio", "concurrent", "logging", "multiprocessing", "os", "pathlib", "random", "secrets", "select", "selectors", "signal",
-        "socket", "sqlite3", "ssl", "structlog", "subprocess", "tempfile", "threading", "time", "uvloop",
+        "asyncio", "concurrent", "logging", "multiprocessing", "os", "pathlib", "random", "secrets", "select",
+        "selectors", "signal", "socket", "sqlite3", "ssl", "structlog", "subprocess", "tempfile", "threading", "time",
+        "uvloop",
     }
 )  # fmt: skip
 """Modules for access to the outside, and for waiting."""

@@ -88,7 +88,7 @@ class ConsumerWorld(World):
         )
         super().__init__(chosen, seed=seed)
 
-    def make_groups(self, settings: GroupSettings, seed: int) -> Groups:
+    def make_groups(self, settings: GroupSettings, seed: int) -> Groups:  # type: ignore[override]
         return super().make_groups(settings, seed, self.cluster.view)
 
     @property

@@ -67,7 +67,7 @@ class History:
             self.written[base + number] = (key.encode(), b"by %d" % producer, producer)
             self.open.setdefault(producer, []).append(base + number)
 
-    def do_end(self, producer: int, commits: bool) -> None:  # noqa: FBT001
+    def do_end(self, producer: int, commits: bool) -> None:
         offsets = self.open.pop(producer, None)
         if offsets is not None:
             end(self.log, producer, ControlRecordType.COMMIT if commits else ControlRecordType.ABORT)
@@ -85,7 +85,7 @@ class History:
             assert report.done is not None
             self.agreed_end = self.log.log.high_watermark
 
-    def do_restart(self, clean: bool) -> None:  # noqa: FBT001
+    def do_restart(self, clean: bool) -> None:
         self.log.flush()
         if clean:
             barrier = LogDurability(self.log.log).close()

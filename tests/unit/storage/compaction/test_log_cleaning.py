@@ -297,7 +297,7 @@ def contents_on_the_way() -> list[list[bytes]]:
 
 
 @pytest.mark.parametrize("power", [False, True])
-def test_a_crash_at_any_step_leaves_a_group_as_it_was_or_as_it_will_be(power: bool) -> None:  # noqa: FBT001
+def test_a_crash_at_any_step_leaves_a_group_as_it_was_or_as_it_will_be(power: bool) -> None:
     """The start continues from there, and another compaction has the same result."""
     expected = contents_on_the_way()
     seen = set()
@@ -368,7 +368,7 @@ def test_a_full_disk_stops_it_without_harm() -> None:
 
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex"])
 @pytest.mark.parametrize("crashes", [False, True])
-def test_a_folder_without_room_for_another_name_stops_it_without_harm(suffix: str, crashes: bool) -> None:  # noqa: FBT001
+def test_a_folder_without_room_for_another_name_stops_it_without_harm(suffix: str, crashes: bool) -> None:
     """A new name may need another block.
 
     The next start removes what is left, and takes none of it for the rest of a swap.

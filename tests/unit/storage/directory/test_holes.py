@@ -441,7 +441,7 @@ def test_what_is_not_freed_has_a_reason() -> None:
 
 
 @pytest.mark.parametrize("frees", [False, True])
-def test_what_is_never_freed_within_a_segment_has_a_reason(frees: bool) -> None:  # noqa: FBT001
+def test_what_is_never_freed_within_a_segment_has_a_reason(frees: bool) -> None:
     world = World(frees_deleted=frees)
     world.filesystem.can_punch = False
     filled(world)
@@ -485,7 +485,7 @@ def test_a_log_start_in_a_gap_frees_all_that_lies_before(start: int, end: str, i
         assert (log.log_start_offset, log.log_end_offset, offsets(log)) == (start, 80, list(range(60, 80))), seed
         settle(world)
         assert DELETED not in raw(world)
-        world.delete_to((A0, 57 if start < 57 else start))
+        world.delete_to((A0, max(start, 57)))
         settle(world)
         assert offsets(log) == list(range(60, 80))
         assert unfreed(world) is None or not unfreed(world)[0]  # type: ignore[index]

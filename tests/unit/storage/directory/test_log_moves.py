@@ -435,7 +435,7 @@ def moved_until(world: World, log: Log, meanwhile: Callable[[int], None] = lambd
     world.manager.moves.alter(log, other(log))
     for number in range(400):
         meanwhile(number)
-        ready: list[Any] = [each for each in (*world.committers.values(), world.worker) if each.waiting]
+        ready: list[Any] = [each for each in (*world.committers.values(), world.worker) if each.waiting]  # type: ignore[attr-defined]
         if ready and number % 3:
             world.random.choice(ready).step()
         else:

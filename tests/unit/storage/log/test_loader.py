@@ -381,7 +381,7 @@ def test_a_gap_that_a_power_cut_left_ends_the_log() -> None:
 @pytest.mark.parametrize(
     ("recovery_point", "cleaned_to", "is_there"), [(6, 11, False), (6, 12, True), (11, 0, False), (12, 0, True)]
 )
-def test_a_gap_below_what_is_compacted_or_flushed_stays(recovery_point: int, cleaned_to: int, is_there: bool) -> None:  # noqa: FBT001
+def test_a_gap_below_what_is_compacted_or_flushed_stays(recovery_point: int, cleaned_to: int, is_there: bool) -> None:
     """In a compacted log, too, a gap above both was left by a power cut: the next segment begins at 12."""
     filesystem = log_with()
     path = f"{FOLDER}/{offset_name(6)}.log"

@@ -95,7 +95,7 @@ def test_many_logs_are_written_and_read_in_few_descriptors():
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_many_logs_are_loaded_in_few_descriptors(clean: bool):  # noqa: FBT001
+def test_many_logs_are_loaded_in_few_descriptors(clean: bool):
     disk = Disk(files_max=4, open_files_max=6)
     for number in range(50):
         log = disk.create(f"t{number}")

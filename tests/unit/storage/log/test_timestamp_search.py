@@ -40,7 +40,7 @@ def test_every_way_finds_the_first_record_of_a_scan(
     monkeypatch: pytest.MonkeyPatch,
     compression: Compression,
     timestamp_type: TimestampType,
-    compiled: bool,  # noqa: FBT001 - a parameter of the test
+    compiled: bool,
     times: list[int],
     wanted: int,
     start: int,

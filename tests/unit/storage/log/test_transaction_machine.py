@@ -379,7 +379,7 @@ def test_a_snapshot_that_is_newer_than_what_is_committed_does_not_decide() -> No
     machine.produce(0, 1, is_plain=False)
     machine.end_transaction(0, is_commit=True)
     machine.log.roll(NOW_MS)
-    assert isinstance(machine.log.files.snapshots, ProducerSnapshots)  # noqa: SLF001 - there is one behind the marker
+    assert isinstance(machine.log.files.snapshots, ProducerSnapshots)
     machine.stop_cleanly("")
     machine.commit(0.0)
     assert machine.log.last_stable_offset == 0

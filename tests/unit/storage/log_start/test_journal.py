@@ -485,7 +485,7 @@ def test_a_failure_at_any_step_of_a_fold_leaves_the_values(operation: Any, name:
         assert fixture.reopened().journal.entries == expected
 
 
-# Opening: adoption and damage
+# Opening, with adoption and damage
 
 
 def test_a_directory_that_kafka_wrote_is_adopted_once() -> None:

@@ -50,7 +50,7 @@ def groups_of(**committed: int) -> Groups:
     return groups
 
 
-def commit(  # noqa: PLR0913 - what an offset is kept with
+def commit(
     groups: Groups,
     group_id: str,
     offset: int,
@@ -383,7 +383,7 @@ def test_surveys_take_turns() -> None:
 
     async def scenario() -> None:
         async with coordinator.survey_turn:
-            waiting = asyncio.ensure_future(survey(coordinator, asked))  # type: ignore[arg-type]  # noqa: TID251 - a test's own loop
+            waiting = asyncio.ensure_future(survey(coordinator, asked))  # type: ignore[arg-type]
             for _ in range(5):
                 await asyncio.sleep(0)
             assert not waiting.done()

@@ -66,7 +66,7 @@ def is_stable(world: World, topic: str = "t") -> bool:
 @pytest.mark.parametrize(("is_commit", "told"), [(True, 9), (False, 5)])
 def test_what_is_pending_counts_when_its_transaction_is_committed_and_never_otherwise(
     world: World, is_commit: bool, told: int
-):  # noqa: FBT001
+):
     commit(world, 5)
     commit_in_transaction(world, 8)
     assert commit_in_transaction(world, 9) == ErrorCode.NONE
@@ -238,7 +238,7 @@ class Offsets(RuleBasedStateMachine):
         self.append(change if producer_id is None else InTransaction(producer_id, change))
 
     @rule(producer_id=st.sampled_from(PRODUCERS), is_commit=st.booleans())
-    def ends(self, producer_id: int, is_commit: bool) -> None:  # noqa: FBT001
+    def ends(self, producer_id: int, is_commit: bool) -> None:
         self.append(TransactionEnded(producer_id, is_commit))
 
     @rule(topic=st.sampled_from(TOPICS))

@@ -59,7 +59,7 @@ def test_the_table_of_ends(state: str) -> None:
 
 @pytest.mark.parametrize("is_commit", [True, False])
 @pytest.mark.parametrize("version", [0, 2])
-def test_while_markers_are_written_every_request_is_retried(is_commit: bool, version: int) -> None:  # noqa: FBT001
+def test_while_markers_are_written_every_request_is_retried(is_commit: bool, version: int) -> None:
     world = World()
     producer_id, epoch = start(world)
     world.add((producer_id, epoch), PARTITIONS[0], version)
