@@ -1,11 +1,11 @@
-"""The quota of changed partitions: topics created, grown and deleted (KIP-599).
+"""Applies the quota of changed partitions: topics created, grown and deleted (KIP-599).
 
-A change is let in while its client has any of its rate left, and may then take more than is left: the client is in
-debt, and its next changes are refused until that is paid. At most what the rate gives in `controller.quota.window.num`
-samples is saved up.
+A change is admitted while its client has any of its rate left. It may take more than is left, and put the client in
+debt: its next changes are refused until that is paid. At most the rate of `controller.quota.window.num` samples is
+saved up.
 
-Versions that have an error for it get THROTTLING_QUOTA_EXCEEDED for each topic that is not let in; the others are
-carried out, and their client waits afterwards.
+Request versions that have an error code for it get THROTTLING_QUOTA_EXCEEDED for each topic that isn't admitted. In
+other versions the change is made and the client waits afterwards.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Cost: TypeAlias = "tuple[Any, int]"
 """A row of a request, and how many partitions it changes."""
 
 
-class AdmittedChanges(msgspec.Struct, frozen=True):
-    """What becomes of a request: what is carried out of it, what is refused, and how long its client is to wait."""
+class MutationAdmission(msgspec.Struct, frozen=True):
+    """The admitted part of a request, the answers to refused rows, and how long the client must wait."""
 
     request: Any
     refused: list[Any]
@@ -44,11 +44,11 @@ class AdmittedChanges(msgspec.Struct, frozen=True):
 
 def admit(
     changes: PartitionChanges, request: Any, version: int, costs: list[Cost], take: Callable[[int, bool], int]
-) -> AdmittedChanges:
+) -> MutationAdmission:
     """Admits the rows of a request in their order.
 
-    `take` takes a number of partitions from the client's rate, also where nothing is left if its second argument says so. It returns how
-    long the client must wait, 0 if it need not.
+    `take` charges partitions to the client's rate. If its second argument is true, it does so even if nothing is left.
+    It returns how long the client must wait, or 0.
     """
     refuses, wait_ms = version >= changes.refused_since, 0
     allowed: list[Any] = []
@@ -59,7 +59,7 @@ def admit(
         (refused if refuses and row_wait_ms else allowed).append(row)
     if refused:
         request = replace(request, **{changes.rows(version): allowed})
-    return AdmittedChanges(request, [changes.refused(row) for row in refused], wait_ms)
+    return MutationAdmission(request, [changes.refused(row) for row in refused], wait_ms)
 
 
 def costs_of(

@@ -152,13 +152,13 @@ def test_requests_that_come_together_are_executed_together_only_behind_a_login()
     """The joint form goes past `_on_request`, which knows about logins."""
     taken: list[int] = []
 
-    def read(_buffer: memoryview, position: int, end: int, _frame_max: int, _is_one: bool) -> Any:  # noqa: FBT001
+    def read(_buffer: memoryview, position: int, end: int, _frame_max: int, _is_one: bool) -> Any:
         taken.append(end - position)
         return [SimpleNamespace(version=9, correlation_ids=[7, 7], places=[0, 0], stop=end)]
 
     async def test(world: World) -> None:
         joint = JointForm(read, lambda *_: [b"\0\0\0\1!"] * 2)
-        spec = HandlerSpec(key=ApiKey.PRODUCE, guard=FOR_EVERYONE, handle=world._serve, joint=joint)  # noqa: SLF001 - never called
+        spec = HandlerSpec(key=ApiKey.PRODUCE, guard=FOR_EVERYONE, handle=world._serve, joint=joint)
         world.host.dispatcher.register([spec])
         content = struct.pack(">hhi", 0, 9, 7) + bytes(10)
         frames = (struct.pack(">i", len(content)) + content) * 2
