@@ -1,7 +1,7 @@
 """Producers of a simulated cluster that send at the same moment, over a connection each.
 
 Where the network brings their requests at once (`arrival_step_ms`), the broker executes together what it can
-(`broker/network/gathering.py`).
+(`broker/network/connection/gathering.py`).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
-from lowtide.broker.network.request_times import RequestTimes
+from lowtide.broker.network.routing.request_times import RequestTimes
 from lowtide.metadata import keys
 from lowtide.metadata.image import MetadataImage, PartitionImage
 from lowtide.metadata.store import Batch

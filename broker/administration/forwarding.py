@@ -23,7 +23,7 @@ from lowtide.broker.administration.committing import newer_image
 from lowtide.broker.administration.envelopes import OF_THE_BROKER, Origin, answer_in, seal_envelope
 from lowtide.broker.client_waits import client_wait
 from lowtide.broker.network.peer_client import PeerClients, PeerError
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.places import WaitingPlaces
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.broker_image import BrokerImage

@@ -16,7 +16,7 @@ from lowtide.broker.authorizer.authorizer import Audit, Authorizer
 from lowtide.broker.authorizer.resources import CLUSTER, Operation, Resource, ResourceType, topic
 from lowtide.broker.config.broker_config import BrokerConfig
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.network.routes import HandlerSpec, NoGuard
+from lowtide.broker.network.routing.routes import HandlerSpec, NoGuard
 from lowtide.broker.pending import NO_ANSWER, Pending, mapped
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import MetadataImage

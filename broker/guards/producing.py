@@ -14,8 +14,8 @@ from lowtide.broker.authorizer.resources import Operation, topic
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards import topics
 from lowtide.broker.guards.guard import Asker, Verdict, guarded
-from lowtide.broker.network.answer_errors import AnswerErrors
-from lowtide.broker.network.routes import HandlerSpec, JointForm
+from lowtide.broker.network.routing.answer_errors import AnswerErrors
+from lowtide.broker.network.routing.routes import HandlerSpec, JointForm
 from lowtide.broker.partitions.produce.joint_produce import ProduceGroup
 from lowtide.broker.request_context import Client, RequestContext
 from lowtide.protocol.api_keys import API, ApiKey

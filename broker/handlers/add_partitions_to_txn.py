@@ -24,8 +24,8 @@ from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.transactions.transaction import EPOCH_BUMPS_SINCE
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from lowtide.broker.guards import transactions as guards
-from lowtide.broker.network.request_parts import Cut
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.request_parts import Cut
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import TopicImage

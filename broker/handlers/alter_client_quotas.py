@@ -21,8 +21,8 @@ from lowtide.broker.administration.spread import Spread
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards import cluster as guards
 from lowtide.broker.guards.audited_requests import CHANGED_QUOTAS
-from lowtide.broker.network.request_parts import Cut
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.request_parts import Cut
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.quotas.quota_changes import QuotaChanges, plan_quota_changes
 from lowtide.broker.quotas.quota_entity import described
 from lowtide.broker.request_context import RequestContext

@@ -20,8 +20,8 @@ from lowtide.broker.administration.config_administrator import ConfigAdministrat
 from lowtide.broker.config.resources import ResourceType, check_keys, resource_of
 from lowtide.broker.guards import cluster as guards
 from lowtide.broker.guards.audited_requests import CHANGED_CONFIGS
-from lowtide.broker.network.request_parts import Cut
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.request_parts import Cut
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.messages.alter_configs import (

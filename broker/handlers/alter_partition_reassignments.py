@@ -19,8 +19,8 @@ from typing import Final
 
 from lowtide.broker.administration.partition_administrator import PartitionAdministrator
 from lowtide.broker.guards import administration as guards
-from lowtide.broker.network.request_parts import Cut
-from lowtide.broker.network.routes import Forwarding, HandlerSpec
+from lowtide.broker.network.routing.request_parts import Cut
+from lowtide.broker.network.routing.routes import Forwarding, HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode

@@ -21,7 +21,7 @@ from collections.abc import Generator, Mapping
 
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards import cluster as guards
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices

@@ -23,8 +23,8 @@ from lowtide.broker.administration.spread import Spread
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards import cluster as guards
 from lowtide.broker.guards.audited_requests import CHANGED_USERS
-from lowtide.broker.network.large_requests import Bounds
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.large_requests import Bounds
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode

@@ -24,8 +24,8 @@ from functools import lru_cache
 from typing import Final
 
 from lowtide.broker.guards.guard import FOR_EVERYONE
-from lowtide.broker.network.features import features_of, finalized, supported
-from lowtide.broker.network.routes import HandlerSpec, VersionRange
+from lowtide.broker.network.routing.features import features_of, finalized, supported
+from lowtide.broker.network.routing.routes import HandlerSpec, VersionRange
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import ApiKey

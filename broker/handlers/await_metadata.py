@@ -18,7 +18,7 @@ from lowtide.broker.authorizer.resources import CLUSTER, Operation
 from lowtide.broker.client_waits import client_wait
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards.guard import CHECKS_ITSELF
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.places import WaitingPlaces
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.errors import SessionError

@@ -24,8 +24,8 @@ from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.modern.modern_member import NOTHING, Assignment, ModernMember
 from lowtide.broker.coordinator.runtime.shard import Shard
 from lowtide.broker.guards import groups as guards
-from lowtide.broker.network.request_parts import Cut
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.request_parts import Cut
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import MetadataImage

@@ -19,7 +19,7 @@ from lowtide.broker.administration.acl_administrator import AclAdministrator
 from lowtide.broker.authorizer.acls import fault_of
 from lowtide.broker.guards import cluster as guards
 from lowtide.broker.guards.audited_requests import CREATED_ACLS
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.records import AclRecord
 from lowtide.protocol.api_keys import ApiKey

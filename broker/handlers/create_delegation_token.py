@@ -20,7 +20,7 @@ from lowtide.broker.administration.delegation_token_administrator import IssuedT
 from lowtide.broker.authorizer.resources import Operation, Resource, ResourceType
 from lowtide.broker.guards.audited_requests import CREATED_TOKEN
 from lowtide.broker.guards.guard import CHECKS_ITSELF
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.security.principal import USER_TYPE, KafkaPrincipal
 from lowtide.protocol.api_keys import ApiKey

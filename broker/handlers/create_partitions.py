@@ -23,8 +23,8 @@ from lowtide.broker.administration.committing import check_timeout
 from lowtide.broker.administration.creation_limits import Throttle
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
 from lowtide.broker.guards import administration as guards
-from lowtide.broker.network.request_parts import Cut
-from lowtide.broker.network.routes import Forwarding, HandlerSpec
+from lowtide.broker.network.routing.request_parts import Cut
+from lowtide.broker.network.routing.routes import Forwarding, HandlerSpec
 from lowtide.broker.quotas.mutation_quota import GROWTH
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import MetadataImage

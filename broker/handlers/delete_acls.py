@@ -21,7 +21,7 @@ from lowtide.broker.authorizer.acls import AclFilter
 from lowtide.broker.guards import cluster as guards
 from lowtide.broker.guards.audited_requests import DELETED_ACLS
 from lowtide.broker.handlers.create_acls import DISABLED
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.records import AclRecord
 from lowtide.protocol.api_keys import ApiKey

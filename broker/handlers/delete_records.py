@@ -27,9 +27,9 @@ from lowtide.broker.authorizer.resources import Operation
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards.audited_requests import DELETED_RECORDS
 from lowtide.broker.guards.guard import CHECKS_ITSELF
-from lowtide.broker.network.large_requests import Bounds
-from lowtide.broker.network.request_parts import Cut
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.large_requests import Bounds
+from lowtide.broker.network.routing.request_parts import Cut
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.partitions.deletes.delayed_delete import DelayedDeleteRecords, checked_row
 from lowtide.broker.partitions.deletes.delete_request import DeleteRequest, DeleteRow
 from lowtide.broker.pending import Pending

@@ -18,8 +18,8 @@ from typing import Final
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
 from lowtide.broker.guards import administration as guards
 from lowtide.broker.guards.audited_requests import DELETED_TOPICS
-from lowtide.broker.network.request_parts import Cut
-from lowtide.broker.network.routes import Forwarding, HandlerSpec
+from lowtide.broker.network.routing.request_parts import Cut
+from lowtide.broker.network.routing.routes import Forwarding, HandlerSpec
 from lowtide.broker.quotas.mutation_quota import DELETIONS
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import MetadataImage

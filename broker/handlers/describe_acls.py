@@ -16,7 +16,7 @@ from __future__ import annotations
 from lowtide.broker.administration.acl_administrator import AclAdministrator
 from lowtide.broker.authorizer.acls import AclFilter
 from lowtide.broker.guards import cluster as guards
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.records import AclRecord
 from lowtide.protocol.api_keys import ApiKey

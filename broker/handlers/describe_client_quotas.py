@@ -17,7 +17,7 @@ from collections.abc import Generator
 
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards import cluster as guards
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.quotas.quota_entity import parse_entity, parse_values
 from lowtide.broker.quotas.quota_filter import Filter, filter_of, matches

@@ -20,7 +20,7 @@ from lowtide.broker.authorizer.resources import ALL_CLUSTER_OPERATIONS
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards import cluster as guards
 from lowtide.broker.network.endpoints import controller_for, endpoint_of, endpoints_for, local_endpoint, with_local
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.records import Listener

@@ -23,8 +23,8 @@ from lowtide.broker.administration.config_administrator import ConfigAdministrat
 from lowtide.broker.config.described import ConfigEntry
 from lowtide.broker.config.resources import resource_of
 from lowtide.broker.guards import cluster as guards
-from lowtide.broker.network.request_parts import Cut
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.request_parts import Cut
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices

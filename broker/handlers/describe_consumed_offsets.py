@@ -24,7 +24,7 @@ from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.groups.survey import survey
 from lowtide.broker.guards.guard import CHECKS_ITSELF
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.places import WaitingPlaces
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.retention.consumption import PARTITIONS_PER_REQUEST

@@ -18,7 +18,7 @@ from lowtide.broker.administration.delegation_token_administrator import IssuedT
 from lowtide.broker.authorizer.authorizer import Audit
 from lowtide.broker.authorizer.resources import Operation, Resource, ResourceType
 from lowtide.broker.guards.guard import CHECKS_ITSELF
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.security.principal import KafkaPrincipal, parse_principal
 from lowtide.metadata.records import TokenRecord

@@ -21,7 +21,7 @@ from lowtide.broker.authorizer.authorizer import Audit
 from lowtide.broker.authorizer.resources import CLUSTER, Operation, topic
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards.guard import CHECKS_ITSELF
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.observation.described_deletes import Now, Viewer, finished, waiting
 from lowtide.broker.partitions.deletes.delayed_delete import DelayedDeleteRecords
 from lowtide.broker.partitions.deletes.delete_request import DeleteRequest

@@ -23,8 +23,8 @@ from lowtide.broker.coordinator.classic.classic_member import ClassicMember
 from lowtide.broker.coordinator.classic.group_state import GroupState
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.guards import groups as guards
-from lowtide.broker.network.request_parts import Cut
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.request_parts import Cut
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices

@@ -19,7 +19,7 @@ from lowtide.broker.authorizer.authorizer import allowed_topics
 from lowtide.broker.authorizer.resources import Operation
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards.guard import CHECKS_ITSELF
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.observation.history import LogHistory
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext

@@ -23,7 +23,7 @@ from collections.abc import Generator
 
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards import cluster as guards
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext

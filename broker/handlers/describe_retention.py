@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards.guard import CHECKS_ITSELF
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.retention.consumption import PARTITIONS_PER_REQUEST, Doubt, Outcome
 from lowtide.broker.retention.explained import Explanations, Found, refused

@@ -20,7 +20,7 @@ import msgspec
 
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards.guard import CHECKS_ITSELF
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.observation.segments import SEGMENTS_MAX, replica_rows, segment_rows
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.retention.consumption import Doubt, Outcome

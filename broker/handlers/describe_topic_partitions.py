@@ -22,7 +22,7 @@ from lowtide.broker.authorizer.resources import ALL_TOPIC_OPERATIONS
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards import topics as guards
 from lowtide.broker.network.endpoints import endpoints_for, leader_for, offline_replicas
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices

@@ -16,8 +16,8 @@ from typing import Final
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from lowtide.broker.coordinator.transactions.transaction_state import STATE_NAMES
 from lowtide.broker.guards import transactions as guards
-from lowtide.broker.network.request_parts import Cut
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.request_parts import Cut
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices

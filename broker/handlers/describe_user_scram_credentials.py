@@ -17,8 +17,8 @@ from typing import Final
 
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards import cluster as guards
-from lowtide.broker.network.large_requests import Bounds
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.large_requests import Bounds
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.scram_image import ScramImage
 from lowtide.protocol.api_keys import ApiKey

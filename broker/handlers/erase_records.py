@@ -28,7 +28,7 @@ from lowtide.broker.client_waits import client_wait
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards.audited_requests import ERASED_RECORDS
 from lowtide.broker.guards.guard import CHECKS_ITSELF
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.places import WaitingPlaces
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey

@@ -18,7 +18,7 @@ from __future__ import annotations
 from lowtide.broker.administration.delegation_token_administrator import TokenAdministrator
 from lowtide.broker.guards.audited_requests import CHANGED_TOKEN
 from lowtide.broker.guards.guard import CHECKS_ITSELF
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode

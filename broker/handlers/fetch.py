@@ -34,7 +34,7 @@ from lowtide.broker.config.keys_cluster import RACK_AWARE_SELECTOR
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards.fetching import FetchReaders
 from lowtide.broker.guards.guard import CHECKS_ITSELF
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.partitions.fetch.delayed_fetch import PlannedFetches
 from lowtide.broker.partitions.fetch.fetch_reader import READ_COMMITTED, is_sound, replica_of
 from lowtide.broker.partitions.fetch.fetch_refused import SESSIONS_SINCE, failed_throughout, refuse

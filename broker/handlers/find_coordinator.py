@@ -27,8 +27,8 @@ from lowtide.broker.coordinator.share_state.share_coordinator import is_share_ke
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from lowtide.broker.guards import groups as guards
 from lowtide.broker.network.endpoints import endpoint_of, local_endpoint
-from lowtide.broker.network.request_parts import Cut
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.request_parts import Cut
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.pending import Pending, answer_of, promised
 from lowtide.broker.request_context import Client, RequestContext
 from lowtide.broker.slices import answer_in_slices

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards.guard import FOR_EVERYONE
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.telemetry.client_facts import facts_of
 from lowtide.broker.telemetry.client_instances import COMPRESSIONS

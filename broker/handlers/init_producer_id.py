@@ -22,7 +22,7 @@ from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from lowtide.broker.guards import cluster as guards
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.pending import Pending, answer_of
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.errors import SessionError

@@ -25,7 +25,7 @@ from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.runtime.shard import Shard
 from lowtide.broker.guards import groups as guards
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.pending import Pending, mapped
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey

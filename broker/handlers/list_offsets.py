@@ -26,8 +26,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards import topics as guards
-from lowtide.broker.network.request_parts import Cut
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.request_parts import Cut
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.partitions.timestamp_search import LongRow, Progress, TimestampSearches, Unfinished
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext

@@ -16,8 +16,8 @@ from typing import Final
 
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards import administration as guards
-from lowtide.broker.network.request_parts import Cut
-from lowtide.broker.network.routes import Forwarding, HandlerSpec
+from lowtide.broker.network.routing.request_parts import Cut
+from lowtide.broker.network.routing.routes import Forwarding, HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import walk_in_slices
 from lowtide.metadata.image import TopicImage

@@ -37,8 +37,8 @@ from lowtide.broker.network.endpoints import (
     offline_replicas,
     with_local,
 )
-from lowtide.broker.network.request_parts import Cut
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.request_parts import Cut
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import Client, RequestContext

@@ -23,8 +23,8 @@ from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.runtime.shard import Shard
 from lowtide.broker.guards import offset_fetch as guards
-from lowtide.broker.network.request_parts import Cut
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.request_parts import Cut
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import ask_in_slices, run_in_turns

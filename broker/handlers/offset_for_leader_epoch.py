@@ -16,8 +16,8 @@ from typing import Final
 
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards import topics as guards
-from lowtide.broker.network.request_parts import Cut
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.request_parts import Cut
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey

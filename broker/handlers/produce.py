@@ -31,8 +31,8 @@ from lowtide.broker.coordinator.transactions.transaction_coordinator import Tran
 from lowtide.broker.coordinator.transactions.transaction_verifier import TransactionVerifier
 from lowtide.broker.guards.guard import OwnGuard
 from lowtide.broker.guards.producing import guarded_produce
-from lowtide.broker.network.request_parts import Cut
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.request_parts import Cut
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.partitions.produce.joint_produce import joint_produce
 from lowtide.broker.partitions.produce.produce_attempt import CurrentLeaders, ProduceAttempt, ProduceParts
 from lowtide.broker.partitions.produce.produce_in_slices import SlicedProduce

@@ -22,7 +22,7 @@ from typing import Any, Final
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards.guard import FOR_EVERYONE
 from lowtide.broker.handlers.get_telemetry_subscriptions import telemetry_max_bytes
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.places import WaitingPlaces
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import walk_in_slices

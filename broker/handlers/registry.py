@@ -31,8 +31,8 @@ from lowtide.broker.guards.guard import behind_guard
 from lowtide.broker.handlers import share as of_shares
 from lowtide.broker.handlers.share.registry import ShareParts, switched
 from lowtide.broker.handlers.share.share_access import ShareAccess
-from lowtide.broker.network.dispatcher import Dispatcher
-from lowtide.broker.network.routes import HandlerSpec, Route, VersionRange
+from lowtide.broker.network.routing.dispatcher import Dispatcher
+from lowtide.broker.network.routing.routes import HandlerSpec, Route, VersionRange
 from lowtide.broker.observation.health import Vitals
 from lowtide.broker.observation.history import LogHistory
 from lowtide.broker.observation.observed import Observed

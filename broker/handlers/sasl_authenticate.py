@@ -11,7 +11,7 @@ KIPs: 152, 368.
 from __future__ import annotations
 
 from lowtide.broker.guards.guard import FOR_EVERYONE
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode

@@ -30,8 +30,8 @@ from lowtide.broker.coordinator.runtime.shard import Shard
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from lowtide.broker.coordinator.transactions.transaction_verifier import TransactionVerifier, told_to_committer
 from lowtide.broker.guards import transactions as guards
-from lowtide.broker.network.request_parts import Cut
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.request_parts import Cut
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.partitions.produce.transaction_question import AskedTransaction, Question
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext

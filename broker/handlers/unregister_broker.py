@@ -18,7 +18,7 @@ from typing import Final
 from lowtide.broker.administration.committing import decide_and_commit
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards import administration as guards
-from lowtide.broker.network.routes import Forwarding, HandlerSpec
+from lowtide.broker.network.routing.routes import Forwarding, HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import ApiKey

@@ -1,6 +1,6 @@
 """UpdateFeatures: v0-v2.
 
-Behaviour: changes the levels of features that clients can change (`broker/network/features.py`), all of them or none;
+Behaviour: changes the levels of features that clients can change (`broker/network/routing/features.py`), all of them or none;
 answered when the levels are in the metadata, of which every broker takes them. A level that the cluster has already may
 be asked for. With `validate_only` it is only checked.
 
@@ -24,8 +24,8 @@ from lowtide.broker.administration.committing import check_timeout, decide_and_c
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards import administration as guards
 from lowtide.broker.guards.audited_requests import CHANGED_FEATURES
-from lowtide.broker.network.features import FEATURES, features_of
-from lowtide.broker.network.routes import Forwarding, HandlerSpec, VersionRange
+from lowtide.broker.network.routing.features import FEATURES, features_of
+from lowtide.broker.network.routing.routes import Forwarding, HandlerSpec, VersionRange
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.changes import ChangePlan
 from lowtide.metadata.image import MetadataImage

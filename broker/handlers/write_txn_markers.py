@@ -23,8 +23,8 @@ from lowtide.broker.coordinator.transactions.marker_sender import TIMEOUT_MS
 from lowtide.broker.coordinator.transactions.marker_writer import MarkerWriter, TransactionEnd
 from lowtide.broker.coordinator.transactions.transaction import EPOCH_BUMPS_SINCE
 from lowtide.broker.guards.guard import CHECKS_ITSELF
-from lowtide.broker.network.request_parts import Cut
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.request_parts import Cut
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from lowtide.broker.config.key import ConfigError
 from lowtide.broker.config.sasl_settings import OAUTHBEARER, MechanismSettings, SaslListener
 from lowtide.broker.lifecycle.listener_security import begin_password_login, scram_parts
-from lowtide.broker.network.sasl_connection import SaslSettings
+from lowtide.broker.network.connection.sasl_connection import SaslSettings
 from lowtide.broker.security.login import Mechanism
 from lowtide.broker.security.plain import MECHANISM as PLAIN
 

@@ -10,10 +10,10 @@ from lowtide.broker.config.broker_config import BrokerConfig
 from lowtide.broker.config.sasl_settings import MechanismSettings, OwnLogin
 from lowtide.broker.lifecycle.broker_base import BrokerBase
 from lowtide.broker.lifecycle.certificates import Certificates
-from lowtide.broker.network.listener_security import ListenerSecurity
+from lowtide.broker.network.connection.listener_security import ListenerSecurity
+from lowtide.broker.network.connection.sasl_connection import SaslSettings
+from lowtide.broker.network.connection.tls_connection import TlsSettings
 from lowtide.broker.network.peer_login import PeerLogin
-from lowtide.broker.network.sasl_connection import SaslSettings
-from lowtide.broker.network.tls_connection import TlsSettings
 from lowtide.broker.security.delegation_tokens import TokenSecret, secret_of
 from lowtide.broker.security.exchange import SaslExchange
 from lowtide.broker.security.plain import PlainExchange, PlainUsers

@@ -39,12 +39,12 @@ from lowtide.broker.lifecycle.listener_security import listener_security, peer_l
 from lowtide.broker.lifecycle.loop_health import LoopHealth
 from lowtide.broker.lifecycle.memory_upkeep import MemoryUpkeep
 from lowtide.broker.lifecycle.partition_parts import build_partitions
-from lowtide.broker.network.admission import connection_limits
-from lowtide.broker.network.answer_files import AnswerFiles
-from lowtide.broker.network.connection_host import ConnectionHost
-from lowtide.broker.network.dispatcher import Dispatcher
+from lowtide.broker.network.admission.admission import connection_limits
+from lowtide.broker.network.connection.answer_files import AnswerFiles
+from lowtide.broker.network.connection.connection_host import ConnectionHost
+from lowtide.broker.network.connection.server import Server, open_listeners
 from lowtide.broker.network.peer_client import PeerClients
-from lowtide.broker.network.server import Server, open_listeners
+from lowtide.broker.network.routing.dispatcher import Dispatcher
 from lowtide.broker.observation.health import Vitals
 from lowtide.broker.observation.history import LogHistory
 from lowtide.broker.observation.observed import Observed

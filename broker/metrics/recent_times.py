@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from operator import add
 from typing import Final, NamedTuple
 
-from lowtide.broker.network.request_times import BUCKETS, FETCH_CONSUMER, FETCH_FOLLOWER, ApiTimes, RequestTimes
+from lowtide.broker.network.routing.request_times import BUCKETS, FETCH_CONSUMER, FETCH_FOLLOWER, ApiTimes, RequestTimes
 
 WINDOW_MS: Final = 300_000
 """What quantiles are of, about; Kafka's samples are of five minutes too."""

@@ -14,7 +14,7 @@ from lowtide.broker.metrics.exposition import escaped
 from lowtide.broker.metrics.recent_times import Recent
 from lowtide.broker.metrics.record_times import RecordTimes
 from lowtide.broker.metrics.remote_ends import RemoteEnds
-from lowtide.broker.network.connection_host import ConnectionHost
+from lowtide.broker.network.connection.connection_host import ConnectionHost
 from lowtide.broker.network.peer_client import PeerClients
 from lowtide.broker.partitions.alter_partition_manager import IsrChanges
 from lowtide.broker.partitions.replica_fetchers import ReplicaFetchers

@@ -1,7 +1,6 @@
 """Bytes in, bytes out: sockets, frames, the order of answers, and what connections may cost.
 
-Guards: a view of received bytes ends with the callback that brought them; answers leave in the order of their requests;
-memory, connections and rows of requests are bounded. Sees `config` and the modules at the top of `broker`; it has an
-API as its route only, never a partition. Begin with `connection`, then `dispatcher`. `large_requests` is the way of
-requests with very many rows, `peer_client` asks other brokers.
+Guards: no connection blocks the event loop for long, and memory, connections and rows of requests are bounded. Sees
+`config` and the modules at the top of `broker`, never a partition. Begin with `connection/connection.py`, then
+`routing/dispatcher.py`. `peer_client` asks other brokers.
 """

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import msgspec
 
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.partitions.fetch.fetch_reader import replica_of
 from lowtide.broker.pending import NO_ANSWER, Pending, mapped
 from lowtide.broker.quotas.client_quotas import ClientQuotas

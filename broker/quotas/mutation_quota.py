@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from lowtide.broker.network.routes import PartitionChanges
+from lowtide.broker.network.routing.routes import PartitionChanges
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopicResult

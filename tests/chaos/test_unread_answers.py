@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.network.connection_host import ConnectionHost
+from lowtide.broker.network.connection.connection_host import ConnectionHost
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest

@@ -10,7 +10,7 @@ import pytest
 from lowtide.broker import handlers
 from lowtide.broker.guards.guard import CHECKS_ITSELF, FOR_EVERYONE, OwnGuard
 from lowtide.broker.handlers import share
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.protocol.api_keys import ApiKey
 from tests.unit.broker.declared import SPECS
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 KEYS_MAX = 5
 """So many APIs a module may tell apart."""
 
-TABLES = {"broker/network/features.py": 9}
+TABLES = {"broker/network/routing/features.py": 9}
 """Modules that name more: which APIs a feature of the cluster needs. The list only shrinks."""
 
 ALL_KEYS = "protocol/api_keys.py"

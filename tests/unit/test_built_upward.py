@@ -36,8 +36,8 @@ METHODS_MAX = 26
 
 LARGE = {
     "broker/coordinator/classic/classic_group.py:ClassicGroup": (20, 30),
-    "broker/network/connection.py:Connection": (21, 32),
-    "broker/network/connection_host.py:ConnectionHost": (23, 10),
+    "broker/network/connection/connection.py:Connection": (21, 32),
+    "broker/network/connection/connection_host.py:ConnectionHost": (23, 10),
     "simulation/machines.py:Machine": (25, 27),
     "simulation/cluster_invariants.py:ClusterInvariants": (23, 27),
 }

@@ -14,7 +14,7 @@ import pytest
 from lowtide.broker.coordinator.classic import group_state
 from lowtide.broker.coordinator.modern import member_state
 from lowtide.broker.coordinator.transactions import transaction_state
-from lowtide.broker.network import execution
+from lowtide.broker.network.connection import execution
 from lowtide.broker.security import login_state, scram
 from lowtide.replication import follower_phase
 from lowtide.storage.log.segments import segment_life

@@ -55,10 +55,9 @@ LONG_FILES = {
 LONG_SOURCES = frozenset(
     {
         "broker/lifecycle/serving.py",
-        "broker/network/connection.py",
+        "broker/network/connection/connection.py",
         "broker/partitions/fetch/fetch_reader.py",
         "broker/partitions/replica_fetcher.py",
-        "protocol/api_keys.py",
         "simulation/group_load.py",
         "storage/log/log.py",
     }

@@ -22,7 +22,7 @@ from lowtide.broker.coordinator.runtime.effects import Effects, append_error
 from lowtide.broker.coordinator.runtime.offsets_topic import GROUP_TOPIC, OffsetsTopic, forget_hashes
 from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, Shard
 from lowtide.broker.coordinator.share_state.share_persister import SharePersister
-from lowtide.broker.network.features import serves_consumer_groups
+from lowtide.broker.network.routing.features import serves_consumer_groups
 from lowtide.broker.pacing import Pacing
 from lowtide.broker.pending import Pending, promised
 from lowtide.broker.request_context import Client as Connection

@@ -16,7 +16,7 @@ from __future__ import annotations
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.share_offsets import ShareOffsets, why_not
 from lowtide.broker.guards import share_groups as guards
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode

@@ -18,8 +18,8 @@ from typing import Final
 
 from lowtide.broker.coordinator.groups.share_offsets import ShareOffsets
 from lowtide.broker.guards import share_groups as guards
-from lowtide.broker.network.request_parts import Cut
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.request_parts import Cut
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.messages.describe_share_group_offsets import (

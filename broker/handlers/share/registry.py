@@ -10,9 +10,9 @@ import msgspec
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.share_state.share_coordinator import ShareCoordinator
 from lowtide.broker.coordinator.share_state.share_persister import SharePersister
-from lowtide.broker.network.features import serves_share_groups
-from lowtide.broker.network.refusals import refusal_of_all
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.features import serves_share_groups
+from lowtide.broker.network.routing.refusals import refusal_of_all
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.partitions.share.share_partitions import SharePartitions
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey

@@ -19,7 +19,7 @@ from typing import Any
 
 from lowtide.broker.guards.share_groups import for_members
 from lowtide.broker.handlers.share.share_access import JoinedParts, ShareAccess, by_topic, session_key
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode

@@ -24,7 +24,7 @@ from typing import Any, Final
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards.share_groups import for_members
 from lowtide.broker.handlers.share.share_access import JoinedParts, ShareAccess, by_topic, session_key
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.partitions.share.share_fetch import FetchedShare, ShareFetch, ShareFetchParams
 from lowtide.broker.partitions.share.share_reading import ShareRead
 from lowtide.broker.partitions.share.share_sessions import SessionKey, ShareSession

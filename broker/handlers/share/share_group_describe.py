@@ -22,8 +22,8 @@ from lowtide.broker.coordinator.modern.modern_member import Assignment, ModernMe
 from lowtide.broker.coordinator.modern.share_groups import ASSIGNOR
 from lowtide.broker.coordinator.runtime.shard import Shard
 from lowtide.broker.guards import share_groups as guards
-from lowtide.broker.network.request_parts import Cut
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.request_parts import Cut
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import MetadataImage

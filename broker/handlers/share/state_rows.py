@@ -10,7 +10,7 @@ from lowtide.broker.coordinator.runtime.effects import Effects, Reply
 from lowtide.broker.coordinator.share_state.share_coordinator import ShareCoordinator
 from lowtide.broker.coordinator.share_state.share_states import ShareStates
 from lowtide.broker.guards.share_groups import for_brokers
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.slices import ask_in_slices
 from lowtide.protocol.api_keys import ApiKey

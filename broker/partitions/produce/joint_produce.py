@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from crc32c import crc32c
 
-from lowtide.broker.network.routes import JointForm
+from lowtide.broker.network.routing.routes import JointForm
 from lowtide.broker.partitions.produce.delayed_produce import DelayedProduce, ProduceWait
 from lowtide.broker.partitions.produce.produce_attempt import (
     ADDS_SINCE,

@@ -49,7 +49,7 @@ def test_a_request_keeps_to_its_budget(name: str) -> None:
         (
             "Produce, acks=1",
             [
-                ("broker/network/connection.py", "_on_request"),
+                ("broker/network/connection/connection.py", "_on_request"),
                 ("storage/log/log.py", "append_"),
                 ("storage/log/segments/segment.py", "write"),
             ],
@@ -64,7 +64,7 @@ def test_a_request_keeps_to_its_budget(name: str) -> None:
                     "read",
                 ),
                 ("storage/log/log.py", "read"),
-                ("broker/network/outgoing.py", ""),
+                ("broker/network/connection/outgoing.py", ""),
             ],
         ),
         (

@@ -9,8 +9,8 @@ import msgspec
 
 from lowtide.broker.handlers.registry import Coordinators, HandlerParts, handlers
 from lowtide.broker.handlers.share.registry import ShareParts
-from lowtide.broker.network.dispatcher import Dispatcher
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routing.dispatcher import Dispatcher
+from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.protocol.api_keys import ApiKey
 
 

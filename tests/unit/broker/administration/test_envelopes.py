@@ -12,7 +12,7 @@ import pytest
 from lowtide.broker.administration.envelopes import OF_THE_BROKER, Origin, answer_in, open_envelope, seal_envelope
 from lowtide.broker.authorizer.resources import CLUSTER, Operation
 from lowtide.broker.handlers import envelope
-from lowtide.broker.network.routes import Route
+from lowtide.broker.network.routing.routes import Route
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.security.principal import KafkaPrincipal
 from lowtide.protocol.api_keys import ApiKey

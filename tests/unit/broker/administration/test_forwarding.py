@@ -19,7 +19,7 @@ from lowtide.broker.administration.forwarding import (
     Forwarder,
 )
 from lowtide.broker.network.peer_client import PeerError
-from lowtide.broker.network.routes import Forwarding
+from lowtide.broker.network.routing.routes import Forwarding
 from lowtide.broker.pending import promised
 from lowtide.broker.security.principal import KafkaPrincipal
 from lowtide.metadata.image import BrokerImage, ImageDelta, MetadataImage

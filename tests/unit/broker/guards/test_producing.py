@@ -14,7 +14,7 @@ from lowtide.broker.authorizer.resources import Operation
 from lowtide.broker.authorizer.standard_authorizer import StandardAuthorizer
 from lowtide.broker.guards import topics
 from lowtide.broker.guards.producing import guarded_produce
-from lowtide.broker.network.routes import GroupPath, HandlerSpec, QuickPath, RunPath
+from lowtide.broker.network.routing.routes import GroupPath, HandlerSpec, QuickPath, RunPath
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.security.principal import KafkaPrincipal
 from lowtide.metadata.acl_image import AclImage

@@ -30,7 +30,7 @@ def test_a_room_without_a_level_has_that_of_the_room_around_it() -> None:
     assert levels.shown()["lowtide.broker.network"] == "DEBUG"
     assert levels.shown()["lowtide.broker.partitions"] == "ERROR"
     assert levels.shown()["lowtide.storage"] == "INFO"
-    assert levels.is_on("lowtide.broker.network.server", logging.DEBUG)
+    assert levels.is_on("lowtide.broker.network.connection.server", logging.DEBUG)
     assert not levels.is_on("lowtide.broker.partitions.strays", logging.WARNING)
     levels.change([change("lowtide.broker", None), change("root", "FATAL")])
     assert levels.shown()["lowtide.broker.partitions"] == "FATAL"
@@ -66,7 +66,7 @@ def test_lines_go_by_the_module_that_writes_them() -> None:
     stream = io.StringIO()
     log = make_logger(1, stream=stream, level=logging.INFO)
     other = make_logger(2, stream=stream, level=logging.INFO)
-    module = {"__name__": "lowtide.broker.network.server"}
+    module = {"__name__": "lowtide.broker.network.connection.server"}
     write = "def write(log):\n    log.debug('fine')\n    log.bind(more=1).warning('coarse')"
     exec(write, module)
     log.levels.change([change("lowtide.broker.network", "DEBUG")])

@@ -9,8 +9,8 @@ import pytest
 
 from bench.request_path import World, fetch, produce
 from lowtide.broker.metrics.recent_times import STEP_MS, WINDOW_MS, Recent, counts_of, quantile_ms
-from lowtide.broker.network.outgoing import BufferPool, OutgoingQueue
-from lowtide.broker.network.request_times import BUCKETS, ApiTimes, RequestClock, RequestTimes
+from lowtide.broker.network.connection.outgoing import BufferPool, OutgoingQueue
+from lowtide.broker.network.routing.request_times import BUCKETS, ApiTimes, RequestClock, RequestTimes
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.runtime.clock import SystemClock
 from lowtide.simulation.client import WireClient

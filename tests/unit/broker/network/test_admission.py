@@ -8,7 +8,7 @@ from lowtide.broker.config.broker_config import load_config
 from lowtide.broker.config.connection_overrides import OVERRIDES, PER_IP, parse_overrides
 from lowtide.broker.config.key import ConfigError
 from lowtide.broker.descriptors import DESCRIPTORS_MIN, share_out
-from lowtide.broker.network.admission import (
+from lowtide.broker.network.admission.admission import (
     IDLE_MS,
     LOGIN_MS,
     LOGINS_MIN,

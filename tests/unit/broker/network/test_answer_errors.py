@@ -7,8 +7,8 @@ from collections import Counter
 import msgspec
 import pytest
 
-from lowtide.broker.network.answer_errors import AnswerErrors
-from lowtide.broker.network.refusals import refusal_of_all
+from lowtide.broker.network.routing.answer_errors import AnswerErrors
+from lowtide.broker.network.routing.refusals import refusal_of_all
 from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ErrorCode

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from lowtide.broker.network.answer_memory import FILES_REASON, REASON, SILENT_MS, AnswerMemory
-from lowtide.broker.network.outgoing import BufferPool, OutgoingQueue
-from lowtide.broker.network.request_times import RequestClock
+from lowtide.broker.network.connection.answer_memory import FILES_REASON, REASON, SILENT_MS, AnswerMemory
+from lowtide.broker.network.connection.outgoing import BufferPool, OutgoingQueue
+from lowtide.broker.network.routing.request_times import RequestClock
 from lowtide.runtime.clock import SystemClock
 
 from .test_connection import ECHO, LARGE, World, answer, frame, simulate

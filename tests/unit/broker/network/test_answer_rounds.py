@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.network.outgoing import OutgoingQueue
+from lowtide.broker.network.connection.outgoing import OutgoingQueue
 
 from .test_connection import PARK_PRODUCE, World, answer, frame, simulate
 

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.network.admission import ConnectionLimits
-from lowtide.broker.network.client_quirks import SurplusBytes
-from lowtide.broker.network.connection_host import PARKED_COUNT, SCRATCH_BYTES, ConnectionHost
-from lowtide.broker.network.dispatcher import Routes
-from lowtide.broker.network.large_requests import Bounds
-from lowtide.broker.network.request_times import ApiTimes
-from lowtide.broker.network.routes import Route
-from lowtide.broker.network.server import Server
-from lowtide.broker.network.slow_clients import ABANDONED_MS
-from lowtide.broker.network.slow_lane import Refusals
+from lowtide.broker.network.admission.admission import ConnectionLimits
+from lowtide.broker.network.admission.slow_lane import Refusals
+from lowtide.broker.network.connection.connection_host import PARKED_COUNT, SCRATCH_BYTES, ConnectionHost
+from lowtide.broker.network.connection.server import Server
+from lowtide.broker.network.connection.slow_clients import ABANDONED_MS
+from lowtide.broker.network.routing.client_quirks import SurplusBytes
+from lowtide.broker.network.routing.dispatcher import Routes
+from lowtide.broker.network.routing.large_requests import Bounds
+from lowtide.broker.network.routing.request_times import ApiTimes
+from lowtide.broker.network.routing.routes import Route
 from lowtide.broker.pending import AnswerRounds, Pending, mapped
 from lowtide.broker.turns import Turns
 from lowtide.protocol.errors import ProtocolError
@@ -135,7 +135,7 @@ def lane(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     """Each test runs with a normal connection and with one in the slow lane."""
     if request.param == "slow lane":
         monkeypatch.setattr(Refusals, "is_troubled", lambda *_: True)
-        monkeypatch.setattr("lowtide.broker.network.slow_lane.TURNS", 1 << 30)
+        monkeypatch.setattr("lowtide.broker.network.admission.slow_lane.TURNS", 1 << 30)
     return str(request.param)
 
 

@@ -7,9 +7,9 @@ import struct
 
 import pytest
 
-from lowtide.broker.network.frame_buffers import FRAME_BUFFER_BYTES
-from lowtide.broker.network.partial_frame import BEGINNING_BYTES, FREE_FRAME_BYTES
-from lowtide.broker.network.slow_clients import SLOW_FRAME_GRACE_MS
+from lowtide.broker.network.connection.frame_buffers import FRAME_BUFFER_BYTES
+from lowtide.broker.network.connection.partial_frame import BEGINNING_BYTES, FREE_FRAME_BYTES
+from lowtide.broker.network.connection.slow_clients import SLOW_FRAME_GRACE_MS
 
 from .test_connection import CLOSED, ECHO, LARGE, MAXIMUM_FRAME_BYTES, World, answer, frame, simulate
 
@@ -113,7 +113,7 @@ def test_clients_that_send_half_of_large_frames_block_others_for_seconds_only() 
 def test_half_sent_frames_have_bounded_memory(monkeypatch: pytest.MonkeyPatch, size: int, first: int) -> None:
     """Their beginnings too, which other clients don't wait for."""
     room = 4 << 20
-    monkeypatch.setattr("lowtide.broker.network.request_memory.BEGINNINGS_MAX_BYTES", room)
+    monkeypatch.setattr("lowtide.broker.network.connection.request_memory.BEGINNINGS_MAX_BYTES", room)
 
     async def run(world: World) -> None:
         limit_bytes = 8 << 20

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from lowtide.broker.guards.guard import FOR_EVERYONE
-from lowtide.broker.network.client_quirks import SURPLUS_SERIES_MAX, SurplusBytes
-from lowtide.broker.network.dispatcher import Dispatcher
-from lowtide.broker.network.routes import HandlerSpec, JointForm
+from lowtide.broker.network.routing.client_quirks import SURPLUS_SERIES_MAX, SurplusBytes
+from lowtide.broker.network.routing.dispatcher import Dispatcher
+from lowtide.broker.network.routing.routes import HandlerSpec, JointForm
 from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ErrorCode, ProtocolError

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from lowtide.broker.handlers import api_versions
-from lowtide.broker.network.features import FEATURES, features_of, finalized, serves_consumer_groups, supported
-from lowtide.broker.network.routes import VersionRange
+from lowtide.broker.network.routing.features import FEATURES, features_of, finalized, serves_consumer_groups, supported
+from lowtide.broker.network.routing.routes import VersionRange
 from lowtide.metadata.config_image import NOTHING_SET
 from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.records import FeaturesRecord

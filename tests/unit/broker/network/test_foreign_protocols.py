@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from lowtide.broker.network.foreign_protocols import instead_of_kafka, instead_of_tls
+from lowtide.broker.network.connection.foreign_protocols import instead_of_kafka, instead_of_tls
 
 VERSIONS = bytes.fromhex("0000003600120003")
 """The length, key and version of a client's first request."""

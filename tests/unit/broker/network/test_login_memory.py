@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lowtide.broker.network.login_memory import LATE_MS, LoginMemory
+from lowtide.broker.network.admission.login_memory import LATE_MS, LoginMemory
 
 LIMIT = 100_000
 

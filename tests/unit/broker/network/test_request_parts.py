@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import lowtide.broker.handlers
-from lowtide.broker.network.request_parts import Cut, joined, parts_of, row_count
+from lowtide.broker.network.routing.request_parts import Cut, joined, parts_of, row_count
 from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.constructs import CountedArray, Entity
 from lowtide.protocol.errors import ErrorCode

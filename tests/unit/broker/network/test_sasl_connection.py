@@ -14,14 +14,14 @@ import pytest
 
 from lowtide.broker.guards.guard import FOR_EVERYONE
 from lowtide.broker.handlers import api_versions, sasl_authenticate, sasl_handshake
-from lowtide.broker.network.admission import ConnectionLimits
-from lowtide.broker.network.connection_host import ConnectionHost
-from lowtide.broker.network.dispatcher import Dispatcher
-from lowtide.broker.network.listener_security import ListenerSecurity
-from lowtide.broker.network.login_memory import LOGIN_MEMORY_BYTES
-from lowtide.broker.network.routes import HandlerSpec, JointForm
-from lowtide.broker.network.sasl_connection import FREE_FRAME_BYTES, SaslSettings
-from lowtide.broker.network.server import Server
+from lowtide.broker.network.admission.admission import ConnectionLimits
+from lowtide.broker.network.admission.login_memory import LOGIN_MEMORY_BYTES
+from lowtide.broker.network.connection.connection_host import ConnectionHost
+from lowtide.broker.network.connection.listener_security import ListenerSecurity
+from lowtide.broker.network.connection.sasl_connection import FREE_FRAME_BYTES, SaslSettings
+from lowtide.broker.network.connection.server import Server
+from lowtide.broker.network.routing.dispatcher import Dispatcher
+from lowtide.broker.network.routing.routes import HandlerSpec, JointForm
 from lowtide.broker.pending import AnswerRounds
 from lowtide.broker.security.login import Mechanism
 from lowtide.broker.security.plain import PlainExchange, PlainUsers

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.network.slow_clients import ABANDONED_MS, HALF_CLOSED_GRACE_MS, why_to_end
+from lowtide.broker.network.connection.slow_clients import ABANDONED_MS, HALF_CLOSED_GRACE_MS, why_to_end
 
 IDLE_MS = 600_000
 

@@ -6,10 +6,10 @@ import asyncio
 import itertools
 import struct
 
-from lowtide.broker.network import slow_lane
-from lowtide.broker.network.connection import Connection
-from lowtide.broker.network.execution import Execution
-from lowtide.broker.network.slow_lane import REFUSALS_PER_S, TURNS, TURNS_A_PASS, Refusals
+from lowtide.broker.network.admission import slow_lane
+from lowtide.broker.network.admission.slow_lane import REFUSALS_PER_S, TURNS, TURNS_A_PASS, Refusals
+from lowtide.broker.network.connection.connection import Connection
+from lowtide.broker.network.connection.execution import Execution
 
 from .test_connection import ECHO, PARK, World, answer, frame, simulate
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trustme
 
-from lowtide.broker.network.tls_connection import PIECE_BYTES, TlsConnection, TlsSettings
+from lowtide.broker.network.connection.tls_connection import PIECE_BYTES, TlsConnection, TlsSettings
 from lowtide.broker.security.principal import ANONYMOUS
 
 RECORD_OVERHEAD = 64

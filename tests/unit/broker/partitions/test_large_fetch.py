@@ -12,7 +12,7 @@ from lowtide.broker.partitions.delayed import fetch as delayed_fetch
 from lowtide.broker.partitions.delayed import fetch_in_slices, small_fetch
 
 from lowtide.broker import slices
-from lowtide.broker.network import outgoing
+from lowtide.broker.network.connection import outgoing
 from lowtide.broker.partitions.fetch.fetch_in_slices import respond_in_steps
 from lowtide.broker.partitions.fetch.fetch_reader import FetchReader
 from lowtide.broker.partitions.fetch.fetch_rules import FetchOutcome, FetchRules

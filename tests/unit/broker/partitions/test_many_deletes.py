@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lowtide.broker.handlers import delete_records
-from lowtide.broker.network.large_requests import Bounds
+from lowtide.broker.network.routing.large_requests import Bounds
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest

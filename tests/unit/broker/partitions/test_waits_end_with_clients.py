@@ -16,7 +16,7 @@ import pytest
 
 from lowtide.broker.administration.envelopes import Origin, seal_envelope
 from lowtide.broker.handlers.erase_records import PLACES_MIN, WAITING_SHARE
-from lowtide.broker.network.slow_clients import ABANDONED_MS
+from lowtide.broker.network.connection.slow_clients import ABANDONED_MS
 from lowtide.broker.security.principal import ANONYMOUS
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.network.routes import PartitionChanges
+from lowtide.broker.network.routing.routes import PartitionChanges
 from lowtide.broker.quotas.mutation_quota import CREATIONS, DELETIONS, GROWTH, add_refused, admit, costs_of
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_partitions import (

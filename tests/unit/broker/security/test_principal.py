@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lowtide.broker.network.connection import Connection
+from lowtide.broker.network.connection.connection import Connection
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.security.principal import ANONYMOUS, KafkaPrincipal, parse_principal
 

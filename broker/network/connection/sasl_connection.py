@@ -18,14 +18,13 @@ import struct
 from functools import partial
 from typing import Final
 
-from lowtide.broker.network.connection import Connection
-from lowtide.broker.network.connection_host import ConnectionHost
-from lowtide.broker.network.execution import PARK
-from lowtide.broker.network.outgoing import Part
-from lowtide.broker.network.partial_frame import FrameRefusedError, PartialFrame
-from lowtide.broker.network.refusals import refusal_of_all
-from lowtide.broker.network.request_memory import Receiver
-from lowtide.broker.network.routes import read_request
+from lowtide.broker.network.connection.connection import Connection
+from lowtide.broker.network.connection.connection_host import ConnectionHost
+from lowtide.broker.network.connection.execution import PARK
+from lowtide.broker.network.connection.partial_frame import FrameRefusedError, PartialFrame
+from lowtide.broker.network.connection.request_memory import Receiver
+from lowtide.broker.network.routing.refusals import refusal_of_all
+from lowtide.broker.network.routing.routes import Part, read_request
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.security.login import NEVER_MS, Login, Mechanisms, Reply
 from lowtide.broker.security.login_state import LoginState

@@ -18,8 +18,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
-from lowtide.broker.network.turn_queue import TurnQueue
-from lowtide.broker.network.turn_taking import TurnTaking
+from lowtide.broker.network.admission.turn_queue import TurnQueue
 from lowtide.runtime.addresses import network_of
 
 REFUSALS_PER_S = 10
@@ -64,10 +63,21 @@ class Refusals:
             self._second = second
 
 
+class LaneTurns(Protocol):
+    """When a connection executes (`turn_taking`)."""
+
+    def enter_slow_lane(self, turns: int) -> None:
+        """Executes one frame in each turn from now on; until it has had so many, or may leave."""
+        ...
+
+
 class Laned(Protocol):
     """A connection in the lane."""
 
-    turns: TurnTaking
+    @property
+    def turns(self) -> LaneTurns:
+        """When it executes."""
+        ...
 
     @property
     def client_address(self) -> str:

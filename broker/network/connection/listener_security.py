@@ -7,10 +7,10 @@ from typing import Final
 
 import msgspec
 
-from lowtide.broker.network.connection import Connection
-from lowtide.broker.network.connection_host import ConnectionHost
-from lowtide.broker.network.sasl_connection import SaslConnection, SaslSettings
-from lowtide.broker.network.tls_connection import TlsConnection, TlsSettings
+from lowtide.broker.network.connection.connection import Connection
+from lowtide.broker.network.connection.connection_host import ConnectionHost
+from lowtide.broker.network.connection.sasl_connection import SaslConnection, SaslSettings
+from lowtide.broker.network.connection.tls_connection import TlsConnection, TlsSettings
 
 
 class ListenerSecurity(msgspec.Struct, frozen=True):

@@ -12,8 +12,8 @@ from __future__ import annotations
 import mmap
 import struct
 
-from lowtide.broker.network.frame_buffers import FRAME_BUFFER_BYTES, GROWTH_FACTOR, FrameBuffers
-from lowtide.broker.network.request_memory import Receiver, RequestMemory
+from lowtide.broker.network.connection.frame_buffers import FRAME_BUFFER_BYTES, GROWTH_FACTOR, FrameBuffers
+from lowtide.broker.network.connection.request_memory import Receiver, RequestMemory
 
 FREE_FRAME_BYTES = FRAME_BUFFER_BYTES
 """So much of a frame is read whatever others hold."""

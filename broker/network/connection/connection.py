@@ -17,15 +17,15 @@ import struct
 from functools import partial
 from typing import Any, cast
 
-from lowtide.broker.network.answers import Answers
-from lowtide.broker.network.connection_host import ConnectionHost
-from lowtide.broker.network.execution import END_TURN, LANED, PARK, PARKED, RUNNING, TURN
-from lowtide.broker.network.large_requests import LargeRequest
-from lowtide.broker.network.outgoing import OutgoingQueue
-from lowtide.broker.network.partial_frame import FREE_FRAME_BYTES, FrameRefusedError, PartialFrame
-from lowtide.broker.network.request_parts import row_count
-from lowtide.broker.network.routes import Route, read_request
-from lowtide.broker.network.turn_taking import TURN_NS, TurnTaking
+from lowtide.broker.network.connection.answers import Answers
+from lowtide.broker.network.connection.connection_host import ConnectionHost
+from lowtide.broker.network.connection.execution import END_TURN, LANED, PARK, PARKED, RUNNING, TURN
+from lowtide.broker.network.connection.outgoing import OutgoingQueue
+from lowtide.broker.network.connection.partial_frame import FREE_FRAME_BYTES, FrameRefusedError, PartialFrame
+from lowtide.broker.network.connection.turn_taking import TURN_NS, TurnTaking
+from lowtide.broker.network.routing.large_requests import LargeRequest
+from lowtide.broker.network.routing.request_parts import row_count
+from lowtide.broker.network.routing.routes import Route, read_request
 from lowtide.broker.pending import NO_ANSWER, Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.security.principal import ANONYMOUS, KafkaPrincipal, ShownBy

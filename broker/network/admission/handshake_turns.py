@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from lowtide.broker.network.turn_queue import TurnQueue
+from lowtide.broker.network.admission.turn_queue import TurnQueue
 
 HANDSHAKES_A_PASS = 4
 """No more begin when a millisecond is over, as where the key of the certificate is a large one of RSA."""

@@ -8,15 +8,19 @@ from typing import Any
 import msgspec
 
 from lowtide.broker.audit.audit_log import AuditEvent
-from lowtide.broker.network.large_requests import Bounds
-from lowtide.broker.network.outgoing import Part
-from lowtide.broker.network.request_parts import Cut
-from lowtide.broker.network.request_times import ApiTimes
+from lowtide.broker.network.routing.large_requests import Bounds
+from lowtide.broker.network.routing.request_parts import Cut
+from lowtide.broker.network.routing.request_times import ApiTimes
 from lowtide.broker.request_context import Client
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import SurplusBytesError
 from lowtide.replication.refusal import Refusal
+from lowtide.storage.log.segments.segment_file import FileSlice
+
+Buffer = bytes | bytearray | memoryview
+Part = Buffer | FileSlice
+"""A piece of an answer: bytes, or a slice of a file that is read when it is sent."""
 
 Handle = Callable[[Any, Any], Any]
 HandleLater = Callable[[Any, Any], Coroutine[Any, Any, Any]]

@@ -7,21 +7,21 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, cast
 
 from lowtide.broker.audit.line_bound import LineBound
-from lowtide.broker.network.admission import Admission, Admitted, ConnectionLimits
-from lowtide.broker.network.answer_memory import AnswerMemory
-from lowtide.broker.network.dispatcher import Dispatcher
-from lowtide.broker.network.frame_buffers import FrameBuffers
-from lowtide.broker.network.gathering import Gathering
-from lowtide.broker.network.handshake_turns import HandshakeTurns
-from lowtide.broker.network.large_requests import ROWS_MAX_KEY, LargeRequests
-from lowtide.broker.network.login_memory import LOGIN_MEMORY_BYTES, LoginMemory
-from lowtide.broker.network.outgoing import CHUNK_BYTES, BufferPool
-from lowtide.broker.network.request_memory import RequestMemory
-from lowtide.broker.network.request_times import RequestClock
-from lowtide.broker.network.routes import Route
-from lowtide.broker.network.slow_clients import Watched
-from lowtide.broker.network.slow_lane import Laned, SlowLane
-from lowtide.broker.network.turn_taking import TurnTaking
+from lowtide.broker.network.admission.admission import Admission, Admitted, ConnectionLimits
+from lowtide.broker.network.admission.handshake_turns import HandshakeTurns
+from lowtide.broker.network.admission.login_memory import LOGIN_MEMORY_BYTES, LoginMemory
+from lowtide.broker.network.admission.slow_lane import Laned, SlowLane
+from lowtide.broker.network.connection.answer_memory import AnswerMemory
+from lowtide.broker.network.connection.frame_buffers import FrameBuffers
+from lowtide.broker.network.connection.gathering import Gathering
+from lowtide.broker.network.connection.outgoing import CHUNK_BYTES, BufferPool
+from lowtide.broker.network.connection.request_memory import RequestMemory
+from lowtide.broker.network.connection.slow_clients import Watched
+from lowtide.broker.network.connection.turn_taking import TurnTaking
+from lowtide.broker.network.routing.dispatcher import Dispatcher
+from lowtide.broker.network.routing.large_requests import ROWS_MAX_KEY, LargeRequests
+from lowtide.broker.network.routing.request_times import RequestClock
+from lowtide.broker.network.routing.routes import Route
 from lowtide.broker.pending import AnswerRounds
 from lowtide.broker.request_context import Client
 from lowtide.broker.turns import Turns
@@ -205,7 +205,7 @@ class ConnectionHost:
 
     def on_invalid_length(self, connection: HostedConnection, size: int, maximum: int) -> None:
         """Refuses a frame of invalid length: the client speaks another protocol."""
-        from lowtide.broker.network.foreign_protocols import instead_of_kafka  # noqa: PLC0415  for clients that are refused
+        from lowtide.broker.network.connection.foreign_protocols import instead_of_kafka  # noqa: PLC0415  for clients that are refused
 
         spoken = instead_of_kafka(struct.pack(">i", size), connection.security_protocol)
         connection.refuse(spoken or f"a frame of {size} bytes is announced, 1 to {maximum} are allowed")

@@ -21,8 +21,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, cast
 
-from lowtide.broker.network.connection import Connection
-from lowtide.broker.network.connection_host import ConnectionHost
+from lowtide.broker.network.connection.connection import Connection
+from lowtide.broker.network.connection.connection_host import ConnectionHost
 from lowtide.broker.security.principal import ANONYMOUS, KafkaPrincipal, ShownBy
 
 PIECE_BYTES: Final = 96 * 1024
@@ -151,7 +151,7 @@ class TlsConnection(asyncio.BufferedProtocol):
 
     def _spoken_instead(self) -> str | None:
         """What the client speaks, if it is not TLS and shows what it is."""
-        from lowtide.broker.network.foreign_protocols import instead_of_tls  # noqa: PLC0415  for clients that are refused
+        from lowtide.broker.network.connection.foreign_protocols import instead_of_tls  # noqa: PLC0415  for clients that are refused
 
         return instead_of_tls(self._first, "SSL" if self._identifies else "SASL_SSL")
 

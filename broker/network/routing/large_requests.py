@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from lowtide.broker.network.request_parts import Cut, joined, parts_of
+from lowtide.broker.network.routing.request_parts import Cut, joined, parts_of
 from lowtide.broker.pending import NO_ANSWER, Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.turns import Piece, Steps, Turns

@@ -18,11 +18,11 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from lowtide.broker.network.answers import Answers
-from lowtide.broker.network.execution import RUNNING
-from lowtide.broker.network.request_times import RequestClock
-from lowtide.broker.network.routes import JointForm, Route
-from lowtide.broker.network.turn_taking import TurnTaking
+from lowtide.broker.network.connection.answers import Answers
+from lowtide.broker.network.connection.execution import RUNNING
+from lowtide.broker.network.connection.turn_taking import TurnTaking
+from lowtide.broker.network.routing.request_times import RequestClock
+from lowtide.broker.network.routing.routes import JointForm, Route
 from lowtide.broker.request_context import Client
 from lowtide.protocol.api_keys import ApiKey
 

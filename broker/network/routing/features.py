@@ -20,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from lowtide.broker.network.routes import VersionRange
+from lowtide.broker.network.routing.routes import VersionRange
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.messages.api_versions import FinalizedFeatureKey, SupportedFeatureKey

@@ -14,11 +14,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from lowtide.broker.network.answer_errors import AnswerErrors, Errors
-from lowtide.broker.network.client_quirks import SurplusBytes, without_array_padding
-from lowtide.broker.network.outgoing import Part
-from lowtide.broker.network.request_times import RequestTimes
-from lowtide.broker.network.routes import Handle, HandlerSpec, Route, VersionRange
+from lowtide.broker.network.routing.answer_errors import AnswerErrors, Errors
+from lowtide.broker.network.routing.client_quirks import SurplusBytes, without_array_padding
+from lowtide.broker.network.routing.request_times import RequestTimes
+from lowtide.broker.network.routing.routes import Handle, HandlerSpec, Part, Route, VersionRange
 from lowtide.broker.pending import Pending, Spawn, promised
 from lowtide.protocol.api_keys import (
     API,

@@ -8,9 +8,9 @@ from functools import partial
 from types import MappingProxyType
 
 from lowtide.broker.config.listeners import Listener as ConfiguredListener
-from lowtide.broker.network.connection_host import ConnectionHost
-from lowtide.broker.network.listener_security import OPEN, ListenerSecurity, make_connection
-from lowtide.broker.network.slow_clients import why_to_end
+from lowtide.broker.network.connection.connection_host import ConnectionHost
+from lowtide.broker.network.connection.listener_security import OPEN, ListenerSecurity, make_connection
+from lowtide.broker.network.connection.slow_clients import why_to_end
 from lowtide.runtime.network import LISTEN_BACKLOG, ListeningServer, bound_port, listen
 
 _SWEEP_INTERVAL_S = 5.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lowtide.broker.network.answer_memory import AnswerMemory
+    from lowtide.broker.network.connection.answer_memory import AnswerMemory
     from lowtide.storage.log.segments.open_files import OpenFiles
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from lowtide.broker.network.answers import Answers
-from lowtide.broker.network.partial_frame import PartialFrame
+from lowtide.broker.network.connection.answers import Answers
+from lowtide.broker.network.connection.partial_frame import PartialFrame
 
 SLOW_FRAME_GRACE_MS = 30_000
 SLOW_FRAME_BYTES_PER_S = 16 * 1024

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from lowtide.broker.network.answer_memory import AnswerMemory
-from lowtide.broker.network.request_times import ApiTimes, RequestClock
+from lowtide.broker.network.connection.answer_memory import AnswerMemory
+from lowtide.broker.network.routing.request_times import ApiTimes, RequestClock
+from lowtide.broker.network.routing.routes import Buffer, Part
 from lowtide.broker.pending import Pending
 from lowtide.runtime.worker import Worker
 from lowtide.storage.log.log import FileSlice
@@ -26,10 +27,6 @@ CHUNK_BYTES = 1 << 20
 PARTS_AT_ONCE = 400
 """So many pieces, at most, are written before others have their turn: an answer may have thousands of small ones, each a read."""
 
-Buffer = bytes | bytearray | memoryview
-
-
-Part = Buffer | FileSlice
 RouteT = TypeVar("RouteT")
 
 

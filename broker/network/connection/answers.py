@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from lowtide.broker.network.execution import GO_ON, PARK
-from lowtide.broker.network.outgoing import AnswerSlot, OutgoingQueue, Part, held_bytes
-from lowtide.broker.network.routes import Route
+from lowtide.broker.network.connection.execution import GO_ON, PARK
+from lowtide.broker.network.connection.outgoing import AnswerSlot, OutgoingQueue, held_bytes
+from lowtide.broker.network.routing.routes import Part, Route
 from lowtide.broker.pending import NO_ANSWER, AnswerRounds, Pending
 
 if TYPE_CHECKING:
-    from lowtide.broker.network.request_times import RequestClock
-    from lowtide.broker.network.turn_taking import TurnTaking
+    from lowtide.broker.network.connection.turn_taking import TurnTaking
+    from lowtide.broker.network.routing.request_times import RequestClock
 
 
 class Answering(Protocol):

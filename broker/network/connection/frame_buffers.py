@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 
-from lowtide.broker.network.outgoing import BufferPool
+from lowtide.broker.network.connection.outgoing import BufferPool
 
 FRAME_BUFFER_BYTES = 64 * 1024
 """The size of a partial frame's first buffer, unless less will do. Such are pooled, and so are those of a megabyte that may follow."""
