@@ -18,7 +18,7 @@ import msgspec
 
 from lowtide.runtime.clock import Clock
 from lowtide.runtime.committer import Committer
-from lowtide.runtime.heavy_work import HeavyWorker, Running, WorkFailedError
+from lowtide.runtime.heavy_work import HeavyWorker, RunningWork, WorkFailedError
 from lowtide.storage.compaction.cleanable import Cleanable
 from lowtide.storage.compaction.cleaning import (
     CleaningDone,
@@ -124,7 +124,7 @@ class LogCleaning:
         self._ended = False
         self._dropped = False
         self._done: CleaningDone | None = None
-        self._running: Running | None = None
+        self._running: RunningWork | None = None
 
     def begin(self, cleanable: Cleanable, limits: CleaningLimits, now_ms: int) -> None:
         """Orders the compaction from the worker. Errors: StorageError; then it isn't begun."""

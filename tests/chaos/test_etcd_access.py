@@ -266,4 +266,4 @@ async def test_a_broker_speaks_tls_and_keeps_to_its_prefix(tmp_path: Path, seale
         run_to_end, [*serve_command(tmp_path / "x", metadata=f"etcd://{endpoint}"), *options[2:]]
     )
     assert refused.returncode == 2
-    assert "--metadata-cert and --metadata-key belong together, and to --metadata-ca" in refused.stderr
+    assert "--metadata-cert, --metadata-key and --metadata-ca must be given together" in refused.stderr

@@ -199,11 +199,11 @@ async def brought_forward(cluster: ClusterProcesses, folder: Path) -> str:
     for file, directory in zip(files, cluster.directories.values(), strict=True):
         await lowtide_metadata("export", "--log-dirs", str(directory), file)
     address = ("--metadata", f"etcd://{cluster.etcd.endpoint}")
-    assert "must be brought forward" in await lowtide_metadata("status", *address, *files, code=1)
+    assert "must be recovered" in await lowtide_metadata("status", *address, *files, code=1)
     assert "what broker 3 knows is missing" in await lowtide_metadata("recover", *address, *files[:2], "--yes", code=1)
     rehearsal = await lowtide_metadata("recover", *address, *files, "--dry-run")
     await lowtide_metadata("recover", *address, *files, "--yes")
-    assert "Nothing has to be done" in await lowtide_metadata("recover", *address, *files, "--yes")
+    assert "Nothing to do" in await lowtide_metadata("recover", *address, *files, "--yes")
     return rehearsal
 
 
@@ -229,7 +229,7 @@ async def test_everything_is_restored_after_a_recovery(
         await backup.put_back()
     assert REMEDY in await refused(cluster, 1)
     rehearsal = await brought_forward(cluster, tmp_path)
-    assert f"topic {LATE}: the store lacks it, it comes back" in rehearsal
+    assert f"topic {LATE}: missing in the store, will be restored" in rehearsal
     await cluster.start(3)
     row = await cluster.partition(EARLY, of=3)
     assert row is not None

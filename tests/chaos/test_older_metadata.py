@@ -65,7 +65,7 @@ async def test_the_metadata_of_one_broker_are_recovered(tmp_path: Path) -> None:
         assert (await run("status", *words)).returncode == 1
         rehearsal = await run("recover", *words, "--dry-run")
         assert rehearsal.returncode == 0
-        assert "topic late: the store lacks it, it comes back" in rehearsal.stdout
+        assert "topic late: missing in the store, will be restored" in rehearsal.stdout
         assert {path.name: path.read_bytes() for path in directory.iterdir() if path.name in before} == before, (
             "nothing was changed"
         )

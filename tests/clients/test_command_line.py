@@ -106,7 +106,7 @@ def test_groups(lowtide: SimpleNamespace, other: Driver, topic: str) -> None:
     assert answer("groups", "offsets", group, bootstrap=bootstrap)["offsets"][0]["offset"] == 2
     run("groups", "reset", group, "--to", "latest", "--topic", f"{topic}:0-1", "--yes", bootstrap=bootstrap)
     assert [each["offset"] for each in answer("groups", "offsets", group, bootstrap=bootstrap)["offsets"]] == [10, 0]
-    assert "no terminal to ask on" in sentence("groups", "delete", group, bootstrap=bootstrap, code=4)
+    assert "there is no terminal" in sentence("groups", "delete", group, bootstrap=bootstrap, code=4)
     run("groups", "delete", group, "--yes", bootstrap=bootstrap)
     assert "GROUP_ID_NOT_FOUND" in run("groups", "describe", group, bootstrap=bootstrap, code=1).stderr
 
@@ -176,7 +176,7 @@ def test_records_are_shown(lowtide: SimpleNamespace, other: Driver, topic: str) 
     assert [line.split()[0] for line in lines] == ["7", "8"]
     assert lines[0].endswith("key 'k7'  value '{\"n\": 7}'")
     beyond = run(*words, "--from", "end", bootstrap=lowtide.bootstrap)
-    assert (beyond.stdout, beyond.stderr) == ("", f"{topic}-0: nothing is between 10 and 10, where it ends.\n")
+    assert (beyond.stdout, beyond.stderr) == ("", f"{topic}-0: there are no records between 10 and its end, 10.\n")
     other.delete_records(topic, {0: 4})
     assert sentence(*words, "--from", 2, bootstrap=lowtide.bootstrap, code=1).endswith(
         f"{topic}-0 has no offset 2: its log starts at 4."
@@ -264,17 +264,17 @@ def test_no_cluster_is_exit_code_3(words: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (("configs", "describe"), "nothing is named: give --topic, --broker, --broker-logger or --group."),
-        (("configs", "describe", "--broker-logger", "all"), "'all' is no broker: allowed is an id."),
-        (("configs", "describe", "--broker", "x"), "'x' is no broker: allowed are an id and `all`."),
-        (("configs", "alter", "--broker", "1"), "nothing is to be changed: give --set KEY=VALUE or --unset KEY."),
-        (("configs", "alter", "--broker", "1", "--set", "x"), "'x' has no value: allowed is KEY=VALUE."),
-        (("configs", "alter", "--broker", "1", "--set", "x=1", "--unset", "x"), "x is set and unset."),
+        (("configs", "describe"), "give --topic, --broker, --broker-logger or --group."),
+        (("configs", "describe", "--broker-logger", "all"), "'all' is not a broker: write an id."),
+        (("configs", "describe", "--broker", "x"), "'x' is not a broker: write an id or `all`."),
+        (("configs", "alter", "--broker", "1"), "give --set KEY=VALUE or --unset KEY."),
+        (("configs", "alter", "--broker", "1", "--set", "x"), "'x' has no value: write KEY=VALUE."),
+        (("configs", "alter", "--broker", "1", "--set", "x=1", "--unset", "x"), "x is both set and unset."),
         (("groups", "reset", "g"), "give one of --to, --to-time and --shift-by."),
         (("groups", "reset", "g", "--to", "1", "--shift-by", "1"), "give one of"),
-        (("groups", "reset", "g", "--to", "yesterday"), "'yesterday' is no offset"),
-        (("records", "show", "t:x"), "'x' in 't:x' is no partition"),
-        (("records", "produce", "t:0-1", "x"), "one partition at a time"),
+        (("groups", "reset", "g", "--to", "yesterday"), "'yesterday' is not an offset"),
+        (("records", "show", "t:x"), "'x' in 't:x' is not a partition"),
+        (("records", "produce", "t:0-1", "x"), "give one partition only"),
         (("records", "show", "t", "--from", "2026-11-01"), "has no time zone"),
         (("topics", "partitions", "t", "0"), "Invalid value"),
     ],

@@ -11,7 +11,7 @@ import pytest
 
 from lowtide.admin.client import AdminClient
 from lowtide.admin.topics import NewTopic
-from lowtide.console.settings import Login
+from lowtide.console.settings import LoginKind
 from lowtide.protocol.types import TopicPartition
 from lowtide.testing.cluster import LowtideCluster
 
@@ -281,7 +281,7 @@ async def test_events_send_a_view_and_what_has_changed(cluster: LowtideCluster, 
 
 async def test_the_token_of_the_address_is_needed(cluster: LowtideCluster):
     """Where the console has a login of its own."""
-    async with console_of({"bootstrap.servers": cluster.bootstrap}, Login.TOKEN, token="secret") as page:
+    async with console_of({"bootstrap.servers": cluster.bootstrap}, LoginKind.TOKEN, token="secret") as page:
         assert (await page.get("api/view/cluster", **OWN)).status == 401
         assert (await page.get("")).status == 200
         assert (await page.post("login", {"token": "other"}))[0] == 401

@@ -23,7 +23,7 @@ from lowtide.broker.lifecycle.broker import Broker
 from lowtide.broker.lifecycle.ports import real_ports
 from lowtide.protocol.scram import ScramMechanism
 from lowtide.runtime import failed_logins, http_app, http_connection, http_origin, http_visits
-from lowtide.runtime.http_visits import PLACES, Kind
+from lowtide.runtime.http_visits import PLACES, VisitorKind
 from tests.clients.certificate_files import issue
 from tests.clients.test_http import Lines
 from tests.http_visitor import Visitor, visit
@@ -243,7 +243,7 @@ async def test_strangers_starve_neither_a_probe_nor_a_user(tmp_path, monkeypatch
             for _ in range(2):
                 strangers.append(await stack.enter_async_context(Visitor(url, source=f"127.0.1.{number + 1}")))
         for _ in range(http_visits.ALL_BURST // 20):
-            for stranger in strangers[: PLACES[Kind.STRANGER]]:
+            for stranger in strangers[: PLACES[VisitorKind.STRANGER]]:
                 with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
                     await stranger.ask(FIGURES, X_Forwarded_For="203.0.113.9")
         for _ in range(30):
@@ -367,7 +367,7 @@ async def test_connections_are_bounded_and_silent_ones_give_way(tmp_path, monkey
             for _ in range(20):
                 await stack.enter_async_context(Visitor(url, source=f"127.0.0.{number + 2}"))
         assert (await visit(url, PATH)).status == 200
-        assert visits.count <= PLACES[Kind.STRANGER] + PLACES[Kind.HERE]
+        assert visits.count <= PLACES[VisitorKind.STRANGER] + PLACES[VisitorKind.HERE]
 
 
 async def test_too_many_requests_are_refused(tmp_path):

@@ -100,10 +100,10 @@ def test_the_old_spelling_describes(world: World) -> None:
         (
             ("flights:0", "--to", "/no/such"),
             2,
-            "--to /no/such is not possible for flights-0: allowed is a log directory of its broker",
+            "--to /no/such is invalid for flights-0: it must be a log directory of its broker",
         ),
-        (("flights:7", "--to", "/x"), 2, "there is no partition flights-7."),
-        (("none", "--to", "/x"), 2, "there is no topic none."),
+        (("flights:7", "--to", "/x"), 2, "topic flights has no partition 7: it has"),
+        (("none", "--to", "/x"), 2, "there is no topic none, or you may not describe it."),
         (("flights:x", "--to", "/x"), 2, "flights:x"),
         (("flights",), 2, "Missing option '--to'"),
         (("--to", "/x"), 2, "Missing argument"),

@@ -64,7 +64,7 @@ def test_kcat_reads_all_of_them_at_once(lowtide: SimpleNamespace, filled: str) -
 
 
 def test_every_client_receives_the_offsets_of_all(client: Driver, filled: str) -> None:
-    """kcat requests one partition at a time, so the test does not use it for all of them."""
+    """kcat requests give one partition only, so the test does not use it for all of them."""
     partitions = [0, 49, 99] if client.name == Kcat.name else PARTITIONS
     assert client.offsets(filled, partitions) == dict.fromkeys(partitions, (0, ROUNDS))
     assert client.partition_count(filled) == len(PARTITIONS)

@@ -15,7 +15,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from lowtide.admin.errors import AuthenticationFailedError
 from lowtide.admin.settings import ClientSettings
-from lowtide.pipeline.cluster import Cluster
+from lowtide.pipeline.cluster import BlockingCluster
 from lowtide.pipeline.fetching import RangeReader
 from lowtide.pipeline.partitioner import partitions_of_keys
 from lowtide.pipeline.producer import Producer
@@ -134,7 +134,7 @@ def test_workers_log_in_and_write_and_read(secured: SecuredKafka, lowtide_topic:
         writing.add(place, bytearray(build_batch(values)), rows)
     writing.flush()
     writing.close()
-    cluster = Cluster(ClientSettings.of(settings))
+    cluster = BlockingCluster(ClientSettings.of(settings))
     planned = PlannedRange(OffsetRange(place, 0, batches * rows))
     found = sum(
         columns.row_count for columns in RangeReader(cluster, FetchSettings(fetch_bytes=1_000_000), planned).columns()

@@ -160,7 +160,7 @@ def test_a_missing_topic_is_named(tmp_path: Path):
         writing = producer(broker.address, max_block_ms="3000")
         with pytest.raises(
             ProduceError,
-            match=r"topic nowhere isn't there after kafka\.max\.block\.ms=3000: UNKNOWN_TOPIC_OR_PARTITION",
+            match=r"topic nowhere does not exist after kafka\.max\.block\.ms=3000: UNKNOWN_TOPIC_OR_PARTITION",
         ):
             writing.learn_topic("nowhere")
         writing.close()

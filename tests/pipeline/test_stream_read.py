@@ -133,7 +133,7 @@ def test_deleted_records_end_the_query_before_it_reads_or_are_skipped(run, topic
     fill(topic, {0: 4})
     delete_to(lowtide.bootstrap, topic, {0: 6})
     with pytest.raises(
-        PySparkException, match=f"records of {topic}-0 from offset 4 to 5 are gone before they were read"
+        PySparkException, match=f"records of {topic}-0 from offset 4 to 5 were deleted before they were read"
     ):
         run(topic, startingOffsets="earliest")
     assert run(topic, startingOffsets="earliest", failOnDataLoss="false") == [[(0, 6), (0, 7)]]

@@ -136,8 +136,8 @@ def test_a_re_created_topic_is_neither_trimmed_nor_read(run, topic, fill, begins
             {"trim": "commit"},
             "option trim is 'commit': a delete takes everything below an offset, and this query doesn't read from the",
         ),
-        ({"trim": "always", **EARLIEST}, "option trim is 'always': allowed are off, commit, eager"),
-        ({"trimLag": "5", **EARLIEST}, "option trimLag is '5': nothing is trimmed: trim is off"),
+        ({"trim": "always", **EARLIEST}, "option trim is 'always': it must be off or commit or eager"),
+        ({"trimLag": "5", **EARLIEST}, "option trimLag is '5': it has no effect while trim is off"),
     ],
 )
 def test_impossible_trimming_is_refused_when_the_query_starts(run, topic, options, reason):  # noqa: F811

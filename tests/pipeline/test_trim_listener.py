@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lowtide.pipeline.ranges import Consumed
+from lowtide.pipeline.ranges import QueryProgress
 from lowtide.protocol.types import TopicPartition
 
 from .conftest import run_to_its_end
@@ -73,7 +73,7 @@ def test_the_least_positions_are_those_of_all_readers():
     from lowtide.pipeline.trim_listener import least_positions
 
     queries = {"a": frozenset({"t", "u"}), "b": frozenset({"t"})}
-    a, b = Consumed({T0: 5, T1: 7, U0: 9}, {}), Consumed({T0: 6}, {})
+    a, b = QueryProgress({T0: 5, T1: 7, U0: 9}, {}), QueryProgress({T0: 6}, {})
     assert least_positions(queries, {"a": a}) == ({U0: 9}, {})
     assert least_positions(queries, {"a": a, "b": b}) == ({T0: 5, U0: 9}, {})
     assert least_positions(queries, {}) == ({}, {})
@@ -83,7 +83,7 @@ def test_readers_of_two_topics_of_one_name_do_not_trim_either():
     from lowtide.pipeline.trim_listener import least_positions
 
     queries = {"a": frozenset({"t"}), "b": frozenset({"t"})}
-    old, new = Consumed({T0: 5}, {"t": b"1" * 16}), Consumed({T0: 6}, {"t": b"2" * 16})
+    old, new = QueryProgress({T0: 5}, {"t": b"1" * 16}), QueryProgress({T0: 6}, {"t": b"2" * 16})
     assert least_positions(queries, {"a": old, "b": new}) == ({}, {})
     assert least_positions(queries, {"a": new, "b": new}) == ({T0: 6}, {"t": b"2" * 16})
 
@@ -99,4 +99,4 @@ def test_ends_of_other_sources_are_ignored():
         "",
         '{"t": {"0": 4, "1": 2}, "@topicIds": {"t": "AAAAAAAAAAAAAAAAAAAAAQ"}}',
     ]
-    assert parse_ends(texts) == Consumed({T0: 4, T1: 2}, {"t": bytes(15) + b"\1"})
+    assert parse_ends(texts) == QueryProgress({T0: 4, T1: 2}, {"t": bytes(15) + b"\1"})

@@ -120,12 +120,12 @@ def test_keys_keep_their_order_and_rows_without_a_key_reach_all_partitions(spark
         (
             "'v' as value",
             {"topic": "t", "kafka.compression.type": "lzma"},
-            "kafka.compression.type is 'lzma': allowed are none, gzip",
+            "kafka.compression.type is 'lzma': it must be one of none, gzip",
         ),
         (
             "'v' as value",
             {"topic": "t", "kafka.value.serializer": "x"},
-            "kafka.value.serializer can't be set: the column value is written",
+            "kafka.value.serializer must not be set: the column value is written",
         ),
         (
             "'v' as value",

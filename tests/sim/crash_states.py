@@ -115,7 +115,7 @@ class RestartedRun(Simulation):
         root, self.disk, self.watch, histories = pickle.loads(zlib.decompress(moment.content))  # noqa: S301  made above
         for load, history in zip(self.loads, histories, strict=True):
             load.history = history
-        self.filesystem.replace_disk(root)
+        self.filesystem.root = root
         if power_cut is not None:
             self.filesystem.power_cut(power_cut)
 

@@ -29,7 +29,7 @@ from lowtide.replication import alter_partition, elections, follower, in_sync_re
 from lowtide.replication.follower_reads import FollowerReads
 from lowtide.replication.former_replicas import FormerReplicas
 from lowtide.replication.leadership import Leadership
-from lowtide.replication.partition import EpochEndOffset, Partition
+from lowtide.replication.partition import EpochEnd, Partition
 from lowtide.simulation.cluster_simulation import simulate_cluster
 from lowtide.storage.directory.log_truncation import LogTruncations
 from lowtide.storage.log.leader_epochs import LeaderEpochs
@@ -78,9 +78,9 @@ def an_epoch_without_records_is_not_reported(patch: Patch) -> None:
     """A follower whose last leader epoch wrote nothing here receives the end of the log, as if that epoch were the present one."""
     original = Partition.end_offset_for_epoch
 
-    def end_offset_for_epoch(self: Any, leader_epoch: int) -> EpochEndOffset:
+    def end_offset_for_epoch(self: Any, leader_epoch: int) -> EpochEnd:
         if 0 <= leader_epoch < self.leader_epoch and leader_epoch > self.log.leader_epochs.latest:
-            return EpochEndOffset(leader_epoch, self.log.log_end_offset)
+            return EpochEnd(leader_epoch, self.log.log_end_offset)
         return original(self, leader_epoch)
 
     patch.setattr(Partition, "end_offset_for_epoch", end_offset_for_epoch)

@@ -17,6 +17,7 @@ import pytest
 
 from lowtide.broker.lifecycle import broker as lifecycle
 from lowtide.metadata import recovery
+from lowtide.metadata.broker_facts import BrokerFacts
 from lowtide.metadata.image import PartitionImage
 from lowtide.metadata.metadata_copy import MetadataCopy
 from lowtide.metadata.recovered_members import Choice, choose_members
@@ -89,7 +90,7 @@ def directories_remember_nothing(patch: Patch) -> None:
 def recovers_from_the_oldest_copy(patch: Patch) -> None:
     """A replica that was in sync once may lack acknowledged records."""
 
-    def oldest(facts: list[recovery.BrokerFacts]) -> tuple[int, MetadataCopy]:
+    def oldest(facts: list[BrokerFacts]) -> tuple[int, MetadataCopy]:
         copies = [(each.read_copy().revision, each.broker_id, each) for each in facts]
         _, broker_id, found = min(copies, key=lambda entry: entry[:2])
         return broker_id, found.read_copy()

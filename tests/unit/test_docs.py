@@ -164,9 +164,9 @@ def test_methods_that_pages_name_without_a_module_exist():
     assert named
     for kind, name in named:
         homes = [source for source in sources if re.search(rf"^class {kind}\b", source, re.MULTILINE)]
-        assert any(re.search(rf"\bdef {name}\b|^    {name}:|self\.{name}\b", home, re.MULTILINE) for home in homes), (
-            f"{kind}.{name}"
-        )
+        assert any(
+            re.search(rf"\bdef {name}\b|^    {name}(:| =)|self\.{name}\b", home, re.MULTILINE) for home in homes
+        ), f"{kind}.{name}"
 
 
 def test_folders_of_tests_that_pages_name_exist():

@@ -1,4 +1,7 @@
-"""A store that is served to other processes: what the conformance suite doesn't ask for, because only this one has two ends."""
+"""A store that is served to other processes.
+
+What the conformance suite doesn't ask for, because only this one has two ends.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,10 @@ def test_two_processes_see_one_store(play: Play) -> None:
 
 
 def test_a_server_that_dies_leaves_nothing_waiting(play: Play) -> None:
-    """Its death is a failure for good: reads fail, a transaction that was sent is ambiguous, and so is what comes of its lease."""
+    """Its death is a failure for good.
+
+    Reads fail, a transaction that was sent is ambiguous, and so is what comes of its lease.
+    """
 
     async def scenario(machine: ServedMachine) -> None:
         ours, theirs = socket.socketpair()
@@ -142,7 +148,10 @@ def test_a_watch_that_is_given_up_ends_on_the_server(play: Play) -> None:
 
 
 def test_leases_outlive_the_connection_but_not_a_process_known_to_be_dead(play: Play) -> None:
-    """As in etcd; only the owner of the server, who has seen the process end, may say that no time need be waited for."""
+    """As in etcd.
+
+    Only the owner of the server, who has seen the process end, may say that no time need be waited for.
+    """
 
     async def scenario(machine: ServedMachine) -> None:
         store, other = await machine.open(), await machine.open()

@@ -1,4 +1,6 @@
-"""The controller under any sequence of events: brokers join, leave, restart, stop, lose directories and logs; clients reassign and elect.
+"""The controller under any sequence of events: brokers join, leave, restart, stop, lose directories and logs.
+
+Clients reassign and elect.
 
 The controller acts on images that may be old. The invariants are checked at every change that the store accepts.
 """
@@ -162,7 +164,10 @@ class ControllerMachine(RuleBasedStateMachine):
 
     @rule(number=numbers, members=st.sets(brokers, min_size=1))
     def leader_changes_isr(self, number: int, members: set[int]) -> None:
-        """As the leader does it: fenced by its own and the members' registrations, no stopping or offline broker joins."""
+        """As the leader does it.
+
+        Fenced by its own and the members' registrations, no stopping or offline broker joins.
+        """
         image = self.image()
         state = image.topics["t"].partitions[number]
         if state.leader == NO_LEADER or image.broker_epoch(state.leader) != self.membership(state, state.leader):

@@ -26,7 +26,10 @@ def disk_with(content: bytes, seed: int = 0) -> MemoryFileSystem:
 
 
 def after_power_cut(change: Callable[[MemoryFileSystem], None], content: bytes = b"") -> set[bytes | None]:
-    """Return every content of /d/a that a power cut after the change leaves, over many seeds; None if the file is gone."""
+    """Return every content of /d/a that a power cut after the change leaves, over many seeds.
+
+    None if the file is gone.
+    """
     outcomes: set[bytes | None] = set()
     for seed in SEEDS:
         disk = disk_with(content, seed)
@@ -299,10 +302,10 @@ def test_a_copy_of_the_disk_is_restored_unchanged() -> None:
     filesystem = MemoryFileSystem()
     filesystem.make_directories("/a/b")
     filesystem.write_bytes("/a/b/f", b"old")
-    copy = filesystem.copy_disk()
+    copy = filesystem.root.copy()
     filesystem.write_bytes("/a/b/f", b"new")
     filesystem.crash_process()
-    filesystem.replace_disk(copy)
+    filesystem.root = copy
     filesystem.power_cut()
     assert filesystem.read_bytes("/a/b/f") == b"old"
 

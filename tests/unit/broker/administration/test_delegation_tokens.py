@@ -1,4 +1,7 @@
-"""Tokens on a broker under simulation, through their handlers: the order of refusals, the times, the sweep, what is kept."""
+"""Tokens on a broker under simulation, through their handlers.
+
+The order of refusals, the times, the sweep, what is kept.
+"""
 
 from __future__ import annotations
 

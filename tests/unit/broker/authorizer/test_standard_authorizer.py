@@ -1,4 +1,7 @@
-"""The authorizer: super users, the default, decisions that are forgotten with the rules they come from, and its lines."""
+"""The authorizer.
+
+Super users, the default, decisions that are forgotten with the rules they come from, and its lines.
+"""
 
 from __future__ import annotations
 

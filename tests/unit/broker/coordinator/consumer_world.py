@@ -1,4 +1,4 @@
-"""Groups whose partitions the broker assigns, in the world of `group_world`, with topics that a test creates, grows and deletes."""
+"""Consumer groups in the world of `group_world`, with topics that a test creates, grows and deletes."""
 
 from __future__ import annotations
 

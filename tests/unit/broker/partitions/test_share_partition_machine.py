@@ -1,6 +1,6 @@
-"""A share partition against a naive model of each offset: a record is delivered until it is acknowledged, and to one member at a time.
+"""A share partition against a naive model: a record is delivered to one member at a time until it is acknowledged.
 
-The share coordinator is a dictionary; its writes end in success or failure, late, and the leader may change at any time.
+The share coordinator is a dictionary. Its writes succeed or fail, late, and the leader may change at any time.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from lowtide.broker.security.exchange import Accepted
+from lowtide.broker.security.exchange import LoginSuccess
 from lowtide.broker.security.login import AGAIN_INTERVAL_MS, NEVER_MS, Login, Mechanism, Reply
 from lowtide.broker.security.login_state import LoginState
 from lowtide.broker.security.plain import PlainExchange, PlainUsers
@@ -151,8 +151,8 @@ class ByToken:
     def __init__(self, lifetime_ms: int) -> None:
         self.lifetime_ms = lifetime_ms
 
-    def step(self, _token: bytes) -> Accepted:
-        return Accepted("alice", b"", self.lifetime_ms, by_token=True)
+    def step(self, _token: bytes) -> LoginSuccess:
+        return LoginSuccess("alice", b"", self.lifetime_ms, by_token=True)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Joins to a classic group: who is let in under which id, what a join of a known member starts, and static members that return."""
+"""Joins to a classic group: which members are let in, what a known member's join starts, returning static members."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The groups of one broker: whose turn it is, what may be answered, what is refused and counted, and what deleted topics leave."""
+"""The groups of one broker: leaderships, answers, refusals and their counts, and deleted topics."""
 
 from __future__ import annotations
 

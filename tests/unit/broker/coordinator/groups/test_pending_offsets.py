@@ -1,4 +1,4 @@
-"""Offsets in transactions: which producers may commit them, that they are returned only after the commit, and which of them count."""
+"""Offsets in transactions: which producers may commit them, when they are returned, and which of them win."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ PRODUCERS = (1, 2, 3)
 
 
 class Offsets(RuleBasedStateMachine):
-    """Commits in and out of transactions, ends, deletions, compactions, new coordinators, against a model that reads the whole log."""
+    """Commits with and without transactions, ends, deletions, compactions and loads, against a model."""
 
     @initialize()
     def begin(self) -> None:
@@ -257,7 +257,7 @@ class Offsets(RuleBasedStateMachine):
 
     @rule()
     def is_compacted(self) -> None:
-        """Below the first open transaction, the last committed record of each key stays; aborted records are removed."""
+        """Below the first open transaction, each key's last committed record stays; aborted records are removed."""
         entries, end = self.world.log, self.last_stable_offset()
         ends = [(offset, change) for offset, change in entries if isinstance(change, TransactionEnded)]
         last: dict[str, int] = {}
@@ -288,7 +288,7 @@ class Offsets(RuleBasedStateMachine):
         return min(opened.values(), default=self.world.end_offset)
 
     def expected(self, topic: str) -> tuple[int | None, bool]:
-        """The committed offset, and whether it is stable: the last record whose transaction is committed, unless deleted."""
+        """The committed offset and whether it is stable: the last record of a committed transaction, unless deleted."""
         found: int | None = None
         unstable: set[int] = set()
         for index, (_, change) in enumerate(self.history):

@@ -1,6 +1,9 @@
-"""Members of both protocols join, leave, are slow, lose responses and return, in a group whose partitions the broker assigns, while topics
-change, rights are given and taken, and coordinators take over: no partition has two owners, epochs only rise, and the group converges when
-events stop: all that its members subscribe to has an owner."""
+"""A consumer group under any sequence of events.
+
+Members of both protocols join, leave, are slow, lose responses and return, while topics and rights change and
+coordinators take over. No partition has two owners, epochs only rise, and when events stop, every subscribed partition
+has an owner.
+"""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def test_each_record_has_the_state_that_is_furthest_on(batches, start_offset) ->
 
 
 def test_the_same_in_two_steps() -> None:
-    """What was combined before is combined with what comes as if all had come at once: an update may be folded in at any time."""
+    """Combining in several steps equals combining at once: an update may be folded in at any time."""
     first = ShareStateBatch(first_offset=0, last_offset=10, delivery_state=0, delivery_count=1)
     later = ShareStateBatch(first_offset=3, last_offset=5, delivery_state=2, delivery_count=1)
     last = ShareStateBatch(first_offset=5, last_offset=20, delivery_state=0, delivery_count=2)
