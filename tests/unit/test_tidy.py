@@ -60,7 +60,6 @@ LONG_SOURCES = frozenset(
         "broker/partitions/replica_fetcher.py",
         "protocol/api_keys.py",
         "simulation/group_load.py",
-        "storage/log/log.py",
     }
 )
 """Modules longer than `SOURCE_LINES`, at most `FILE_LINES`, with one large class each. None is added."""
