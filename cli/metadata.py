@@ -25,7 +25,8 @@ from lowtide.cli.recovering import (
     surveyed,
     written,
 )
-from lowtide.metadata.recovery import BrokerFacts, encode_facts, is_needed, plan_recovery
+from lowtide.metadata.broker_facts import BrokerFacts, encode_facts
+from lowtide.metadata.recovery import is_needed, plan_recovery
 from lowtide.metadata.store_guard import least_surplus
 from lowtide.protocol.types import topic_id_text
 from lowtide.runtime.filesystem import OsFileSystem

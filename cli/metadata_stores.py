@@ -15,10 +15,10 @@ from lowtide.broker.config.broker_config import ConfigError
 from lowtide.cli.call import OptionGroup
 from lowtide.cli.metadata_options import given_metadata
 from lowtide.cli.outcome import CommandError, ExitCode, misused
+from lowtide.metadata.broker_facts import RecoveryError
 from lowtide.metadata.embedded import METADATA_FILE, EmbeddedStore
 from lowtide.metadata.errors import InconsistentClusterError
 from lowtide.metadata.etcd_address import DEFAULT_PREFIX, SCHEME, parse_address
-from lowtide.metadata.recovery import RecoveryError
 from lowtide.metadata.store import MetadataStoreError, OwnedStore
 from lowtide.runtime.clock import SystemClock
 from lowtide.runtime.filesystem import AlreadyLockedError, OsFileSystem

@@ -14,12 +14,13 @@ from lowtide.cli.call import Call, OptionGroup, Yes
 from lowtide.cli.metadata_stores import StoreOptions, open_store, run_on_store
 from lowtide.cli.outcome import CommandError, misused
 from lowtide.cli.printing import Output, plural, print_json, print_table
+from lowtide.metadata.broker_facts import BrokerFacts, RecoveryError, decode_facts, facts_of
 from lowtide.metadata.embedded import read_embedded
 from lowtide.metadata.etcd_address import DEFAULT_PREFIX
 from lowtide.metadata.metadata_copy import Row, rows_of
 from lowtide.metadata.prefixes import nesting
 from lowtide.metadata.records import MetadataCorruptError
-from lowtide.metadata.recovery import BrokerFacts, RecoveryError, RecoveryPlan, decode_facts, facts_of
+from lowtide.metadata.recovery import RecoveryPlan
 from lowtide.metadata.recovery_writer import RECOVERY, Beginning, bring_forward, read_rows, until_nobody_is_registered
 from lowtide.metadata.store import MetadataStore, MetadataStoreError, Revision
 from lowtide.runtime.filesystem import AlreadyLockedError, OsFileSystem

@@ -1,4 +1,4 @@
-"""Computes delays by carrier and hour from the topic `flights`, and deletes the flights that it has consumed.
+r"""Computes delays by carrier and hour from the topic `flights`, and deletes the flights that it has consumed.
 
     spark-submit delays_by_carrier.py --bootstrap-server 127.0.0.1:9092 --output /data/delays \\
         --checkpoint /data/delays.checkpoint

@@ -1,4 +1,4 @@
-"""An etcd with access control: users and passwords, tokens that expire, certificates; and several clusters on one etcd."""
+"""An etcd with access control: users and passwords, tokens that expire, certificates; several clusters on it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_an_unknown_user_is_refused_at_once(guarded: EtcdProcess, access: 
 
 
 async def test_a_user_works_under_its_prefix_and_over_the_end_of_its_token(guarded: EtcdProcess) -> None:
-    """Calls, leases and watches: requests that an expired token interrupts are repeated with a new one, and a watch misses nothing."""
+    """Calls that an expired token interrupts are repeated with a new one, and a watch misses nothing."""
     store = await etcd_store.EtcdStore.open([guarded.endpoint], access=ANN, prefix=PREFIX)
     first = await store.transact([], [Put(PREFIX + b"0", b"")])
     batches = store.watch(PREFIX, first.revision)
@@ -113,6 +113,7 @@ async def renews(renewer: Any, lease: int, *, tries: int = 3) -> bool:
     return False
 
 
+@pytest.mark.slow
 async def test_a_keeper_renews_leases_with_the_same_access(guarded: EtcdProcess) -> None:
     """Over another connection, with its own token, which expires; after endpoints without a listener."""
     store = await etcd_store.EtcdStore.open([guarded.endpoint], access=ANN, prefix=PREFIX)

@@ -1,4 +1,5 @@
-"""An etcd that is restored from a backup, with brokers stopped, down or running: no acknowledged record is lost, no deleted one returns.
+"""An etcd that is restored from a backup, with brokers stopped, down or running: no acknowledged record is lost, no
+deleted one returns.
 
 No broker acts on such a store, and each says what to do.
 """
@@ -100,15 +101,20 @@ def logs_of(cluster: ClusterProcesses, topic: str) -> dict[int, bytes]:
     }
 
 
-@pytest.mark.parametrize("copied", [False, True], ids=["snapshot", "files"])
-async def test_brokers_stopped(cluster: ClusterProcesses, tmp_path: Path, *, copied: bool) -> None:
-    """Topics that were created since the backup keep their folders and records."""
+async def saved_before_the_last_topic(cluster: ClusterProcesses, folder: Path, *, copied: bool) -> Backup:
     await cluster.create_topic(EARLY, [[1, 2, 3]])
     await produced(cluster, EARLY, VALUES)
-    backup = Backup(cluster, tmp_path, copied=copied)
+    backup = Backup(cluster, folder, copied=copied)
     await backup.save()
     await cluster.create_topic(LATE, [[1, 2, 3]])
     await produced(cluster, LATE, VALUES)
+    return backup
+
+
+@pytest.mark.parametrize("copied", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["snapshot", "files"])
+async def test_brokers_stopped(cluster: ClusterProcesses, tmp_path: Path, *, copied: bool) -> None:
+    """Topics that were created since the backup keep their folders and records."""
+    backup = await saved_before_the_last_topic(cluster, tmp_path, copied=copied)
     for broker_id in cluster.ids:
         assert await cluster.terminate(broker_id) == 0
     before = logs_of(cluster, LATE)
@@ -118,6 +124,7 @@ async def test_brokers_stopped(cluster: ClusterProcesses, tmp_path: Path, *, cop
     assert logs_of(cluster, LATE) == before
 
 
+@pytest.mark.slowest
 async def test_a_broker_that_was_down_is_the_first(cluster: ClusterProcesses, tmp_path: Path) -> None:
     """It has nothing from after the backup; it detects the restore from a snapshot anyway.
 
@@ -139,14 +146,10 @@ async def test_a_broker_that_was_down_is_the_first(cluster: ClusterProcesses, tm
 
 
 @pytest.mark.parametrize("copied", [False, True], ids=["snapshot", "files"])
+@pytest.mark.slowest
 async def test_brokers_running(cluster: ClusterProcesses, tmp_path: Path, *, copied: bool) -> None:
     """All stop acting, and once etcd answers again none answers with success."""
-    await cluster.create_topic(EARLY, [[1, 2, 3]])
-    await produced(cluster, EARLY, VALUES)
-    backup = Backup(cluster, tmp_path, copied=copied)
-    await backup.save()
-    await cluster.create_topic(LATE, [[1, 2, 3]])
-    await produced(cluster, LATE, VALUES)
+    backup = await saved_before_the_last_topic(cluster, tmp_path, copied=copied)
     before = logs_of(cluster, LATE)
     await backup.put_back()
     ended = [cluster.brokers[broker_id].ended() for broker_id in cluster.ids]
@@ -159,6 +162,7 @@ async def test_brokers_running(cluster: ClusterProcesses, tmp_path: Path, *, cop
     assert logs_of(cluster, LATE) == before
 
 
+@pytest.mark.slowest
 async def test_one_of_three_alone_leads_on_an_unchanged_etcd(cluster: ClusterProcesses) -> None:
     """After a power cut of everything, etcd too, no operator action is needed."""
     await cluster.create_topic(EARLY, [[1, 2, 3]], configs={"min.insync.replicas": "1"})
@@ -208,10 +212,11 @@ async def brought_forward(cluster: ClusterProcesses, folder: Path) -> str:
 
 
 @pytest.mark.parametrize("is_lost", [False, True], ids=["restored", "lost"])
+@pytest.mark.slow
 async def test_everything_is_restored_after_a_recovery(
     cluster: ClusterProcesses, tmp_path: Path, *, is_lost: bool
 ) -> None:
-    """Topics, records and deletes from after the backup, with any broker as the first; also if nothing is left of etcd."""
+    """Topics, records and deletes after the backup survive, with any broker first and no etcd left."""
     await cluster.create_topic(EARLY, [[1, 2, 3]])
     await produced(cluster, EARLY, VALUES)
     backup = Backup(cluster, tmp_path, copied=False)

@@ -264,8 +264,9 @@ async def test_the_blocking_client_inside_a_running_loop(three: LowtideCluster, 
         assert set(admin.list_topics()) >= {topic}
 
 
+@pytest.mark.slow
 def test_tls(lowtide_topic: str) -> None:
-    """A broker behind a proxy that terminates TLS: trusted by its certificate, refused without it, and no plain text passes."""
+    """A broker behind a proxy that terminates TLS: clients trust its certificate, and no plain text passes."""
     port, inside = free_ports(2)
     config = {"listeners": f"PLAINTEXT://127.0.0.1:{inside}", "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}"}
     with LowtideCluster(config=config), TlsProxy(port, inside):

@@ -1,4 +1,4 @@
-"""The console as users of the cluster: logins, what their access rules allow, and the console that a broker serves itself."""
+"""The console as users of the cluster: logins, and what their access rules allow."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def test_errors_are_one_sentence(world: World, words: tuple[str, ...], code: int
 
 
 def test_each_broker_with_a_replica_and_the_directory_moves_it(tmp_path: Path) -> None:
-    """Brokers in one process have directories of their own; a machine of its own each would give them the same names."""
+    """Brokers in one process have separate directories; on separate machines they would share names."""
     with LowtideCluster(brokers=2, data_directory=tmp_path) as cluster, BlockingAdminClient(cluster.bootstrap) as admin:
         admin.create_topics([NewTopic(name="t", partitions=1, replication_factor=2)])
         paths = {broker: next(iter(found)) for broker, found in admin.describe_log_dirs().items()}

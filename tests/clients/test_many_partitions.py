@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from .driver import Driver, Sent, until
+from .driver import Driver, OutgoingRecord, until
 from .driver_confluent import Confluent
 from .driver_kcat import Kcat, run_kcat
 from .open_clients import OPEN_CONSUMERS, OPEN_PRODUCERS
@@ -29,7 +29,7 @@ def fill(bootstrap: str, topic: str, name: str) -> None:
     with OPEN_PRODUCERS[name](bootstrap, topic, idempotent=True) as producer:
         for round_number in range(ROUNDS):
             for partition in PARTITIONS:
-                producer.send(Sent(b"k", expected(partition)[round_number]), partition)
+                producer.send(OutgoingRecord(b"k", expected(partition)[round_number]), partition)
         assert producer.flush() == [round_number for round_number in range(ROUNDS) for _ in PARTITIONS]
 
 

@@ -1,10 +1,11 @@
-"""The pipeline on Apache Kafka: keys get the same partitions as with other clients, and workers log in over their blocking connections."""
+"""The pipeline on Apache Kafka: keys get the same partitions as with other clients, and workers log in."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import defaultdict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,7 +38,7 @@ RECORDS = 30_000
 
 def read(address: str, topic: str, count: int) -> dict[int, list[tuple[bytes | None, bytes | None]]]:
     """The first `count` records, by partition, in order, and no more."""
-    found = defaultdict(list)
+    found: Any = defaultdict(list)
     settings = {
         "bootstrap.servers": address,
         "group.id": "test",
@@ -60,7 +61,8 @@ def read(address: str, topic: str, count: int) -> dict[int, list[tuple[bytes | N
 
 
 def test_everything_is_there_once_and_in_order_though_kafka_stops_meanwhile(kafka: Kafka):
-    """A stopping leader answers NOT_LEADER_OR_FOLLOWER also for batches that it has appended, and keeps only the last batch.
+    """A stopping leader answers NOT_LEADER_OR_FOLLOWER also for batches that it has appended, and keeps only the last
+    batch.
 
     Records are new: at its start Kafka drops a producer whose last record is old.
     """

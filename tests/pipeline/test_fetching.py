@@ -17,6 +17,8 @@ from lowtide.pipeline.ranges import OffsetRange
 from lowtide.pipeline.tasks import FetchSettings, PlannedRange
 from lowtide.protocol.types import TopicPartition
 
+pytestmark = pytest.mark.slow
+
 LIMIT_S = 120.0
 ROWS = 2000
 

@@ -103,7 +103,7 @@ def test_connections_that_end_with_answers_outstanding_duplicate_nothing(tmp_pat
         assert read(broker.address, "numbers") == expected(20_000)
 
 
-@pytest.mark.parametrize("ending", ["kill", "terminate"])
+@pytest.mark.parametrize("ending", ["kill", pytest.param("terminate", marks=pytest.mark.slow)])
 def test_a_broker_that_ends_while_it_is_written_to_has_everything_once(tmp_path: Path, ending: str):
     """It returns with the producer's state from its log, or after a clean stop with only the last batch."""
     with BrokerProcess(tmp_path / "broker", "log.retention.ms=-1") as broker:

@@ -1,4 +1,4 @@
-"""A broker that accepts connections and does not answer (a process under SIGSTOP) delays only requests that need that broker."""
+"""A broker that accepts connections and stays silent (SIGSTOP) delays only requests that need it."""
 
 from __future__ import annotations
 

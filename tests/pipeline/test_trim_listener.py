@@ -1,4 +1,4 @@
-"""`TrimListener` trims consumed records: up to the slowest declared query, including the last batch, and the rest of a killed run."""
+"""`TrimListener` trims up to the slowest declared query, with the last batch and the rest of a killed run."""
 
 from __future__ import annotations
 
@@ -59,6 +59,7 @@ def test_a_topic_is_trimmed_to_what_all_its_queries_have_consumed(listening, sta
     until(lambda: begins(topic) == [5, 3], "the last batch is trimmed too")
 
 
+@pytest.mark.slow
 def test_the_rest_of_a_run_is_trimmed_when_its_query_starts_again(listening, started, topic, fill, begins, tmp_path):  # noqa: F811
     """The run was stopped between its last commit and the trim; and no new record would cause another batch."""
     fill(topic, {0: 3, 1: 3})

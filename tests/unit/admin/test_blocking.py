@@ -100,7 +100,7 @@ def test_closing_cancels_what_runs():
         finally:
             ended.set()
 
-    waiting = threading.Thread(target=lambda: pytest.raises(BaseException, made.run, waits()))
+    waiting = threading.Thread(target=lambda: pytest.raises(BaseException, made.run, waits()))  # noqa: B017, RUF061
     waiting.start()
     assert begun.wait(30)
     made.close()

@@ -83,7 +83,7 @@ def test_each_replica_is_asked_once_after_the_delete() -> None:
         assert sorted(erases(cluster)) == [(1, 40), (2, 40), (3, 40)]
         keys = [asked.key for asked in cluster.asked if asked.key in (ApiKey.DELETE_RECORDS, ApiKey.ERASE_RECORDS)]
         assert keys == [ApiKey.ERASE_RECORDS] * 3 + [ApiKey.DELETE_RECORDS] + [ApiKey.ERASE_RECORDS] * 3
-        again = pickle.loads(pickle.dumps(result))  # noqa: S301 - our own
+        again = pickle.loads(pickle.dumps(result))
         assert (again, again.erased_by, repr(again)) == (result, ALL, repr(result))
 
     simulated(test)

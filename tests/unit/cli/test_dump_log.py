@@ -70,9 +70,11 @@ def test_batches_and_records_are_printed(partition, capsys):
     assert text.splitlines() == [
         str(partition / SEGMENT),
         f"  byte 0, offsets 100 to 102, 3 records, {SIZE} bytes, leader epoch 2, up to 2020-09-13T12:26:40.002Z",
-        f"  byte {SIZE}, offsets 103 to 103, 1 record, {len(batch(100, 1))} bytes, leader epoch 2, up to "
-        "2020-09-13T12:26:40.000Z, "
-        "producer 7 epoch 1 from sequence 4, transactional",
+        (
+            f"  byte {SIZE}, offsets 103 to 103, 1 record, {len(batch(100, 1))} bytes, leader epoch 2, up to "
+            "2020-09-13T12:26:40.000Z, "
+            "producer 7 epoch 1 from sequence 4, transactional"
+        ),
     ]
     assert "    101  2020-09-13T12:26:40.001Z  key 'k1'  value 'v101'\n" in dump(
         capsys, "--records", partition / SEGMENT

@@ -63,14 +63,18 @@ PARTITION = PartitionSegments(
         (
             15,
             1000,
-            "1 file is removed at once; a segment with other records, offsets 10 to 19, keeps 1.00 kB until all of "
-            "it is deleted.",
+            (
+                "1 file is removed at once; a segment with other records, offsets 10 to 19, keeps 1.00 kB until all of "
+                "it is deleted."
+            ),
         ),
         (
             30,
             2000,
-            "2 files are removed at once; the active segment, offsets 20 to 29, keeps 1.00 kB until all of it is "
-            "deleted.",
+            (
+                "2 files are removed at once; the active segment, offsets 20 to 29, keeps 1.00 kB until all of it is "
+                "deleted."
+            ),
         ),
     ],
 )

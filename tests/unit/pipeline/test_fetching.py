@@ -58,7 +58,7 @@ class LateCluster(BlockingCluster):
 
 def rows(cluster: BlockingCluster, **settings: object) -> int:
     planned = PlannedRange(OffsetRange(PLACE, 0, 1))
-    return sum(columns.row_count for columns in RangeReader(cluster, FetchSettings(**settings), planned).columns())
+    return sum([columns.row_count for columns in RangeReader(cluster, FetchSettings(**settings), planned).columns()])  # type: ignore[misc]
 
 
 class ScriptedConnection:

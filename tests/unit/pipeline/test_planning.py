@@ -13,7 +13,7 @@ from lowtide.protocol.types import TopicPartition
 class FixedCluster:
     """It has a user's topic, and the topic of the groups' offsets."""
 
-    topics = {
+    topics = {  # noqa: RUF012
         "orders": Topic(b"i" * 16, {0: Leader(1, 0)}),
         "__consumer_offsets": Topic(b"j" * 16, {0: Leader(1, 0)}, is_internal=True),
     }

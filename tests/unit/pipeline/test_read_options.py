@@ -23,8 +23,11 @@ def options(stream: bool = False, **given: str):
 def test_defaults_are_those_of_sparks_kafka_source_but_for_aborted_records():
     batch, stream = options(), options(stream=True)
     assert (batch.starting.place, batch.ending.place, stream.starting.place) == (EARLIEST, LATEST, LATEST)
-    assert batch.starting.is_earliest and not stream.starting.is_earliest
-    assert batch.fetch.fail_on_data_loss and batch.fetch.read_committed and not batch.fetch.include_headers
+    assert batch.starting.is_earliest
+    assert not stream.starting.is_earliest
+    assert batch.fetch.fail_on_data_loss
+    assert batch.fetch.read_committed
+    assert not batch.fetch.include_headers
     assert (batch.fetch.poll_timeout_ms, stream.trigger_delay_max_ms, stream.offset_attempts) == (120_000, 900_000, 3)
     assert not options(kafka__isolation__level="read_uncommitted").fetch.read_committed
 
@@ -108,7 +111,7 @@ def test_the_topics_must_be_given_once(given, message):
 def test_a_value_that_is_impossible_is_refused_with_name_value_and_reason(stream, name, value, message):
     with pytest.raises(OptionError) as refused:
         read_options(SERVERS | ({} if name == "assign" else {"subscribe": "t"}) | {name: value}, is_stream=stream)
-    known = name if name.lower() not in ("maxoffsetpertrigger",) else name.lower()
+    known = name if name.lower() != "maxoffsetpertrigger" else name.lower()
     assert str(refused.value).startswith(f"option {known} is {value!r}: {message}")
 
 
