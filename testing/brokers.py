@@ -36,7 +36,7 @@ class BrokerAddresses(NamedTuple):
 
 
 class HostedBrokers:
-    """Brokers that were started or stopped by the methods that a test calls. Used from one event loop."""
+    """The brokers that a test starts and stops. Used from one event loop."""
 
     def __init__(self, plan: ClusterPlan, log: TextIO) -> None:
         """`log` gets the lines that the brokers log."""
@@ -71,7 +71,7 @@ class HostedBrokers:
         return self._now_reached()
 
     async def reset(self) -> dict[int, BrokerAddresses]:
-        """Stops all, removes their files, and starts them on the same ports: nothing is left but the configuration."""
+        """Stops all, removes their files, and starts them on the same ports with the same configuration."""
         await self.cluster.stop()
         _remove_files(self.plan.directory)
         if self.plan.secure:
@@ -85,7 +85,7 @@ class HostedBrokers:
         return self._reached
 
     async def kill_broker(self, broker_id: int) -> dict[int, BrokerAddresses]:
-        """Ends one broker without a farewell, as far as the process that lives on can do that."""
+        """Ends one broker abruptly, as far as its process can."""
         await self.cluster.kill_broker(broker_id)
         return self._reached
 
@@ -95,7 +95,7 @@ class HostedBrokers:
         return self._now_reached()
 
     def _now_reached(self) -> dict[int, BrokerAddresses]:
-        """Also of those that don't run: as they were reached before."""
+        """Return the addresses; a stopped broker keeps its last ones."""
         for broker_id, broker in self.cluster.brokers.items():
             self._reached[broker_id] = BrokerAddresses(broker.address, dict(broker.ports), tuple(broker.http_addresses))
         return {
@@ -176,7 +176,7 @@ def _remove_files(directory: str) -> None:
 def _common(config: Mapping[str, str | float | bool]) -> dict[str, Given]:
     """The configuration that all brokers have in common.
 
-    Errors: ConfigError for a value that isn't a text, a number, True or False.
+    Errors: ConfigError for a value that is not a text, a number, True or False.
     """
     from lowtide.broker.config.broker_config import Given
     from lowtide.broker.config.key import ConfigError

@@ -59,7 +59,6 @@ LONG_SOURCES = frozenset(
         "broker/partitions/fetch/fetch_reader.py",
         "broker/partitions/replica_fetcher.py",
         "simulation/group_load.py",
-        "storage/log/log.py",
     }
 )
 """Modules longer than `SOURCE_LINES`, at most `FILE_LINES`, with one large class each. None is added."""
