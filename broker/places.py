@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lowtide.broker.security.principal import KafkaPrincipal
 
 
-class Asker(Protocol):
+class AskingClient(Protocol):
     """What tells clients apart."""
 
     @property
@@ -23,7 +23,7 @@ class Asker(Protocol):
     def principal(self) -> KafkaPrincipal | None: ...
 
 
-def client_of(asker: Asker) -> str:
+def client_of(asker: AskingClient) -> str:
     """Returns whose share a request uses: a principal's, or without a login that of the address."""
     return network_of(asker.client_address) if asker.principal in (None, ANONYMOUS) else str(asker.principal)
 
@@ -41,7 +41,7 @@ class WaitingPlaces:
         return self._taken.total()
 
     @contextmanager
-    def taken_by(self, asker: Asker, places: int = 1) -> Iterator[bool]:
+    def taken_by(self, asker: AskingClient, places: int = 1) -> Iterator[bool]:
         """Takes places until the block ends.
 
         Gives False, and takes none, where all are taken or the client has its share.

@@ -28,7 +28,7 @@ from lowtide.protocol.messages.delete_groups import DeletableGroupResult, Delete
 CUT: Final = Cut(levels=(("groups_names", "results"),), changes=True, sequential=True)
 
 
-class _Answer:
+class _GroupAnswer:
     """The answer to one request, which is given when the last of its groups is done with."""
 
     def __init__(self, groups: list[str]) -> None:
@@ -53,7 +53,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
         names = list(dict.fromkeys(request.groups_names))
         if not names:
             return DeleteGroupsResponse(results=[])
-        answer = _Answer(names)
+        answer = _GroupAnswer(names)
 
         def ask() -> Generator[None, None, bool]:
             for group_id in names:

@@ -149,7 +149,7 @@ class _RowsNow:
             self._kept = {name: kept for name, kept in self._kept.items() if name in image.topics}
 
 
-class _Rows:
+class _TopicRows:
     """Answer rows of topics for one listener and some versions."""
 
     def __init__(self, replicas: ReplicaManager, listener_name: str, version: int) -> None:
@@ -203,7 +203,7 @@ class MetadataHandler:
     def __init__(self, broker: BrokerContext, administrator: TopicAdministrator) -> None:
         self._broker = broker
         self._administrator = administrator
-        self._rows: dict[tuple[str, int], _Rows] = {}
+        self._rows: dict[tuple[str, int], _TopicRows] = {}
         self._answers = _Answers(broker.replicas)
 
     def _find(
@@ -313,12 +313,14 @@ def handler(broker: BrokerContext, administrator: TopicAdministrator) -> Handler
     )
 
 
-def _rows_for(made: dict[tuple[str, int], _Rows], replicas: ReplicaManager, listener_name: str, version: int) -> _Rows:
+def _rows_for(
+    made: dict[tuple[str, int], _TopicRows], replicas: ReplicaManager, listener_name: str, version: int
+) -> _TopicRows:
     """The rows for a listener and a version, which are built when they are first used."""
     key = (listener_name, max(since for since in _ROWS_DIFFER_SINCE if since <= version))
     rows = made.get(key)
     if rows is None:
-        rows = made[key] = _Rows(replicas, *key)
+        rows = made[key] = _TopicRows(replicas, *key)
     return rows
 
 

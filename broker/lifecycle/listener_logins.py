@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from lowtide.broker.config.key import ConfigError
 from lowtide.broker.config.sasl_settings import OAUTHBEARER, MechanismSettings, SaslListener
 from lowtide.broker.lifecycle.listener_security import begin_password_login, scram_parts
-from lowtide.broker.network.connection.sasl_connection import SaslSettings
+from lowtide.broker.network.connection.sasl_connection import ListenerSasl
 from lowtide.broker.security.login import Mechanism
 from lowtide.broker.security.plain import MECHANISM as PLAIN
 
@@ -36,7 +36,7 @@ class ListenerLogins:
 
     def __init__(self, base: BrokerBase, image: Callable[[], MetadataImage]) -> None:
         """`image` is the metadata of now: they have the users of SCRAM."""
-        self.by_listener: dict[str, SaslSettings] = {}
+        self.by_listener: dict[str, ListenerSasl] = {}
         self._base = base
         self._scram = scram_parts(base, image)
         self._in_force: dict[str, SaslListener] = {}
@@ -54,7 +54,7 @@ class ListenerLogins:
             if oauth is not None:
                 self._loaded[name] = verifier = _verifier(name, oauth, self._base)
                 await verifier.load()
-            self.by_listener[name] = SaslSettings(
+            self.by_listener[name] = ListenerSasl(
                 {}, maximum_frame_bytes=settings.receive_bytes_max, delay_ms=settings.failure_delay_ms
             )
         self.follow(self._base.configs.current)

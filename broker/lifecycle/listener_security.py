@@ -11,8 +11,8 @@ from lowtide.broker.config.sasl_settings import MechanismSettings, OwnLogin
 from lowtide.broker.lifecycle.broker_base import BrokerBase
 from lowtide.broker.lifecycle.certificates import Certificates
 from lowtide.broker.network.connection.listener_security import ListenerSecurity
-from lowtide.broker.network.connection.sasl_connection import SaslSettings
-from lowtide.broker.network.connection.tls_connection import TlsSettings
+from lowtide.broker.network.connection.sasl_connection import ListenerSasl
+from lowtide.broker.network.connection.tls_connection import ListenerTls
 from lowtide.broker.network.peer_login import PeerLogin
 from lowtide.broker.security.delegation_tokens import TokenSecret, secret_of
 from lowtide.broker.security.exchange import SaslExchange
@@ -109,13 +109,13 @@ def scram_parts(base: BrokerBase, image: Callable[[], MetadataImage]) -> ScramPa
 
 
 def listener_security(
-    config: BrokerConfig, certificates: Mapping[str, Certificates], logins: Mapping[str, SaslSettings]
+    config: BrokerConfig, certificates: Mapping[str, Certificates], logins: Mapping[str, ListenerSasl]
 ) -> dict[str, ListenerSecurity]:
     """How the listeners are secured that aren't open to everybody, by their names."""
     return {
         name: ListenerSecurity(
             sasl=logins.get(name),
-            tls=TlsSettings(certificates[name].context, certificates[name].identify) if name in certificates else None,
+            tls=ListenerTls(certificates[name].context, certificates[name].identify) if name in certificates else None,
         )
         for name in config.secured_listeners
     }

@@ -40,7 +40,7 @@ from lowtide.broker.lifecycle.loop_health import LoopHealth
 from lowtide.broker.lifecycle.memory_upkeep import MemoryUpkeep
 from lowtide.broker.lifecycle.partition_parts import build_partitions
 from lowtide.broker.network.admission.admission import connection_limits
-from lowtide.broker.network.connection.answer_files import AnswerFiles
+from lowtide.broker.network.connection.answer_memory import AnswerFiles
 from lowtide.broker.network.connection.connection_host import ConnectionHost
 from lowtide.broker.network.connection.server import Server, open_listeners
 from lowtide.broker.network.peer_client import PeerClients

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from lowtide.broker.network.routing.routes import PartitionChanges
+from lowtide.broker.network.routing.routes import ChangedPartitions
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopicResult
@@ -43,7 +43,7 @@ class MutationAdmission(msgspec.Struct, frozen=True):
 
 
 def admit(
-    changes: PartitionChanges, request: Any, version: int, costs: list[Cost], take: Callable[[int, bool], int]
+    changes: ChangedPartitions, request: Any, version: int, costs: list[Cost], take: Callable[[int, bool], int]
 ) -> MutationAdmission:
     """Admits the rows of a request in their order.
 
@@ -63,14 +63,14 @@ def admit(
 
 
 def costs_of(
-    changes: PartitionChanges, request: Any, version: int, image: MetadataImage, default_partitions: int
+    changes: ChangedPartitions, request: Any, version: int, image: MetadataImage, default_partitions: int
 ) -> list[Cost]:
     """Returns how many partitions each row changes: 0 for one above the limit of a request, which is refused anyway."""
     costs = changes.costs(request, version, image, default_partitions)
     return [(row, count if count <= MAX_REQUEST_PARTITIONS else 0) for row, count in costs]
 
 
-def add_refused(changes: PartitionChanges, answer: Any, refused: list[Any]) -> Any:
+def add_refused(changes: ChangedPartitions, answer: Any, refused: list[Any]) -> Any:
     """Returns the answer with the rows that were refused."""
     return replace(answer, **{changes.answers: [*getattr(answer, changes.answers), *refused]}) if refused else answer
 
@@ -113,19 +113,19 @@ def _refused_deletion(row: Any) -> DeletableTopicResult:
     return DeletableTopicResult(name=row.name, topic_id=row.topic_id, **_REFUSED)
 
 
-CREATIONS: Final = PartitionChanges(
+CREATIONS: Final = ChangedPartitions(
     refused_since=6,
     costs=_of_creations,
     refused=lambda row: CreatableTopicResult(name=row.name, **_REFUSED),
     answers="topics",
 )
-GROWTH: Final = PartitionChanges(
+GROWTH: Final = ChangedPartitions(
     refused_since=3,
     costs=_of_growth,
     refused=lambda row: CreatePartitionsTopicResult(name=row.name, **_REFUSED),
     answers="results",
 )
-DELETIONS: Final = PartitionChanges(
+DELETIONS: Final = ChangedPartitions(
     refused_since=5,
     costs=_of_deletions,
     refused=_refused_deletion,

@@ -17,6 +17,8 @@ from typing import Final, Protocol
 
 import msgspec
 
+from lowtide.storage.log.segments.open_files import OpenFiles
+
 REASON: Final = (
     "its client doesn't read its answers, and those of all connections have reached lowtide.answers.unread.max.bytes"
 )
@@ -127,3 +129,19 @@ class AnswerMemory:
         return sorted(
             self._holding, key=lambda writer: (self._holding[writer].since_ms, -self._holding[writer].unread_bytes)
         )
+
+
+class AnswerFiles:
+    """Has connections closed whose answers keep others from reading. Used from the event loop only."""
+
+    def __init__(self, files: OpenFiles, answers: AnswerMemory) -> None:
+        self._files = files
+        self._answers = answers
+
+    def on_tick(self) -> None:
+        """To be called about once a second.
+
+        A read that failed meanwhile is repeated by its client, and finds room then.
+        """
+        if self._files.take_lacking():
+            self._answers.free_files(self._files.held_max)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lowtide.broker.network.routing.request_times import RequestClock
 
 
-class Answering(Protocol):
+class AnsweringConnection(Protocol):
     """The connection whose answers these are."""
 
     closed: bool
@@ -51,14 +51,19 @@ class Answers:
     )
 
     def __init__(
-        self, connection: Answering, turns: TurnTaking, clock: RequestClock, rounds: AnswerRounds, parked_min: int
+        self,
+        connection: AnsweringConnection,
+        turns: TurnTaking,
+        clock: RequestClock,
+        rounds: AnswerRounds,
+        parked_min: int,
     ) -> None:
         """`parked_min`: how many bytes a pending request counts at least."""
         self._clock = clock
         self._rounds = rounds
         self._parked_min = parked_min
         self._turns = turns
-        self._connection: Answering | None = connection
+        self._connection: AnsweringConnection | None = connection
         self.outgoing: OutgoingQueue | None = None
         self.slots: deque[AnswerSlot[Route]] = deque()
         self.ready: list[Part] = []

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from lowtide.broker.audit.line_bound import LineBound
 from lowtide.broker.network.admission.admission import Admission, Admitted, ConnectionLimits
-from lowtide.broker.network.admission.handshake_turns import HandshakeTurns
 from lowtide.broker.network.admission.login_memory import LOGIN_MEMORY_BYTES, LoginMemory
 from lowtide.broker.network.admission.slow_lane import Laned, SlowLane
+from lowtide.broker.network.admission.turn_queue import HandshakeTurns
 from lowtide.broker.network.connection.answer_memory import AnswerMemory
 from lowtide.broker.network.connection.frame_buffers import FrameBuffers
 from lowtide.broker.network.connection.gathering import Gathering

@@ -9,15 +9,15 @@ import msgspec
 
 from lowtide.broker.network.connection.connection import Connection
 from lowtide.broker.network.connection.connection_host import ConnectionHost
-from lowtide.broker.network.connection.sasl_connection import SaslConnection, SaslSettings
-from lowtide.broker.network.connection.tls_connection import TlsConnection, TlsSettings
+from lowtide.broker.network.connection.sasl_connection import ListenerSasl, SaslConnection
+from lowtide.broker.network.connection.tls_connection import ListenerTls, TlsConnection
 
 
 class ListenerSecurity(msgspec.Struct, frozen=True):
     """What stands between a client and the dispatcher. Without either, everybody who reaches the port is served."""
 
-    sasl: SaslSettings | None = None
-    tls: TlsSettings | None = None
+    sasl: ListenerSasl | None = None
+    tls: ListenerTls | None = None
 
 
 OPEN: Final = ListenerSecurity()

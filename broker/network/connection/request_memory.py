@@ -55,7 +55,7 @@ class Receiver(Protocol):
         ...
 
 
-class _Holding(msgspec.Struct):
+class _FrameMemory(msgspec.Struct):
     """What a receiver has, and how far it was at a moment from which its progress counts; None until another receiver waits."""
 
     size: int
@@ -63,7 +63,7 @@ class _Holding(msgspec.Struct):
     mark_ms: int | None = None
 
 
-class _Waiting(NamedTuple):
+class _WaitingFrame(NamedTuple):
     receiver: Receiver
     size: int
     served_before: int
@@ -79,10 +79,10 @@ class RequestMemory:
         self._begun_bytes = 0
         self.is_short = False
         """Whether a beginning found no room lately: a receive is to bring little then."""
-        self._holding: dict[Receiver, _Holding] = {}
+        self._holding: dict[Receiver, _FrameMemory] = {}
         self._kept: dict[object, int] = {}
         """What is held by requests that have arrived whole."""
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, _WaitingFrame] = {}
         """By number, in the order in which they came."""
         self._by_size: list[tuple[int, int]] = []
         """Size and number."""
@@ -115,7 +115,7 @@ class RequestMemory:
         """
         self._asked_count += 1
         number = self._asked_count
-        self._waiting[number] = _Waiting(receiver, size, self._served_count)
+        self._waiting[number] = _WaitingFrame(receiver, size, self._served_count)
         insort(self._by_size, (size, number))
         self._serve(asking=number)
         return receiver in self._holding
@@ -169,7 +169,7 @@ class RequestMemory:
             self._served_count += 1
             self._used_bytes += size
             self._take_back(receiver)
-            self._holding[receiver] = _Holding(size)
+            self._holding[receiver] = _FrameMemory(size)
             if number != asking:
                 receiver.on_memory_granted()
 

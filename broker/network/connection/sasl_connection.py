@@ -41,7 +41,7 @@ _HEAD, _LENGTH = struct.Struct(">hhi"), struct.Struct(">i")
 _HANDSHAKE: Final = int(ApiKey.SASL_HANDSHAKE)
 
 
-class SaslSettings:
+class ListenerSasl:
     """What the connections of a listener need for logins."""
 
     __slots__ = ("delay_ms", "maximum_frame_bytes", "mechanisms")
@@ -103,7 +103,7 @@ class SaslConnection(Connection):
     security_protocol = "SASL_PLAINTEXT"
     may_gather = False
 
-    def __init__(self, host: ConnectionHost, listener_name: str, settings: SaslSettings) -> None:
+    def __init__(self, host: ConnectionHost, listener_name: str, settings: ListenerSasl) -> None:
         super().__init__(host, listener_name)
         self._settings = settings
         self._login = Login(settings.mechanisms)

@@ -42,7 +42,7 @@ Identify = Callable[[bytes | None], KafkaPrincipal | None]
 """From a client's certificate (DER, or None without one) to its principal; None where it may not come in."""
 
 
-class TlsSettings:
+class ListenerTls:
     """What the connections of a listener need for TLS: the context in force, and who a certificate stands for."""
 
     __slots__ = ("context", "identify")
@@ -55,7 +55,7 @@ class TlsSettings:
 class TlsConnection(asyncio.BufferedProtocol):
     """The layer of TLS of one connection."""
 
-    def __init__(self, host: ConnectionHost, inner: Connection, settings: TlsSettings, *, identifies: bool) -> None:
+    def __init__(self, host: ConnectionHost, inner: Connection, settings: ListenerTls, *, identifies: bool) -> None:
         """`identifies`: the certificate says who the client is; else the connection asks for a login of its own."""
         self._host = host
         self._inner: Connection | None = inner

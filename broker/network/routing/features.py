@@ -39,7 +39,7 @@ _RELEASE: Final = (
 )
 
 
-class Feature(msgspec.Struct, frozen=True):
+class ClusterFeature(msgspec.Struct, frozen=True):
     """One feature that clients can change, from level 0 (off) up to `level`, which `needs` these versions."""
 
     name: str
@@ -52,8 +52,8 @@ class Feature(msgspec.Struct, frozen=True):
 
 
 FEATURES: Final = (
-    Feature(GROUP_VERSION, GROUP_LEVEL, {ApiKey.CONSUMER_GROUP_HEARTBEAT: 1, ApiKey.CONSUMER_GROUP_DESCRIBE: 0}),
-    Feature(
+    ClusterFeature(GROUP_VERSION, GROUP_LEVEL, {ApiKey.CONSUMER_GROUP_HEARTBEAT: 1, ApiKey.CONSUMER_GROUP_DESCRIBE: 0}),
+    ClusterFeature(
         SHARE_VERSION,
         SHARE_LEVEL,
         {
@@ -63,7 +63,7 @@ FEATURES: Final = (
             ApiKey.SHARE_ACKNOWLEDGE: 1,
         },
     ),
-    Feature("transaction.version", 2, {ApiKey.PRODUCE: 12, ApiKey.TXN_OFFSET_COMMIT: 5, ApiKey.END_TXN: 5}),
+    ClusterFeature("transaction.version", 2, {ApiKey.PRODUCE: 12, ApiKey.TXN_OFFSET_COMMIT: 5, ApiKey.END_TXN: 5}),
 )
 
 

@@ -72,7 +72,7 @@ class AuditLines(msgspec.Struct, frozen=True):
     before: Callable[[Any, Any], Any] = lambda _request, _broker: None
 
 
-class PartitionChanges(msgspec.Struct, frozen=True, kw_only=True):
+class ChangedPartitions(msgspec.Struct, frozen=True, kw_only=True):
     """Declares that a request changes partitions, which `controller_mutation_rate` limits (KIP-599).
 
     `costs` returns the rows of a request and how many partitions each changes, from the request, its version, the image
@@ -117,7 +117,7 @@ class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
     audit: AuditLines | None = None
     counts_errors: bool = False
     between_brokers: bool = False
-    partition_changes: PartitionChanges | None = None
+    partition_changes: ChangedPartitions | None = None
     request_bytes: Callable[[Any], int] | None = None
     answer_bytes: Callable[[Any], int] | None = None
 

@@ -18,7 +18,7 @@ from lowtide.broker.network.admission.admission import ConnectionLimits
 from lowtide.broker.network.admission.login_memory import LOGIN_MEMORY_BYTES
 from lowtide.broker.network.connection.connection_host import ConnectionHost
 from lowtide.broker.network.connection.listener_security import ListenerSecurity
-from lowtide.broker.network.connection.sasl_connection import FREE_FRAME_BYTES, SaslSettings
+from lowtide.broker.network.connection.sasl_connection import FREE_FRAME_BYTES, ListenerSasl
 from lowtide.broker.network.connection.server import Server
 from lowtide.broker.network.routing.dispatcher import Dispatcher
 from lowtide.broker.network.routing.routes import HandlerSpec, JointForm
@@ -85,7 +85,7 @@ class World:
             rounds=AnswerRounds(loop),
         )
         mechanism = Mechanism(partial(PlainExchange, PlainUsers({"alice": "pencil"})), lifetime_ms)
-        sasl = SaslSettings({"PLAIN": mechanism}, maximum_frame_bytes=RECEIVE_BYTES, delay_ms=DELAY_MS)
+        sasl = ListenerSasl({"PLAIN": mechanism}, maximum_frame_bytes=RECEIVE_BYTES, delay_ms=DELAY_MS)
         self.security = ListenerSecurity(sasl=sasl)
         self.server = Server(self.host, idle_after_ms=600_000, login_timeout_ms=LOGIN_TIMEOUT_MS)
         self.clients: list[Client] = []

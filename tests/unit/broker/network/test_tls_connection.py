@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trustme
 
-from lowtide.broker.network.connection.tls_connection import PIECE_BYTES, TlsConnection, TlsSettings
+from lowtide.broker.network.connection.tls_connection import PIECE_BYTES, ListenerTls, TlsConnection
 from lowtide.broker.security.principal import ANONYMOUS
 
 RECORD_OVERHEAD = 64
@@ -129,7 +129,7 @@ class World:
             handshakes=self.turns,
         )
         inner: Any = self.inner
-        self.tls = TlsConnection(host, inner, TlsSettings(lambda: server, lambda _: ANONYMOUS), identifies=True)
+        self.tls = TlsConnection(host, inner, ListenerTls(lambda: server, lambda _: ANONYMOUS), identifies=True)
         self._host = host
         self._to_client, self._from_client = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._client = client.wrap_bio(self._to_client, self._from_client, server_hostname="localhost")

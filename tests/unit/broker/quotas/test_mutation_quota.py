@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.network.routing.routes import PartitionChanges
+from lowtide.broker.network.routing.routes import ChangedPartitions
 from lowtide.broker.quotas.mutation_quota import CREATIONS, DELETIONS, GROWTH, add_refused, admit, costs_of
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_partitions import (
@@ -130,7 +130,7 @@ def test_a_version_that_can_tell_is_refused_and_others_wait(
     ],
 )
 def test_each_answer_has_rows_for_what_was_not_let_in(
-    changes: PartitionChanges, request_: Any, version: int, answer: Any, field: str
+    changes: ChangedPartitions, request_: Any, version: int, answer: Any, field: str
 ) -> None:
     admitted = admit(changes, request_, version, costs_of(changes, request_, version, IMAGE, 4), Rate(0).take)
     (row,) = getattr(add_refused(changes, answer, admitted.refused), field)
