@@ -1,7 +1,9 @@
 """What a guard is: it takes from a request what the client may not do, lets the handler do the rest, and adds the refusals to its answer.
 
-So a handler needn't know that anything can be forbidden, and a broker where nothing is has its handlers as they are, without a question.
-A guard stands where Kafka asks: before existence and values are looked at, so that no client learns of a topic that it may not describe.
+So a handler needn't know that anything can be forbidden, and a broker where nothing is has its handlers as they are,
+without a question.
+A guard stands where Kafka asks: before existence and values are looked at, so that no client learns of a topic that it
+may not describe.
 """
 
 from __future__ import annotations

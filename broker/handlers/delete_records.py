@@ -40,7 +40,8 @@ from lowtide.protocol.messages.delete_records import DeleteRecordsRequest, Delet
 from lowtide.protocol.types import TopicPartition
 
 BOUNDS: Final = Bounds(undivided_max=1_024)
-"""A partition costs some ten microseconds, and as much again when its delete is durable: a thousand of them are deleted by one write."""
+"""A partition costs some ten microseconds, and as much again when its delete is durable: a thousand of them are deleted
+by one write."""
 
 CUT: Final = Cut(
     levels=(("topics", "topics"), ("partitions", "partitions")), names=("name", "partition_index"), changes=True

@@ -8,7 +8,8 @@ volume's two figures; it is gone through in slices.
 
 Version notes: v3 has a top-level error, v4 the volume's bytes, v5 whether the directory gets no new partitions
 (KIP-1066): never, for
-`cordoned.log.dirs` isn't acted upon yet. A log that is being moved is listed in both directories; the lag of its copy, the future log, is
+`cordoned.log.dirs` isn't acted upon yet. A log that is being moved is listed in both directories; the lag of its copy,
+the future log, is
 the number of offsets by which it is behind.
 
 Errors: KAFKA_STORAGE_ERROR for a directory that is offline, or whose volume can't be asked (there Kafka says

@@ -2,7 +2,8 @@
 
 Behaviour: Lowtide has no quorum of its own: its metadata are in etcd, or in the first broker. The answer has the
 partition
-`__cluster_metadata-0` as Kafka's tools expect it: the controller is the leader and the only voter, the other live brokers are
+`__cluster_metadata-0` as Kafka's tools expect it: the controller is the leader and the only voter, the other live
+brokers are
 observers. The high watermark is the revision of the metadata that this broker acts on, the leader's epoch the revision
 of its election (its lower 31 bits). The other brokers are asked, for half a second at most, whether they act on that
 revision: one that does has it as its log end offset, of one that doesn't say so the offset and the times are unknown

@@ -2,7 +2,8 @@
 
 Behaviour: the topics asked for, or all when none is named, in the order of their names, with as many partitions as the
 client wants and
-`max.request.partition.size.limit` allows, at least one. Where that ends a page, `next_cursor` names the first partition that it has no room
+`max.request.partition.size.limit` allows, at least one. Where that ends a page, `next_cursor` names the first partition
+that it has no room
 for; the next request brings it as its cursor. With named topics the cursor's topic must be among them. Names repeated
 are answered once. Replicas are offline whose brokers aren't alive or can't be reached by the client's listener, or
 whose log directories have failed. The last known eligible leaders are none: a member of the in-sync set that died last

@@ -31,7 +31,8 @@ from lowtide.protocol.messages.describe_user_scram_credentials import (
 )
 
 BOUNDS: Final = Bounds(whole_max=2_000)
-"""Users whose names are given: a name of a few bytes that isn't known is answered by a sentence. All users are asked for by none."""
+"""Users whose names are given: a name of a few bytes that isn't known is answered by a sentence. All users are asked
+for by none."""
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:

@@ -51,7 +51,8 @@ PARTITIONS_MAX: Final = 1_000
 WAITING_MAX: Final = 10_000
 WAITING_SHARE: Final = 2_500
 PLACES_MIN: Final = 40
-"""Partitions that requests may wait for at once, and those of one client. A request counts for `PLACES_MIN` at least."""
+"""Partitions that requests may wait for at once, and those of one client. A request counts for `PLACES_MIN` at
+least."""
 
 WAIT_MAX_MS: Final = 600_000
 

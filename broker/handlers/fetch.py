@@ -15,7 +15,8 @@ registration or no leader epoch is refused. Their fetch is answered at once whil
 waits only shortly while it lacks a partition that is led here: a follower may not know yet whom to ask (rule DR5). With
 a replica selector that knows racks a consumer is sent to an in-sync replica in its own (KIP-392).
 
-The room of the act is `broker/partitions/fetch`: `fetch_reader` reads, `delayed_fetch` waits for more, and `usual_fetch`
+The room of the act is `broker/partitions/fetch`: `fetch_reader` reads, `delayed_fetch` waits for more, and
+`usual_fetch`
 is a short form of what consumers ask most.
 
 Errors: TOPIC_AUTHORIZATION_FAILED, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID,

@@ -3,7 +3,8 @@
 Behaviour: for each partition the offset that belongs to a timestamp, or to one of the special ones: -1 latest (the last
 stable offset for read_committed), -2 earliest (the log start offset), -3 the record with the largest timestamp, -4
 earliest local, -5 latest tiered,
--6 earliest pending upload. A timestamp answers the first record at or after it. No answer is below the log start, which Kafka's of -3 may
+-6 earliest pending upload. A timestamp answers the first record at or after it. No answer is below the log start, which
+Kafka's of -3 may
 be. Nothing found is offset -1 without an error. A replica gets the log end where a consumer gets the high watermark. A
 leader that was just elected may not know yet what is committed, and answers an error rather than an offset below an
 earlier one.

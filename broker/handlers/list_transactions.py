@@ -46,7 +46,8 @@ LISTED_A_STEP: Final = 500
 """Some two tenths of a millisecond of work."""
 
 LONG_NAME: Final = 500
-"""Longer ids are matched by a worker: up to 32,767 letters would hold the loop for a tenth of a second each. The package that matches them
+"""Longer ids are matched by a worker: up to 32,767 letters would hold the loop for a tenth of a second each. The
+package that matches them
 releases the interpreter."""
 
 

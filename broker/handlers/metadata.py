@@ -64,7 +64,8 @@ _KEPT_PARTITIONS = 100
 
 PARTITIONS_A_STEP = 50
 TOPICS_A_STEP = 100
-"""Some two tenths of a millisecond's work each; where a topic's row isn't there already, it is built in steps of its own."""
+"""Some two tenths of a millisecond's work each; where a topic's row isn't there already, it is built in steps of its
+own."""
 
 _AnswerKey = tuple[str, int, str | None, TopicId]
 

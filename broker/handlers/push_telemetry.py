@@ -2,7 +2,8 @@
 
 Behaviour: takes the metrics of a client, in place of those that it pushed before, for `/metrics`. They are decompressed
 by the worker, to
-`DECOMPRESSED_MAX` bytes at most, and read in turn with other work; sums and gauges are kept, other kinds are passed over. The last push
+`DECOMPRESSED_MAX` bytes at most, and read in turn with other work; sums and gauges are kept, other kinds are passed
+over. The last push
 of a client (`terminating`) is not bound to its interval; what it pushed is forgotten after three intervals.
 
 Errors: INVALID_REQUEST without the id of the instance and after its last push, THROTTLING_QUOTA_EXCEEDED before its

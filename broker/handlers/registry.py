@@ -1,6 +1,7 @@
 """Finds the handler modules and builds the handlers: the list that ApiVersions, the version check and the docs follow.
 
-Each module of this package that has a function `handler` serves one API. The types of the function's parameters say which
+Each module of this package that has a function `handler` serves one API. The types of the function's parameters say
+which
 parts of the broker it needs.
 """
 

@@ -1,6 +1,7 @@
 """UpdateFeatures: v0-v2.
 
-Behaviour: changes the levels of features that clients can change (`broker/network/routing/features.py`), all of them or none;
+Behaviour: changes the levels of features that clients can change (`broker/network/routing/features.py`), all of them or
+none;
 answered when the levels are in the metadata, of which every broker takes them. A level that the cluster has already may
 be asked for. With `validate_only` it is only checked.
 

@@ -1,6 +1,7 @@
 """Which brokers a client can reach, and where: by the listener that it came by, each broker's address that is advertised under that name.
 
-A broker without such a listener doesn't exist for the client: it isn't among the brokers, its replicas are offline, and what it leads is
+A broker without such a listener doesn't exist for the client: it isn't among the brokers, its replicas are offline, and
+what it leads is
 LISTENER_NOT_FOUND. Source: Kafka's KRaftMetadataCache.
 """
 

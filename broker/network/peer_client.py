@@ -1,10 +1,13 @@
 """Requests to other brokers: one connection for each broker and purpose, opened when it is first needed and again when it was lost.
 
-`protocol.client.connection` decides what the bytes of a connection mean. An answer that doesn't come in time ends the connection: what
-was asked may have been done or not. A lost connection fails everything that waits on it. After a failed attempt to connect, or a connection
+`protocol.client.connection` decides what the bytes of a connection mean. An answer that doesn't come in time ends the
+connection: what
+was asked may have been done or not. A lost connection fails everything that waits on it. After a failed attempt to
+connect, or a connection
 that was lost before any answer, the next attempt waits, longer each time, up to a second.
 
-`records` of an answer are views of the connection's receive buffer, valid until the next request on the same connection. Hence a Fetch has
+`records` of an answer are views of the connection's receive buffer, valid until the next request on the same
+connection. Hence a Fetch has
 its connection to itself.
 
 Stock asyncio only, so that it runs on the simulated loop too.

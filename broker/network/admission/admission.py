@@ -36,16 +36,19 @@ if TYPE_CHECKING:
     from lowtide.broker.descriptors import DescriptorBudget
 
 IDLE_MS: Final = 60_000
-"""After so long without a request a connection may be closed for another one. Clients open it again when they need it."""
+"""After so long without a request a connection may be closed for another one. Clients open it again when they need
+it."""
 
 SILENT_MS: Final = 1_000
 """The same for one that has sent nothing yet."""
 
 LOGIN_MS: Final = 1_000
-"""After so long without its login a connection may be closed for another one. Logins take some milliseconds, and the time of the way."""
+"""After so long without its login a connection may be closed for another one. Logins take some milliseconds, and the
+time of the way."""
 
 LOGIN_SHARE: Final = 2
-"""One place in so many is for connections without their login, but `LOGINS_MIN` of them always, if there are as many."""
+"""One place in so many is for connections without their login, but `LOGINS_MIN` of them always, if there are as
+many."""
 LOGINS_MIN: Final = 16
 
 CROWD_MS: Final = 100

@@ -13,7 +13,8 @@ from typing import Final, Protocol
 import msgspec
 
 LOGIN_MEMORY_BYTES: Final = 8 * 1024 * 1024
-"""Sixteen frames of the largest size that is allowed by default (`sasl.server.max.receive.size`); those of passwords need none of it."""
+"""Sixteen frames of the largest size that is allowed by default (`sasl.server.max.receive.size`); those of passwords
+need none of it."""
 
 LATE_MS: Final = 1_000
 """A frame that has not arrived after this time gives way to a larger one too."""

@@ -1,6 +1,7 @@
 """Connections that take turns: a few in a pass of the event loop, and all other input is read between two passes.
 
-What waits is bounded: each connection waits once. TLS handshakes take turns too (`HandshakeTurns`): one costs the loop a
+What waits is bounded: each connection waits once. TLS handshakes take turns too (`HandshakeTurns`): one costs the loop
+a
 quarter of a millisecond or more, a hundred small requests, and after a start all clients connect at once.
 """
 

@@ -1,11 +1,15 @@
 """The memory that answers hold together which clients have asked for and don't read (`lowtide.answers.unread.max.bytes`); and their files.
 
-A connection executes nothing more while its client doesn't take the answers that are there, so each holds a few; thousands of connections
-hold as many as they are. When all of them hold more than the limit, connections are closed: first the one whose client has read nothing for
+A connection executes nothing more while its client doesn't take the answers that are there, so each holds a few;
+thousands of connections
+hold as many as they are. When all of them hold more than the limit, connections are closed: first the one whose client
+has read nothing for
 longest. A client that reads is behind those that don't, however slow it is.
 
-Bytes that wait in files don't count, nor what the system's socket buffers hold. But such an answer holds its files open, and a broker may
-open so many: where they are lacking, connections are closed in the same order, of clients that have read nothing for a second.
+Bytes that wait in files don't count, nor what the system's socket buffers hold. But such an answer holds its files
+open, and a broker may
+open so many: where they are lacking, connections are closed in the same order, of clients that have read nothing for a
+second.
 
 Pure: counts bytes and holds none, and asks who holds them.
 """
@@ -73,7 +77,8 @@ class AnswerMemory:
     def note(self, writer: Writer, *, has_read: bool = False) -> None:
         """What a writer has to send has changed, and the socket doesn't take it all; or it does now.
 
-        `has_read`: the socket has taken what it was given before, so that the client reads, though there may be as much again by now.
+        `has_read`: the socket has taken what it was given before, so that the client reads, though there may be as much
+        again by now.
         """
         now_ms = self._now_ms()
         self._look(writer, now_ms)

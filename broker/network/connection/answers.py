@@ -68,7 +68,8 @@ class Answers:
         self.slots: deque[AnswerSlot[Route]] = deque()
         self.ready: list[Part] = []
         self.gathered = False
-        """Whether a request waits for the end of this pass of the loop, to be executed with those of other connections."""
+        """Whether a request waits for the end of this pass of the loop, to be executed with those of other
+        connections."""
         self.ends = False
         """Whether the connection is to be closed when all answers were sent."""
 

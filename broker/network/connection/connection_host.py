@@ -34,8 +34,10 @@ SCRATCH_BYTES = 256 * 1024
 """What one receive may bring, for all connections: about a socket's receive buffer."""
 
 PARKED_PART = 2
-"""A connection executes nothing more while its pending requests have this part (1/2) of the bytes that a follower fetches of a partition at
-a time. So a follower gets all of them with one fetch, or with two when the last one is large; otherwise it would always lack what came
+"""A connection executes nothing more while its pending requests have this part (1/2) of the bytes that a follower
+fetches of a partition at
+a time. So a follower gets all of them with one fetch, or with two when the last one is large; otherwise it would always
+lack what came
 while it fetched, and leave the ISR. A larger request is executed alone, as each is in Kafka."""
 
 PARKED_COUNT = 16
@@ -105,7 +107,8 @@ class ConnectionHost:
         """Without `serving`, who connects waits until `serve`.
 
         `follower_fetch_bytes` is what a follower fetches of a partition at a time.
-        `connection_wait_ms` returns how long a new connection of an address by a listener is not served, because there are too many.
+        `connection_wait_ms` returns how long a new connection of an address by a listener is not served, because there
+        are too many.
         `on_login` is called when a client is logged in, with "", or refused, with the reason.
         """
         self.dispatcher = dispatcher

@@ -33,23 +33,30 @@ class Execution(IntEnum):
     """Whether a connection executes requests now."""
 
     RUNNING = 0
-    """action: requests are executed as they arrive, for `TURN_MS` at a time. transition: a request is parked, others are to have their
-    turn, or the broker doesn't serve yet (PARK) → PARKED; its address has sent damaged frames (ENTER_LANE) → LANED; GO_ON → RUNNING, where
+    """action: requests are executed as they arrive, for `TURN_MS` at a time. transition: a request is parked, others
+    are to have their
+    turn, or the broker doesn't serve yet (PARK) → PARKED; its address has sent damaged frames (ENTER_LANE) → LANED;
+    GO_ON → RUNNING, where
     nothing was parked."""
     IN_TURN = 1
-    """action: one frame is executed. transition: PARK → IN_TURN_PARKED; GO_ON → IN_TURN; the frame is executed (END_TURN) → LANED; it has
+    """action: one frame is executed. transition: PARK → IN_TURN_PARKED; GO_ON → IN_TURN; the frame is executed
+    (END_TURN) → LANED; it has
     had its turns, or the address is calm (LEAVE_LANE) → RUNNING."""
     PARKED = 2
-    """action: what arrives is kept. transition: the answer is there, or the turn has come (GO_ON) → RUNNING; another reason (PARK) →
+    """action: what arrives is kept. transition: the answer is there, or the turn has come (GO_ON) → RUNNING; another
+    reason (PARK) →
     PARKED."""
     IN_TURN_PARKED = 3
-    """action: what arrives is kept; the turn goes by. transition: GO_ON → IN_TURN; PARK → IN_TURN_PARKED; END_TURN → LANED_PARKED;
+    """action: what arrives is kept; the turn goes by. transition: GO_ON → IN_TURN; PARK → IN_TURN_PARKED; END_TURN →
+    LANED_PARKED;
     LEAVE_LANE → PARKED."""
     LANED = 4
-    """action: what arrives is kept, and a turn asked for. transition: the slow lane gives it (TURN) → IN_TURN; PARK → LANED_PARKED; GO_ON →
+    """action: what arrives is kept, and a turn asked for. transition: the slow lane gives it (TURN) → IN_TURN; PARK →
+    LANED_PARKED; GO_ON →
     LANED; the turn has ended before (END_TURN) → LANED."""
     LANED_PARKED = 5
-    """action: as in LANED. transition: TURN → IN_TURN_PARKED; GO_ON → LANED; PARK → LANED_PARKED; END_TURN → LANED_PARKED."""
+    """action: as in LANED. transition: TURN → IN_TURN_PARKED; GO_ON → LANED; PARK → LANED_PARKED; END_TURN →
+    LANED_PARKED."""
 
 
 class ExecutionEvent(Enum):

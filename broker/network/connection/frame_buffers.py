@@ -7,7 +7,8 @@ import mmap
 from lowtide.broker.network.connection.outgoing import BufferPool
 
 FRAME_BUFFER_BYTES = 64 * 1024
-"""The size of a partial frame's first buffer, unless less will do. Such are pooled, and so are those of a megabyte that may follow."""
+"""The size of a partial frame's first buffer, unless less will do. Such are pooled, and so are those of a megabyte that
+may follow."""
 
 GROWTH_FACTOR = 4
 """A buffer beyond the first is at most this many times what was received, unless it is one that lay idle."""

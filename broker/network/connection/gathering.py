@@ -1,13 +1,17 @@
 """Small requests of different connections that arrive in one pass of the event loop, executed together: see `GroupPath`.
 
-A producer that waits for each answer has one request in flight, so its connection alone brings nothing that could be appended together.
-Where many such producers keep the loop busy, one pass finds many of them readable. Their requests are left in the receive buffer, one
+A producer that waits for each answer has one request in flight, so its connection alone brings nothing that could be
+appended together.
+Where many such producers keep the loop busy, one pass finds many of them readable. Their requests are left in the
+receive buffer, one
 behind the other, until the pass is over, and those for the same partition are decided and appended at once.
 
-It costs a request that is alone some hundred nanoseconds. So one waits only if another connection's was executed a moment ago
+It costs a request that is alone some hundred nanoseconds. So one waits only if another connection's was executed a
+moment ago
 (`NEAR_NS`), and none waits for a time (`REST_NS`) after a pass that had nothing to execute together.
 
-Guards: a connection has one request here at most, and while it has one it executes nothing else (`execute` is called before); so its
+Guards: a connection has one request here at most, and while it has one it executes nothing else (`execute` is called
+before); so its
 answers leave in the order of its requests. What waits here is executed in the next pass at the latest.
 """
 
@@ -68,7 +72,8 @@ class Gathering:
         self.room = self._buffer = memoryview(bytearray(size))
         """Where connections receive: the rest of the buffer, behind the requests that wait."""
         self.last: object = None
-        """The connection that has executed a request of this kind last, or whose request came last of those that wait."""
+        """The connection that has executed a request of this kind last, or whose request came last of those that
+        wait."""
         self._last_ns = self._rest_until_ns = self._first_ns = 0
         self._routes = routes
         self._clock = clock

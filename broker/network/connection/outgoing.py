@@ -1,8 +1,11 @@
 """What a connection has still to send: ready bytes, packed ones, and slices of segment files that are read when their turn comes.
 
-A fetch answer may hold many megabytes that lie in files. They are read in pieces of at most `CHUNK_BYTES`, the next one only
-when the socket has taken the last one, so that a slow reader costs one piece of memory and no more. Pages that are not in the page
-cache are read by a worker thread instead of stalling the loop. A slice of a segment that was truncated meanwhile is not sent: the
+A fetch answer may hold many megabytes that lie in files. They are read in pieces of at most `CHUNK_BYTES`, the next one
+only
+when the socket has taken the last one, so that a slow reader costs one piece of memory and no more. Pages that are not
+in the page
+cache are read by a worker thread instead of stalling the loop. A slice of a segment that was truncated meanwhile is not
+sent: the
 connection is closed, because the answer's length is already sent.
 """
 
@@ -25,7 +28,8 @@ CHUNK_BYTES = 1 << 20
 """At most this much is read from a file for one write: design limit, also the size of the reused buffers."""
 
 PARTS_AT_ONCE = 400
-"""So many pieces, at most, are written before others have their turn: an answer may have thousands of small ones, each a read."""
+"""So many pieces, at most, are written before others have their turn: an answer may have thousands of small ones, each
+a read."""
 
 RouteT = TypeVar("RouteT")
 
@@ -152,7 +156,8 @@ class OutgoingQueue:
     ) -> None:
         """`on_broken(reason)` is called when a slice can no longer be sent. What isn't read is counted in `memory`.
 
-        `on_turn` is called in a later pass of the loop when much was sent and more is left: the queue is `paused` until it is resumed.
+        `on_turn` is called in a later pass of the loop when much was sent and more is left: the queue is `paused` until
+        it is resumed.
         """
         self._transport = transport
         self._pool = pool

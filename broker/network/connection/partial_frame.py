@@ -1,9 +1,11 @@
 """A frame that has begun to arrive: where its bytes are kept, and how many of them may arrive.
 
-The buffer grows with what arrives, never with what the client announces. That of a large frame is mapped memory: growing
+The buffer grows with what arrives, never with what the client announces. That of a large frame is mapped memory:
+growing
 copies nothing, and the memory returns to the system at once.
 
-Guards: beyond `FREE_FRAME_BYTES`, and what one receive brings, nothing of a frame is read before memory for it is granted
+Guards: beyond `FREE_FRAME_BYTES`, and what one receive brings, nothing of a frame is read before memory for it is
+granted
 (`request_memory`): for its beginning, or for all of it.
 """
 
@@ -19,7 +21,8 @@ FREE_FRAME_BYTES = FRAME_BUFFER_BYTES
 """So much of a frame is read whatever others hold."""
 
 BEGINNING_BYTES = 1 << 20
-"""So much of it is read while there is room for beginnings: what standard clients send at most by default (`max.request.size`)."""
+"""So much of it is read while there is room for beginnings: what standard clients send at most by default
+(`max.request.size`)."""
 
 _LENGTH = struct.Struct(">i")
 
@@ -84,7 +87,8 @@ class PartialFrame:
     def make_room(self, receiver: Receiver) -> bool:
         """Returns whether more may arrive now. Errors: FrameRefusedError.
 
-        Beyond `FREE_FRAME_BYTES` a frame is counted, and not read while there is no memory for it: clients that announce large frames must
+        Beyond `FREE_FRAME_BYTES` a frame is counted, and not read while there is no memory for it: clients that
+        announce large frames must
         not stop those that send them, nor these clients that send small ones.
         """
         if self.filled < self.allowed or self._is_granted_more(receiver):

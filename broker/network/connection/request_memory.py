@@ -24,10 +24,12 @@ import msgspec
 
 STALLED_MS = 2000
 STALLED_BYTES = 256 * 1024
-"""Who has memory that others wait for must bring this much in this time: slow lines of today have several times that rate."""
+"""Who has memory that others wait for must bring this much in this time: slow lines of today have several times that
+rate."""
 
 BEGINNINGS_MAX_BYTES = 64 << 20
-"""What the beginnings of frames have together, besides the limit: so many standard clients that send a megabyte each never wait."""
+"""What the beginnings of frames have together, besides the limit: so many standard clients that send a megabyte each
+never wait."""
 
 OVERTAKEN_MAX = 32
 """How many frames may be served while one waits before it is its turn, whatever its size."""

@@ -35,7 +35,8 @@ from lowtide.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from lowtide.runtime.addresses import network_of
 
 FREE_FRAME_BYTES: Final = 4096
-"""A frame up to this size, with its length, may arrive whatever others hold: tokens of passwords are some hundred bytes."""
+"""A frame up to this size, with its length, may arrive whatever others hold: tokens of passwords are some hundred
+bytes."""
 
 _HEAD, _LENGTH = struct.Struct(">hhi"), struct.Struct(">i")
 _HANDSHAKE: Final = int(ApiKey.SASL_HANDSHAKE)

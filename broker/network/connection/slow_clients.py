@@ -12,10 +12,12 @@ SLOW_FRAME_BYTES_PER_S = 16 * 1024
 """A frame that is not whole after the grace must have come at this rate: a modem of 1998 is faster."""
 
 HALF_CLOSED_GRACE_MS = 60_000
-"""How long a client that has closed its writing side may take to read its answers. Kafka closes the connection at once."""
+"""How long a client that has closed its writing side may take to read its answers. Kafka closes the connection at
+once."""
 
 ABANDONED_MS = 5_000
-"""How long a request of such a client may wait. The client is taken to be gone then: a close looks like a half-close until we write."""
+"""How long a request of such a client may wait. The client is taken to be gone then: a close looks like a half-close
+until we write."""
 
 
 class Watched(Protocol):

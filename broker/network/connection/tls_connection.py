@@ -26,13 +26,15 @@ from lowtide.broker.network.connection.connection_host import ConnectionHost
 from lowtide.broker.security.principal import ANONYMOUS, KafkaPrincipal, ShownBy
 
 PIECE_BYTES: Final = 96 * 1024
-"""What is encrypted and sent at once: six full records of TLS, and less than what an allocator maps each time. Parts of an answer
+"""What is encrypted and sent at once: six full records of TLS, and less than what an allocator maps each time. Parts of
+an answer
 that are smaller together are encrypted as one."""
 
 _NO_NAME: Final = "no rule of ssl.principal.mapping.rules matches the name of its certificate"
 
 HANDSHAKE_BYTES: Final = 4096
-"""What is received for one turn of a handshake: more than most clients send at once. It is held until the turn comes."""
+"""What is received for one turn of a handshake: more than most clients send at once. It is held until the turn
+comes."""
 
 FIRST_BYTES: Final = 8
 """So many are kept of what comes first: a length, and the key and version of a request."""

@@ -23,7 +23,8 @@ _CLIENT_ID_LENGTH = struct.Struct(">h")
 def without_array_padding(buffer: Any, start: int, stop: int, plain_bytes: int) -> tuple[Any, int, int]:
     """Returns a Metadata request, and its bounds, without the padding that librdkafka writes into one for all topics.
 
-    In flexible versions its null array takes the four bytes kept for a count. `plain_bytes` is the length of the body of
+    In flexible versions its null array takes the four bytes kept for a count. `plain_bytes` is the length of the body
+    of
     such a request when null takes one byte. Seen from librdkafka 2.16 (confluent-kafka, kcat).
     """
     position = stop - plain_bytes - len(_PADDING) + 1

@@ -117,7 +117,8 @@ class Dispatcher:
     ) -> list[Part]:
         """Answers an unknown version of ApiVersions in version 0 with the supported range (KIP-511).
 
-        `client_id` is the frame from the client id on. Errors: ProtocolError for every other API, with what its user can set.
+        `client_id` is the frame from the client id on. Errors: ProtocolError for every other API, with what its user
+        can set.
         """
         if api_key != ApiKey.API_VERSIONS:
             raise ProtocolError(self._unsupported(api_key, api_version, client_id))

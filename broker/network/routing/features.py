@@ -5,9 +5,11 @@
 | `eligible.leader.replicas.version` | 0 to 1 | the brokers themselves, when each of them can |
 | `group.version` | 0 to 1 | UpdateFeatures; at 0 no group gets its partitions from the broker (KIP-848) |
 | `lowtide.metadata.version` | 0 to 2 | the brokers themselves: 1 is reports of log starts, 2 eligible leaders too |
-| `metadata.version` | 30 | no request: it is the release of Kafka, 4.3-IV0, whose protocol is followed, and says nothing of our metadata |
+| `metadata.version` | 30 | no request: it is the release of Kafka, 4.3-IV0, whose protocol is followed, and says
+nothing of our metadata |
 | `share.version` | 0 to 1 | UpdateFeatures; at 0 there are no share groups (KIP-932) |
-| `transaction.version` | 0 to 2 | UpdateFeatures; from 2 on clients write with an epoch for each transaction (KIP-890) |
+| `transaction.version` | 0 to 2 | UpdateFeatures; from 2 on clients write with an epoch for each transaction (KIP-890)
+|
 
 A level is advertised only while the APIs that it promises are offered in the versions that it needs, so that an API
 that is capped (`--max-version`) takes its feature back.

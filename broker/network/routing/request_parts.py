@@ -28,9 +28,12 @@ _Path = tuple[Any, ...]
 class Cut(msgspec.Struct, frozen=True, kw_only=True):
     """How the requests of an API are cut. `levels` from the outermost rows to the innermost ones.
 
-    `names` say what a row is about, the last one within the row and the others in the row around it; empty for rows that
-    are names themselves. `sequential`: a part begins when the one before it is answered. `changes`: the request is carried
-    out to its end although its client has gone. `joins` are the levels of the answer where they differ from the request's.
+    `names` say what a row is about, the last one within the row and the others in the row around it; empty for rows
+    that
+    are names themselves. `sequential`: a part begins when the one before it is answered. `changes`: the request is
+    carried
+    out to its end although its client has gone. `joins` are the levels of the answer where they differ from the
+    request's.
     """
 
     levels: tuple[Level, ...]

@@ -31,11 +31,14 @@ AuditLine = tuple[str, dict[str, Any], bool]
 class JointForm(msgspec.Struct, frozen=True):
     """The short form of an API whose requests may be executed together: those of one connection, or of several (`gathering`).
 
-    `read(buffer, start, end, frame_max, is_one)` reads the frames between `start` and `end`, each of at most `frame_max`
+    `read(buffer, start, end, frame_max, is_one)` reads the frames between `start` and `end`, each of at most
+    `frame_max`
     bytes; `is_one` says that one connection sent all of them. It returns groups of requests that are alike, for one
-    connection at most the first. A group has `version`, `correlation_ids`, `places` (of its requests among all) and `stop`
+    connection at most the first. A group has `version`, `correlation_ids`, `places` (of its requests among all) and
+    `stop`
     (where the last frame ends). `answer(group, buffer, clients)` executes them, and returns for each the frame of its
-    answer, what a handler returns, or the promise of either; None where that isn't the way, before anything was changed:
+    answer, what a handler returns, or the promise of either; None where that isn't the way, before anything was
+    changed:
     each is executed by the handler then.
     """
 
@@ -52,7 +55,8 @@ class NoGuard(msgspec.Struct, frozen=True):
 class Forwarding(msgspec.Struct, frozen=True):
     """Declares that only the controller can carry out a request: other brokers forward it.
 
-    `refused` makes the answer to a request, in a version, that can't be forwarded. `shows` returns whether an image shows
+    `refused` makes the answer to a request, in a version, that can't be forwarded. `shows` returns whether an image
+    shows
     what the answer says; the broker waits for that before it answers.
     """
 
@@ -76,7 +80,8 @@ class ChangedPartitions(msgspec.Struct, frozen=True, kw_only=True):
     """Declares that a request changes partitions, which `controller_mutation_rate` limits (KIP-599).
 
     `costs` returns the rows of a request and how many partitions each changes, from the request, its version, the image
-    and the default number of partitions. `rows` names the field with the rows in a version, `answers` that of the answer.
+    and the default number of partitions. `rows` names the field with the rows in a version, `answers` that of the
+    answer.
     From version `refused_since` on `refused` makes the answer's row of one above the quota.
     """
 
@@ -90,10 +95,12 @@ class ChangedPartitions(msgspec.Struct, frozen=True, kw_only=True):
 class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that an API declares. Tables of APIs elsewhere are derived from this.
 
-    `guard` checks the permissions of a request (`guards/guard.py:Guard`); it has no default. Exactly one of `handle`, which answers in the
+    `guard` checks the permissions of a request (`guards/guard.py:Guard`); it has no default. Exactly one of `handle`,
+    which answers in the
     loop, and `handle_later`, a coroutine that may wait for metadata, is set.
 
-    `advertised_minimum` differs from the lowest served version where clients need to see more (KAFKA-18659). `answers_again` is how many
+    `advertised_minimum` differs from the lowest served version where clients need to see more (KAFKA-18659).
+    `answers_again` is how many
     responses the handler may give out more than once, as the same object that doesn't change: so many are kept in their
     encoded form. `counts_errors`: the handler counts the errors of its answers itself.
 
@@ -140,7 +147,8 @@ class Route(msgspec.Struct, frozen=True):
     """Whether tagged fields end the header of a request."""
     write: Callable[[int, Any], list[Part]]
     cut: Cut | None
-    """How a large request is cut; one with at most `undivided_bytes` isn't large, and has no more than `bounds.undivided_max` rows."""
+    """How a large request is cut; one with at most `undivided_bytes` isn't large, and has no more than
+    `bounds.undivided_max` rows."""
     bounds: Bounds
     undivided_bytes: int
     times: ApiTimes
