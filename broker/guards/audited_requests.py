@@ -37,7 +37,7 @@ UNKNOWN_RESULT: Final = "unknown"
 
 
 def audited(spec: HandlerSpec, broker: BrokerContext) -> HandlerSpec:
-    """Returns the handler that writes the lines that it declares; unchanged if it declares none or they are not configured."""
+    """Returns the handler with its audit lines; unchanged if it declares none or they are switched off."""
     audit = spec.audit
     if audit is None or audit.kind not in broker.audit.events:
         return spec

@@ -69,7 +69,7 @@ class FetchReaders:
 
 
 def _serving_epoch(metadata: MetadataSession) -> BrokerEpoch:
-    """The registration under which followers here may answer consumers (rule DR7); 0, which is none, as soon as this broker wants to stop.
+    """The registration under which followers here may answer consumers (rule DR7); 0 once this broker stops.
 
     Deletes don't wait for the replicas of such a broker (rule DR3).
     """

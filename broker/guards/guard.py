@@ -1,4 +1,4 @@
-"""What a guard is: it takes from a request what the client may not do, lets the handler do the rest, and adds the refusals to its answer.
+"""Guards: they remove from a request what the client may not do, and add the refused rows to the answer.
 
 So a handler needn't know that anything can be forbidden, and a broker where nothing is has its handlers as they are,
 without a question.

@@ -68,7 +68,7 @@ _NULL_MEANS_ALL_SINCE = 1
 
 
 def produce(request: ProduceRequest, asker: Asker) -> Verdict:
-    """WRITE on the transactional id of transactional batches, and on each topic. acks=0: an error closes the connection, after the rest."""
+    """WRITE on the transactional id and on each topic. With acks=0 an error closes the connection at the end."""
     if has_transactional(request.topic_data) and not _may_write_transactions(request, asker):
         if request.acks == 0:
             asker.context.close_connection(f"Produce with acks=0 failed with {TRANSACTION_DENIED.name}")

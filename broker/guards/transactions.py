@@ -43,7 +43,7 @@ def _may(asker: Asker, operation: Operation, name: str, audit: Audit = Audit.BOT
 
 
 def add_partitions_to_txn(request: AddPartitionsToTxnRequest, asker: Asker) -> Verdict:
-    """WRITE on the transactional id and on each topic; from v4 on CLUSTER_ACTION, for brokers ask then, who have asked the same."""
+    """WRITE on the transactional id and on each topic; from v4 on CLUSTER_ACTION, because only brokers ask."""
     if asker.context.api_version >= _BROKERS_SINCE:
         if asker.may_cluster(Operation.CLUSTER_ACTION):
             return Verdict(request)
@@ -61,7 +61,7 @@ def add_partitions_to_txn(request: AddPartitionsToTxnRequest, asker: Asker) -> V
             return Verdict(request)
 
     def error_of(name: str, number: int) -> ErrorCode:
-        """Of one that fails all fail: those that are denied, that aren't there, and the others that were not attempted."""
+        """Returns errors for all partitions: denied, unknown, and those that were not attempted."""
         if not may_write:
             return DENIED
         if name in denied:

@@ -47,7 +47,7 @@ PARTITIONS_MAX: Final = 100
 
 
 class _Answering(msgspec.Struct):
-    """One request on its way: what it asked for, what the groups have consumed, and the segments that still fit the answer."""
+    """The state of one request: its rows, what groups have consumed, and the room left in the answer."""
 
     request: DescribeSegmentsRequest
     context: RequestContext

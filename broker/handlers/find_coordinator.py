@@ -49,7 +49,7 @@ CUT: Final = Cut(levels=(("coordinator_keys", "coordinators"),))
 def handler(
     groups: GroupCoordinator, transactions: TransactionCoordinator, shares: OffsetsTopic | None = None
 ) -> HandlerSpec:
-    """The handler over the groups and transactions of a broker; `shares` is the topic of share groups' states where they are served."""
+    """Returns the handler; `shares` is the topic of the states of share groups, if they are on."""
     topics = {GROUP: groups.topic, TRANSACTION: transactions.topic}
     if shares is not None:
         topics[SHARE] = shares

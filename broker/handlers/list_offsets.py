@@ -142,7 +142,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
 
 
 def _visible_end(partition: Partition, request: ListOffsetsRequest) -> Offset:
-    """The exclusive end of what the asker may know of: a replica, which wants to know where the logs part, of everything."""
+    """Returns the exclusive end of what the client may see: for a replica the log end offset."""
     log = partition.log
     if request.replica_id >= 0:
         return log.log_end_offset
@@ -152,7 +152,7 @@ def _visible_end(partition: Partition, request: ListOffsetsRequest) -> Offset:
 def _look_up(
     partition: Partition, row: ListOffsetsPartition, end_offset: Offset, not_yet: ErrorCode
 ) -> ListOffsetsPartitionResponse:
-    """The offset, if it is below `end_offset` (exclusive); `not_yet` is answered where a later end might change the answer."""
+    """Returns the offset if it is below `end_offset` (exclusive), or `not_yet` if a later end may change it."""
     log = partition.log
     if row.timestamp == LATEST:
         return (

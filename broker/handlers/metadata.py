@@ -169,7 +169,7 @@ class _TopicRows:
 
 
 class _Answers:
-    """Whole answers about one topic, kept while nothing changes: what clients ask for again and again, and all of them together."""
+    """Answers about one topic, which clients request most often, kept while nothing changes."""
 
     def __init__(self, replicas: ReplicaManager) -> None:
         self._replicas = replicas

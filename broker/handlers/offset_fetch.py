@@ -119,7 +119,7 @@ class OffsetFetchHandler:
     def _find(
         self, shard: Shard[Groups], group: OffsetFetchRequestGroup, version: int, *, require_stable: bool
     ) -> Generator[None, None, OffsetFetchResponseGroup]:
-        """What a group has committed, in steps: each partition's row is from one moment, and none is from later than the last step."""
+        """Reads in steps what a group has committed; each partition's row is from one moment."""
         error = (
             shard.state.check_fetch(group.group_id, group.member_id, group.member_epoch)
             if version >= _MEMBERS_SINCE
@@ -155,7 +155,7 @@ class OffsetFetchHandler:
     def _wanted(
         self, shard: Shard[Groups], group: OffsetFetchRequestGroup, version: int
     ) -> Iterator[tuple[str | None, TopicId, Sequence[int]]]:
-        """The partitions asked for, or all, with the name and the id of their topic; no name where the id is unknown."""
+        """Yields the requested partitions, or all, with the name and id of their topic; None for an unknown id."""
         image = self._groups.broker.metadata.image
         for topic in group.topics or ():
             if version < _TOPIC_IDS_SINCE:

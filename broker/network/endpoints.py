@@ -1,4 +1,4 @@
-"""Which brokers a client can reach, and where: by the listener that it came by, each broker's address that is advertised under that name.
+"""The brokers that a client can reach: their addresses under the name of the listener that it used.
 
 A broker without such a listener doesn't exist for the client: it isn't among the brokers, its replicas are offline, and
 what it leads is
@@ -85,7 +85,7 @@ def offline_replicas(
     endpoints: Mapping[BrokerId, Listener],
     failed_here: tuple[BrokerId, Collection[tuple[str, int]]],
 ) -> list[BrokerId]:
-    """The replicas of a partition that can't be used now: their brokers are gone, or out of reach, or the log directory has failed.
+    """Returns the offline replicas of a partition: broker gone or unreachable, or log directory failed.
 
     `failed_here`: this broker, and the partitions of its failed directories, which it knows before the metadata do.
     """

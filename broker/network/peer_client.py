@@ -1,4 +1,4 @@
-"""Requests to other brokers: one connection for each broker and purpose, opened when it is first needed and again when it was lost.
+"""Requests to other brokers: one connection for each broker and purpose, opened when it is needed.
 
 `protocol.client.connection` decides what the bytes of a connection mean. An answer that doesn't come in time ends the
 connection: what

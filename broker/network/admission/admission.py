@@ -226,7 +226,7 @@ class _Crowd:
     def victim(
         self, among: Mapping[Admitted, None], visitor: str, may_go: Callable[[Admitted], bool]
     ) -> Admitted | None:
-        """The connection that was silent for longest of the visitor that has the most, if `visitor`, which connects, has fewer.
+        """Returns the longest silent connection of the visitor with the most, if `visitor` has fewer.
 
         One with a request under way gives way last.
         """

@@ -41,7 +41,7 @@ class _Visitor(msgspec.Struct):
 
 
 class LoginMemory:
-    """Grants memory, and never lets anyone wait for it: a connection that has to give way is closed, and its client connects again."""
+    """Grants memory without waits: a connection that must give way is closed, and its client reconnects."""
 
     def __init__(self, limit_bytes: int, now_ms: Callable[[], int]) -> None:
         self._free_bytes = limit_bytes

@@ -19,7 +19,7 @@ class TurnQueue(Generic[T]):
     """Gives turns in the order in which they are asked for."""
 
     def __init__(self, now_ms: Callable[[], int], turns_a_pass: int, take_turn: Callable[[T, int], None]) -> None:
-        """A pass has at most `turns_a_pass`, and begins none when a millisecond is over; `take_turn` gets when its pass began."""
+        """A pass has at most `turns_a_pass` and lasts about a millisecond. `take_turn` gets when it began."""
         self._now_ms = now_ms
         self._turns_a_pass = turns_a_pass
         self._take_turn = take_turn

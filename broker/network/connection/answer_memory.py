@@ -1,4 +1,4 @@
-"""The memory that answers hold together which clients have asked for and don't read (`lowtide.answers.unread.max.bytes`); and their files.
+"""The memory and files held by answers that clients do not read (`lowtide.answers.unread.max.bytes`).
 
 A connection executes nothing more while its client doesn't take the answers that are there, so each holds a few;
 thousands of connections
@@ -108,7 +108,7 @@ class AnswerMemory:
             holding.unread_bytes = unread_bytes
 
     def free_files(self, count: int) -> None:
-        """Close connections until at least `count` files are let go of, or no client is left that was silent for `SILENT_MS`."""
+        """Closes connections of clients silent for `SILENT_MS`, until at least `count` files are free."""
         freed, latest_ms = 0, self._now_ms() - SILENT_MS
         for writer in self._in_turn():
             held = writer.files_held

@@ -93,7 +93,7 @@ class Connection(asyncio.BufferedProtocol):
             self.turns.execution = PARK[self.turns.execution]
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Returns the rest of the partial frame, else the buffer that all connections share, or a part of it if they have little memory."""
+        """Returns the rest of the partial frame, else the buffer that all connections share."""
         frame, host = self.frame, self._host
         if frame.buffer is None:
             return host.gathering.room[:FREE_FRAME_BYTES] if host.memory.is_short else host.gathering.room
@@ -334,7 +334,7 @@ class Connection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------ flow
     @property
     def _blocked(self) -> bool:
-        """Whether nothing may be executed now: by its state (`execution`), too much that is parked, or a client that doesn't read."""
+        """Whether nothing may be executed: by state, because of parked bytes, or because the client doesn't read."""
         return (
             self.turns.execution >= PARKED
             or self.turns.parked_bytes >= self.turns.parked_max
@@ -342,7 +342,7 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def unblock(self, *, is_turn: bool = False) -> None:
-        """Executes what had to wait, then reads on. `is_turn`: its turn has come, so the time that it has waited is counted."""
+        """Executes what had to wait, then reads on. `is_turn`: count how long it has waited for its turn."""
         host, is_closed = self._host, self.closed
         if is_turn and not is_closed:
             waited_ns, self.active_ns = -self.active_ns, host.clock.now_ns()
@@ -422,7 +422,7 @@ def _rows_of(route: Route, request: Any) -> int:
 def _large_request(
     connection: Connection, route: Route, correlation_id: int, rows: int, frame: memoryview
 ) -> LargeRequest:
-    """Returns a request of many rows, which takes turns with others. Its frame is kept if it was mapped, else copied."""
+    """Returns a request of many rows. Its frame is kept if it was mapped, else copied."""
     kept = frame if isinstance(frame.obj, mmap.mmap) else memoryview(bytes(frame))
 
     def read() -> tuple[Any, RequestContext]:

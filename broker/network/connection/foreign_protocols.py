@@ -24,7 +24,7 @@ _PLAIN_REQUEST_BYTES_MAX: Final = 1 << 20
 
 
 def instead_of_kafka(first: bytes, security_protocol: str) -> str | None:
-    """What the first bytes are on a listener where frames of Kafka's are expected, and what to do; None if they show nothing.
+    """Returns which protocol the first bytes of a Kafka listener are, and what to do; None if unknown.
 
     `security_protocol` is what clients of the listener have to set.
     """
@@ -38,7 +38,7 @@ def instead_of_kafka(first: bytes, security_protocol: str) -> str | None:
 
 
 def instead_of_tls(first: bytes, security_protocol: str) -> str | None:
-    """What the first bytes are on a listener where a handshake of TLS is expected, and what to do; None if they show nothing."""
+    """Returns which protocol the first bytes of a TLS listener are, and what to do; None if unknown."""
     if first[:4] in _METHODS:
         return "it speaks HTTP, and this is a listener for Kafka's clients, with TLS: HTTP is served at http.listeners"
     if len(first) < _HEAD.size:

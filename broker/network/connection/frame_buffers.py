@@ -1,4 +1,4 @@
-"""Buffers for partial frames: small ones of their own size, larger ones from pools that all connections of a broker share."""
+"""Buffers for partial frames: small ones of their own size, larger ones from pools of the broker."""
 
 from __future__ import annotations
 

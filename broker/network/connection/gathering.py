@@ -1,4 +1,4 @@
-"""Small requests of different connections that arrive in one pass of the event loop, executed together: see `GroupPath`.
+"""Requests that are executed together, of one connection or of several in one pass of the event loop.
 
 A producer that waits for each answer has one request in flight, so its connection alone brings nothing that could be
 appended together.
@@ -68,7 +68,7 @@ class Gathering:
     """The requests of a broker's connections that wait for the end of a pass."""
 
     def __init__(self, size: int, routes: Mapping[Any, Route | None], clock: RequestClock, on_failed: OnFailed) -> None:
-        """`size` bytes are what a receive may bring while nothing waits; otherwise it may bring half of that at least."""
+        """`size` is the most that one receive may bring; while requests wait, at least half of it."""
         self.room = self._buffer = memoryview(bytearray(size))
         """Where connections receive: the rest of the buffer, behind the requests that wait."""
         self.last: object = None

@@ -1,4 +1,4 @@
-"""What a connection has still to send: ready bytes, packed ones, and slices of segment files that are read when their turn comes.
+"""What a connection has still to send: bytes, and slices of segment files that are read when they are sent.
 
 A fetch answer may hold many megabytes that lie in files. They are read in pieces of at most `CHUNK_BYTES`, the next one
 only
@@ -101,7 +101,7 @@ class WriteTransport(Protocol):
 
 
 class BufferPool:
-    """Reused buffers of one size, shared by all connections of a broker: fresh memory costs page faults, some ten times a hot copy."""
+    """Reused buffers of one size, shared by all connections: fresh memory costs page faults."""
 
     def __init__(self, size: int, idle_maximum: int) -> None:
         """At most `idle_maximum` buffers of `size` bytes are kept while they are not in use."""
@@ -245,7 +245,7 @@ class OutgoingQueue:
         self._break(reason)
 
     def pump(self) -> None:
-        """Write pieces until the socket is full, a cold page has to be read, others are to have their turn, or nothing is left."""
+        """Writes until the socket is full, a cold page must be read, the turn is over, or nothing is left."""
         while self._parts and not self.paused and not self._reading:
             run = self._gather()
             if run:

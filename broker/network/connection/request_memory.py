@@ -58,7 +58,7 @@ class Receiver(Protocol):
 
 
 class _FrameMemory(msgspec.Struct):
-    """What a receiver has, and how far it was at a moment from which its progress counts; None until another receiver waits."""
+    """What a receiver holds, and its progress at the moment from which it is measured, if another waits."""
 
     size: int
     mark_bytes: int = 0
@@ -123,7 +123,7 @@ class RequestMemory:
         return receiver in self._holding
 
     def keep(self, receiver: Receiver, request: object) -> None:
-        """The frame is there and outlives its reception: what `receiver` has, `request` has now, until it gives it back."""
+        """Moves what `receiver` holds to `request`, which keeps the frame until it gives it back."""
         holding = self._holding.pop(receiver, None)
         if holding is not None:
             self._kept[request] = holding.size
@@ -161,7 +161,7 @@ class RequestMemory:
         return found
 
     def _serve(self, asking: int = 0) -> None:
-        """Grant what fits, the smallest first; `asking` is the number of the receiver that is asking, which is not called."""
+        """Grants what fits, the smallest first; `asking` is the number of the caller, which is not notified."""
         while self._waiting:
             number = self._next()
             size = self._waiting[number].size

@@ -36,7 +36,7 @@ class Server:
         login_timeout_ms: int = LOGIN_TIMEOUT_MS,
         backlog: int = LISTEN_BACKLOG,
     ) -> None:
-        """`idle_after_ms` without a request, and `login_timeout_ms` without a login where there is to be one, a connection is closed."""
+        """Closes a connection after `idle_after_ms` without a request or `login_timeout_ms` without its login."""
         self._host = host
         self._login_timeout_ms = login_timeout_ms
         self._backlog = min(backlog, LISTEN_BACKLOG)

@@ -83,7 +83,7 @@ class TlsConnection(asyncio.BufferedProtocol):
         self._inner.connection_made(cast("asyncio.BaseTransport", self))
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """The buffer that all connections share for bytes that are still encrypted; a little of it for a handshake, which may wait."""
+        """Returns the shared buffer for encrypted bytes; a small part of it for a handshake, which may wait."""
         return self._host.cipher_scratch if self._is_open else self._host.cipher_scratch[:HANDSHAKE_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:

@@ -25,7 +25,7 @@ class TurnTaking:
     __slots__ = ("_bytes_max", "_resume", "_turns_left", "_unmuting", "execution", "parked_bytes", "parked_max")
 
     def __init__(self, parked_max: int, resume: Callable[[], None]) -> None:
-        """`resume` executes what has arrived meanwhile. Pending requests have `parked_max` bytes at most, or there is one."""
+        """`resume` executes what has arrived. Pending requests have at most `parked_max` bytes, or there is one."""
         self._bytes_max = self.parked_max = parked_max
         self._resume: Callable[[], None] | None = resume
         self.execution = RUNNING

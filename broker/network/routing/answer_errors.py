@@ -43,7 +43,7 @@ class AnswerErrors:
         """The same for one of very many rows, a row of the answer at a time."""
 
     def after(self, write: Callable[[int, Any], Any]) -> Callable[[int, Any], Any]:
-        """`write` that counts the errors of what it has written: an answer with too many rows is written by its large route."""
+        """Returns a `write` that also counts the errors of the answer."""
         lines = [
             "def look(correlation_id, answer):",
             " parts = write(correlation_id, answer)",

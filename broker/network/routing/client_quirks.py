@@ -39,7 +39,7 @@ def without_array_padding(buffer: Any, start: int, stop: int, plain_bytes: int) 
 
 
 class SurplusBytes:
-    """Requests with bytes behind their fields, which are passed over as Kafka does, by their names and the clients' software."""
+    """Counts requests with bytes behind their fields, which are ignored, by request and client software."""
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()

@@ -76,7 +76,7 @@ class Dispatcher:
         rows_max: int = ROWS_MAX,
         metered: Callable[[HandlerSpec], HandlerSpec] = lambda spec: spec,
     ) -> None:
-        """`metered` returns, for each handler, the one that is called. `rows_max` is how many rows a request may have."""
+        """`metered` wraps each handler for quotas. `rows_max` is how many rows a request may have."""
         self._metered = metered
         self._rows_max = rows_max
         self._specs: dict[ApiKey, HandlerSpec] = {}
@@ -137,7 +137,7 @@ class Dispatcher:
         ]
 
     def _unsupported(self, api_key: int, api_version: int, client_id: memoryview) -> str:
-        """Says which versions are served, and what to set in the client, whose id tells the operator which one it is."""
+        """Returns which versions are served, which client asked, and what to set in it."""
         length = int.from_bytes(client_id[:2], "big", signed=True)
         named = bytes(client_id[2 : 2 + max(0, min(length, CLIENT_ID_SHOWN_MAX))]).decode("utf-8", "replace")
         served = self.advertised.get(api_key)  # type: ignore[call-overload]

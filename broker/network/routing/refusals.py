@@ -19,7 +19,7 @@ _ERRORS: Final = frozenset({"error_code", "partition_error_code"})
 
 
 def refusal_of_all(key: ApiKey, version: int, code: ErrorCode) -> Any:
-    """Returns the answer with `code`: of the whole request, or in one row that names nothing where it has no such field."""
+    """Returns the answer with `code`, at the top or, without such a field, in one empty row."""
     response = wire_form(API[key].response, version)
     answer = response.make(**{name: _of_error(name, content, code, at_top=True) for name, content in response.fields})
     if "error_code" in dict(response.fields):

@@ -60,7 +60,7 @@ def row_count(message: Any, fields: Sequence[str]) -> int:
 
 
 def parts_of(request: Any, cut: Cut, rows_max: int) -> Iterator[Any]:
-    """Yields requests of at most `rows_max` rows, or two of the same name, whose rows together are those of `request`."""
+    """Yields the rows of `request` as requests of at most `rows_max` rows, or of two with one name."""
     paths: list[_Path] = []
     for together in _without_between(_paths(request, cut.fields), cut.names):
         if paths and len(paths) + len(together) > rows_max:

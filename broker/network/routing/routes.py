@@ -1,4 +1,4 @@
-"""What a handler offers for an API, and the route that becomes of it for each version: what is called to read, handle and write it."""
+"""What a handler declares for an API, and the route of each version: how it is read, handled and written."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ AuditLine = tuple[str, dict[str, Any], bool]
 
 
 class JointForm(msgspec.Struct, frozen=True):
-    """The short form of an API whose requests may be executed together: those of one connection, or of several (`gathering`).
+    """The short form of an API whose requests may be executed together, of one connection or several.
 
     `read(buffer, start, end, frame_max, is_one)` reads the frames between `start` and `end`, each of at most
     `frame_max`
@@ -129,7 +129,7 @@ class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
     answer_bytes: Callable[[Any], int] | None = None
 
     def wrapped(self, **handlers: Any) -> HandlerSpec:
-        """Returns it with handlers around these, and without the joint form unless that is given too: it would go past them."""
+        """Returns it with other handlers, without the joint form, which would bypass them, unless it is given."""
         return msgspec.structs.replace(self, **({"joint": None} | handlers))
 
 
