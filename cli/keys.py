@@ -8,11 +8,10 @@ from typing import Final
 
 from lowtide.broker.config.dynamic_config import DYNAMIC_KEYS
 from lowtide.broker.config.key import ConfigKey
-from lowtide.broker.config.keys_cluster import CLUSTER_KEYS
+from lowtide.broker.config.keys_cluster import CLUSTER_KEYS, REMOTE_KEYS
 from lowtide.broker.config.keys_groups import GROUP_KEYS
 from lowtide.broker.config.keys_of_groups import KEYS_OF_GROUPS
 from lowtide.broker.config.keys_own import OWN_KEYS
-from lowtide.broker.config.keys_remote import REMOTE_KEYS
 from lowtide.broker.config.keys_security import SECURITY_KEYS
 from lowtide.broker.config.keys_server import SERVER_KEYS
 from lowtide.broker.config.keys_topics import TOPIC_KEYS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import PurePath
 
-from lowtide.broker.config.broker_config import BROKER_KEYS, ConfigError, Given
+from lowtide.broker.config.broker_config import BROKER_KEYS, ConfigError, Setting
 from lowtide.broker.config.log_levels import LEVELS, LOG_LEVEL
 from lowtide.broker.config.maximum_versions import MAX_VERSION_PREFIX
 from lowtide.broker.config.sources import from_environment, from_properties, from_settings, merge
@@ -41,9 +41,9 @@ def add_configuration(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def given_configuration(options: argparse.Namespace) -> dict[str, Given]:
+def given_configuration(options: argparse.Namespace) -> dict[str, Setting]:
     """What all sources say. Errors: ConfigError, one sentence, also for a file that can't be read."""
-    file: dict[str, Given] = {}
+    file: dict[str, Setting] = {}
     if options.config is not None:
         name = PurePath(options.config).name
         try:
@@ -55,5 +55,5 @@ def given_configuration(options: argparse.Namespace) -> dict[str, Given]:
             message = f"--config {options.config} cannot be read: {error.strerror}."
             raise ConfigError(message) from error
     caps = from_settings(options.max_versions, "--max-version", MAX_VERSION_PREFIX)
-    level = {} if options.log_level is None else {LOG_LEVEL: Given(options.log_level, "--log-level")}
+    level = {} if options.log_level is None else {LOG_LEVEL: Setting(options.log_level, "--log-level")}
     return merge(file, from_environment(environment(), BROKER_KEYS), from_settings(options.settings), caps, level)

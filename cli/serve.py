@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from lowtide import __version__
-from lowtide.broker.config.broker_config import BrokerConfig, ConfigError, Given, load_config
+from lowtide.broker.config.broker_config import BrokerConfig, ConfigError, Setting, load_config
 from lowtide.broker.config.http_listeners import DEFAULT_HTTP_LISTENERS, HTTP_LISTENERS, SERVE_DEFAULT
 from lowtide.broker.config.log_levels import level_of_start
 from lowtide.broker.config.sources import PROCESSES
@@ -46,7 +46,7 @@ def _serve(arguments: Sequence[str]) -> int:
     if not __debug__:
         return _refuse("Python must not run with -O: the broker relies on its assertions.")
     try:
-        given = {HTTP_LISTENERS: Given(DEFAULT_HTTP_LISTENERS, SERVE_DEFAULT), **given_configuration(options)}
+        given = {HTTP_LISTENERS: Setting(DEFAULT_HTTP_LISTENERS, SERVE_DEFAULT), **given_configuration(options)}
         config = load_config(given=given, host_name=host_name())
         etcd = given_metadata(options, environment(), OsFileSystem().read_bytes)
         processes = options.processes or _given_processes(environment())

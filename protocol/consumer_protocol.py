@@ -49,21 +49,18 @@ def subscribed_topics(subscription: bytes) -> tuple[str, ...]:
     try:
         version, count = _VERSION_AND_COUNT.unpack_from(subscription)
         if version < 0 or not 0 <= count <= len(subscription) // _LENGTH.size:
-            message = f"a subscription of version {version} with {count} topics in {len(subscription)} bytes"
-            raise ProtocolError(message)
+            raise ProtocolError(f"a subscription of version {version} with {count} topics in {len(subscription)} bytes")
         position = _VERSION_AND_COUNT.size
         topics = []
         for _ in range(count):
             (length,) = _LENGTH.unpack_from(subscription, position)
             position += _LENGTH.size
             if not 0 <= length <= len(subscription) - position:
-                message = f"a topic of {length} bytes at {position} of a subscription of {len(subscription)}"
-                raise ProtocolError(message)
+                raise ProtocolError(f"a topic of {length} bytes at {position} of a subscription of {len(subscription)}")
             topics.append(subscription[position : position + length].decode())
             position += length
     except (struct.error, UnicodeDecodeError) as error:
-        message = f"not a subscription: {error}"
-        raise ProtocolError(message) from error
+        raise ProtocolError(f"not a subscription: {error}") from error
     return tuple(topics)
 
 
@@ -103,14 +100,12 @@ class _Reader:
         try:
             return None if length < 0 else self._take(length).decode()
         except UnicodeDecodeError as error:
-            message = f"not a text: {error}"
-            raise ProtocolError(message) from error
+            raise ProtocolError(f"not a text: {error}") from error
 
     def name(self) -> str:
         name = self.text()
         if name is None:
-            message = "a topic without a name"
-            raise ProtocolError(message)
+            raise ProtocolError("a topic without a name")
         return name
 
     def blob(self) -> bytes | None:
@@ -121,8 +116,7 @@ class _Reader:
         """`read` as often as a count says; each takes `least_bytes` or more, so a count can't promise more than is there."""
         count = self.int32()
         if not 0 <= count <= (len(self._content) - self._position) // least_bytes:
-            message = f"{count} members in {len(self._content) - self._position} bytes"
-            raise ProtocolError(message)
+            raise ProtocolError(f"{count} members in {len(self._content) - self._position} bytes")
         return tuple(read() for _ in range(count))
 
     def topic_partitions(self) -> TopicPartitionRows:
@@ -131,8 +125,7 @@ class _Reader:
     def _take(self, size: int) -> bytes:
         end = self._position + size
         if end > len(self._content):
-            message = f"{len(self._content)} bytes end within a value at {self._position}"
-            raise ProtocolError(message)
+            raise ProtocolError(f"{len(self._content)} bytes end within a value at {self._position}")
         taken = self._content[self._position : end]
         self._position = end
         return taken
@@ -141,8 +134,7 @@ class _Reader:
 def _version(reader: _Reader) -> int:
     version = reader.int16()
     if version < 0:
-        message = f"version {version}"
-        raise ProtocolError(message)
+        raise ProtocolError(f"version {version}")
     return min(version, VERSION_MAX)
 
 

@@ -274,8 +274,7 @@ def decode_record(
     Errors: ProtocolError for bytes that are no such record, and for a version that isn't known.
     """
     if key is None or len(key) < _INT16.size:
-        message = "a record of a coordinator without a type"
-        raise ProtocolError(message)
+        raise ProtocolError("a record of a coordinator without a type")
     kind = _INT16.unpack_from(key)[0]
     if kind in OFFSET_COMMIT_TYPES:
         commit = _decode_value(OffsetCommitValue, value)

@@ -55,6 +55,5 @@ def parse_jaas(text: str) -> LoginModule:
         options[option[1]] = option[4] if quoted is None else re.sub(r"\\(.)", r"\1", quoted, flags=re.DOTALL)
         position = option.end()
     if text[position:].strip() not in ("", ";"):
-        message = f"the part after its {len(options)} options can't be read"
-        raise JaasError(message)
+        raise JaasError(f"the part after its {len(options)} options can't be read")
     return LoginModule(start[1], options)

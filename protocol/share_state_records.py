@@ -113,8 +113,7 @@ def decode_share_state(key: bytes | None, value: bytes | None) -> ShareStateChan
     Errors: ProtocolError for bytes that are no such record, and for a version that isn't known.
     """
     if key is None or len(key) < _INT16.size:
-        message = "a record of a share partition's state without a key"
-        raise ProtocolError(message)
+        raise ProtocolError("a record of a share partition's state without a key")
     kind = _INT16.unpack_from(key)[0]
     known = _VALUES.get(kind)
     if known is None:
@@ -125,7 +124,6 @@ def decode_share_state(key: bytes | None, value: bytes | None) -> ShareStateChan
         return ShareStateChange(place, None) if kind == SNAPSHOT_TYPE else None
     version = _INT16.unpack_from(value)[0] if len(value) >= _INT16.size else -1
     if version not in known.VERSIONS:
-        message = f"{known.__name__} of version {version}, which isn't known"
-        raise ProtocolError(message)
+        raise ProtocolError(f"{known.__name__} of version {version}, which isn't known")
     decoded = codec_for(known, version).decode(value, _INT16.size, len(value))
     return ShareStateChange(place, decoded)

@@ -181,8 +181,7 @@ def decode_transaction(key: bytes | None, value: bytes | None) -> TransactionRec
     Errors: ProtocolError for bytes that are no such record, and for a version that isn't known.
     """
     if key is None or len(key) < _INT16.size:
-        message = "a record of a coordinator without a type"
-        raise ProtocolError(message)
+        raise ProtocolError("a record of a coordinator without a type")
     if _INT16.unpack_from(key)[0] != TRANSACTION_TYPE:
         return None
     name = codec_for(TransactionLogKey, 0).decode(key, _INT16.size, len(key)).transactional_id
@@ -190,6 +189,5 @@ def decode_transaction(key: bytes | None, value: bytes | None) -> TransactionRec
         return TransactionRecord(name, None)
     version = _INT16.unpack_from(value)[0] if len(value) >= _INT16.size else -1
     if version not in TransactionLogValue.VERSIONS:
-        message = f"TransactionLogValue of version {version}, which isn't known"
-        raise ProtocolError(message)
+        raise ProtocolError(f"TransactionLogValue of version {version}, which isn't known")
     return TransactionRecord(name, codec_for(TransactionLogValue, version).decode(value, _INT16.size, len(value)))

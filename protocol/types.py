@@ -58,6 +58,5 @@ def parse_topic_id(text: str) -> TopicId:
     """
     topic_id = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     if len(topic_id) != len(ZERO_TOPIC_ID):
-        message = f"{text!r} is not a topic id: {len(topic_id)} bytes instead of 16"
-        raise ValueError(message)
+        raise ValueError(f"{text!r} is not a topic id: {len(topic_id)} bytes instead of 16")
     return topic_id

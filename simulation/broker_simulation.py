@@ -94,8 +94,7 @@ class LogWatch:
 
     @staticmethod
     def _fail(log: Log, reason: str) -> None:
-        message = f"{log!r}: {reason}"
-        raise HistoryError(message)
+        raise HistoryError(f"{log!r}: {reason}")
 
 
 class Simulation:
@@ -156,8 +155,7 @@ class Simulation:
         try:
             await self.start()
         except StorageError as error:
-            message = f"S1: the broker can't start on what a crash left: {error}"
-            raise HistoryError(message) from error
+            raise HistoryError(f"S1: the broker can't start on what a crash left: {error}") from error
 
     async def _serve(self, started: asyncio.Future[None]) -> None:
         ports = Ports(
@@ -358,8 +356,7 @@ class Simulation:
         logs = {log.topic_partition.partition: log for log in self.broker.log_manager.logs.values()}
         missing = [load.partition for load in self.loads if load.partition not in logs]
         if missing:
-            message = f"S1: the broker serves without the logs {missing}, on what a crash left"
-            raise HistoryError(message)
+            raise HistoryError(f"S1: the broker serves without the logs {missing}, on what a crash left")
         return logs
 
 
@@ -378,8 +375,7 @@ class CheckedLoop(SimulatedLoop):
 def _raise_failures(loop: SimulatedLoop) -> None:
     failures = loop.failures()
     if failures:
-        message = "unhandled failures"
-        raise BaseExceptionGroup(message, failures)
+        raise BaseExceptionGroup("unhandled failures", failures)
 
 
 def simulate(seed: int, *, lives: int = 3) -> Simulation:

@@ -186,5 +186,4 @@ class ClusterPartitionHistory:
 
     def fail(self, reason: str) -> None:
         """Errors: HistoryError, always."""
-        message = f"{self.name}: {reason}"
-        raise HistoryError(message)
+        raise HistoryError(f"{self.name}: {reason}")

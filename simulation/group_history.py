@@ -108,5 +108,4 @@ class GroupHistory:
             self.committed[partition] = max(offset, self.committed.get(partition, UNKNOWN_OFFSET))
 
     def _fail(self, reason: str) -> None:
-        message = f"group {self.name}: {reason}"
-        raise HistoryError(message)
+        raise HistoryError(f"group {self.name}: {reason}")

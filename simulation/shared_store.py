@@ -85,8 +85,7 @@ class SharedStore:
     def store(self) -> MemoryStore:
         """The store itself. Errors: UnavailableError while it is away."""
         if self.is_away:
-            message = "simulated: the metadata store is away"
-            raise UnavailableError(message)
+            raise UnavailableError("simulated: the metadata store is away")
         return self._store
 
     def follow(self, listener: Callable[[MetadataImage, Batch], None]) -> None:
@@ -245,8 +244,7 @@ class StoreLink:
                     await asyncio.sleep(_LOOK_S)
                 if self._breaks != breaks:
                     self._effects["watch broken"] += 1
-                    message = "simulated: the connection broke"
-                    raise UnavailableError(message)
+                    raise UnavailableError("simulated: the connection broke")
                 yield batch
 
     @property
@@ -268,8 +266,7 @@ class StoreLink:
 
     async def _ask(self, operation: Callable[[MemoryStore], Awaitable[T]], *, changes: bool) -> T:
         if self._closed:
-            message = "simulated: the session is closed"
-            raise UnavailableError(message)
+            raise UnavailableError("simulated: the session is closed")
         answer: asyncio.Future[Any] = self._shared.loop.create_future()
         fate = self._fate() if self.loss else None
         self._shared.carry(lambda: self._carry(operation, answer, fate))
@@ -300,8 +297,7 @@ class StoreLink:
         outcome: Any
         try:
             if fate == "refused":
-                message = "simulated: not now"
-                raise UnavailableError(message)
+                raise UnavailableError("simulated: not now")
             self._check_connection()
             outcome = await operation(self._shared.store)
             self._check_revision(outcome)

@@ -164,5 +164,4 @@ class TransactionHistory:
     def _fail(self, reason: str) -> None:
         if self.is_void:
             return
-        message = f"transactions: {reason}"
-        raise HistoryError(message)
+        raise HistoryError(f"transactions: {reason}")

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 
 from lowtide.broker.administration.config_administrator import ConfigAdministrator
-from lowtide.broker.config.described import ConfigEntry
+from lowtide.broker.config.described import DescribedConfig
 from lowtide.broker.config.resources import resource_of
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
@@ -70,7 +70,7 @@ def handler(administrator: ConfigAdministrator) -> HandlerSpec:
 
 
 def _described(
-    row: DescribeConfigsResource, entries: Sequence[ConfigEntry], request: DescribeConfigsRequest
+    row: DescribeConfigsResource, entries: Sequence[DescribedConfig], request: DescribeConfigsRequest
 ) -> DescribeConfigsResult:
     return DescribeConfigsResult(
         error_code=ErrorCode.NONE,
@@ -81,7 +81,7 @@ def _described(
     )
 
 
-def _entry(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+def _entry(entry: DescribedConfig, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
     synonyms = entry.synonyms if request.include_synonyms else ()
     return DescribeConfigsResourceResult(
         name=entry.name,

@@ -49,11 +49,9 @@ def _audit_file(config: BrokerConfig, ports: Ports, log: Any) -> tuple[AuditFile
         lock = ports.filesystem.lock(f"{path}.lock")
         file = RotatedFile(ports.filesystem, path, bytes_max=most, files_max=number(values["lowtide.audit.files.max"]))
     except AlreadyLockedError as error:
-        message = f"lowtide.audit.file={path} is the audit log of another broker."
-        raise OSError(message) from error
+        raise OSError(f"lowtide.audit.file={path} is the audit log of another broker.") from error
     except OSError as error:
-        message = f"lowtide.audit.file={path} can't be opened: {error.strerror or error}."
-        raise OSError(message) from error
+        raise OSError(f"lowtide.audit.file={path} can't be opened: {error.strerror or error}.") from error
     return AuditFile(file, ports.worker, ports.clock, log), lock
 
 

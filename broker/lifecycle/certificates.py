@@ -99,8 +99,7 @@ class Certificates:
         try:
             self._take(_loaded(self._wanted, await _contents(self._wanted)))
         except TlsError as error:
-            message = f"the listener {self._name} has no certificate: {error}"
-            raise OSError(message) from error
+            raise OSError(f"the listener {self._name} has no certificate: {error}") from error
 
     async def prepare(self, settings: TlsListener) -> Loaded:
         """Read what these settings name, and check that it may take the place of what is in force. Errors: TlsError."""
@@ -207,8 +206,7 @@ def _check_brokers(old: Loaded, new: Loaded) -> None:
         try:
             shake_hands(server.context, as_client(client))
         except TlsError as error:
-            message = f"brokers could not connect to each other during the change, {which}: {error}"
-            raise TlsError(message) from None
+            raise TlsError(f"brokers could not connect to each other during the change, {which}: {error}") from None
 
 
 def _loaded(settings: TlsListener, contents: Contents) -> Loaded:
@@ -247,5 +245,4 @@ async def _content(store: Store) -> bytes:
     try:
         return await read_file(store.location, STORE_BYTES_MAX)
     except OSError as error:
-        message = f"{store.location} can't be read: {error.strerror}"
-        raise MissingError(message) from None
+        raise MissingError(f"{store.location} can't be read: {error.strerror}") from None

@@ -148,8 +148,7 @@ async def _content(source: KeySource) -> bytes:
     if source.url.is_file:
         content = await read_file(source.url.target, KEY_SET_BYTES_MAX + 1)
         if len(content) > KEY_SET_BYTES_MAX:
-            message = f"it has more than {KEY_SET_BYTES_MAX} bytes"
-            raise KeySetError(message)
+            raise KeySetError(f"it has more than {KEY_SET_BYTES_MAX} bytes")
         return content
     tls = client_context(source.tls) if source.url.scheme == "https" else None
     return await fetch(source.url, tls, request_bytes(source.url), bytes_max=KEY_SET_BYTES_MAX)

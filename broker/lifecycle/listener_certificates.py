@@ -62,8 +62,7 @@ class ListenerCertificates:
                 try:
                     prepared.append((certificates, await certificates.prepare(settings)))
                 except TlsError as error:
-                    message = f"the certificates of the listener {name} can't be used: {error}"
-                    raise ConfigError(message) from None
+                    raise ConfigError(f"the certificates of the listener {name} can't be used: {error}") from None
 
         def put_in_force() -> None:
             for certificates, loaded in prepared:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from lowtide.broker.config.broker_config import ConfigError, Given, load_config
+from lowtide.broker.config.broker_config import ConfigError, Setting, load_config
 from lowtide.broker.config.http_listeners import HTTP_LISTENERS
 from lowtide.broker.lifecycle.broker import Broker
 from lowtide.broker.lifecycle.ports import Ports, real_ports
@@ -35,20 +35,20 @@ _OWN_KEYS: Final = ("node.id", "broker.id", "listeners", "advertised.listeners",
 _BETWEEN: Final = "inter.broker.listener.name"
 
 
-def listener_name(given: Mapping[str, Given]) -> str:
+def listener_name(given: Mapping[str, Setting]) -> str:
     """Of the only listener of a broker, which is for clients and for other brokers."""
     return given[_BETWEEN].text if _BETWEEN in given else "PLAINTEXT"
 
 
 def configurations_of_several(
-    given: Mapping[str, Given],
+    given: Mapping[str, Setting],
     directory: str,
     count: int,
     *,
     host: str = "127.0.0.1",
     first_port: int = 0,
     racks: Sequence[str] = (),
-) -> list[dict[str, Given]]:
+) -> list[dict[str, Setting]]:
     """What `count` brokers are configured with: `given` for all of them, and for each its own id, folder and port.
 
     The first listens on `first_port`, the others on those that follow; 0 takes free ones. The only listener has the
@@ -57,10 +57,10 @@ def configurations_of_several(
     """
     for name, value in given.items():
         if name in _OWN_KEYS:
-            message = f"{name}={value.text} is not possible for several brokers of one process: each has its own (in {value.source})."
+            message = f"{name}={value.text} is invalid for several brokers of one process: each has its own (in {value.source})."
             raise ConfigError(message)
     # Where there are fewer brokers than the default asks for, there never will be more.
-    given = {"offsets.topic.replication.factor": Given(str(min(count, 3)), "the default"), **given}
+    given = {"offsets.topic.replication.factor": Setting(str(min(count, 3)), "the default"), **given}
     assert not racks or len(racks) == count, f"{count} brokers and {len(racks)} racks"
     listener = listener_name(given)
     configurations = []
@@ -75,7 +75,7 @@ def configurations_of_several(
             own["broker.rack"] = racks[index]
         if HTTP_LISTENERS in given:
             own[HTTP_LISTENERS] = http_listeners_of(given[HTTP_LISTENERS].text, index)
-        configurations.append({**given, **{name: Given(text, f"broker {broker_id}") for name, text in own.items()}})
+        configurations.append({**given, **{name: Setting(text, f"broker {broker_id}") for name, text in own.items()}})
     return configurations
 
 
@@ -97,7 +97,7 @@ class LocalCluster:
 
     def __init__(
         self,
-        configurations: Sequence[Mapping[str, Given]],
+        configurations: Sequence[Mapping[str, Setting]],
         directory: str | None,
         make_logger: Callable[[int], Any],
         *,
@@ -154,7 +154,7 @@ class LocalCluster:
             raise
         self._addresses[broker_id] = broker.address
         bound = [listener._replace(port=broker.ports[listener.name]).text for listener in broker.config.listeners]
-        self._given[broker_id]["listeners"] = Given(",".join(bound), "the first start")
+        self._given[broker_id]["listeners"] = Setting(",".join(bound), "the first start")
 
     async def stop_broker(self, broker_id: int) -> None:
         """Stop a broker gracefully."""

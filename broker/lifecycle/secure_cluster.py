@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from lowtide.broker.config.broker_config import Given
+from lowtide.broker.config.broker_config import Setting
 from lowtide.broker.lifecycle.client_settings import Login, admin_login, write_client_files
 from lowtide.broker.lifecycle.first_users import set_passwords
 from lowtide.broker.lifecycle.secure_material import broker_settings, system_maker
@@ -26,9 +26,9 @@ class SecureCluster:
         self.client_folder = f"{self._material.directory}/{CLIENT_FOLDER}"
         """Where `write_client_files` writes."""
 
-    def given(self) -> dict[str, Given]:
+    def given(self) -> dict[str, Setting]:
         """What all brokers are configured with, where nothing stronger is given."""
-        return {key: Given(text, "the secure cluster") for key, text in broker_settings(self._material).items()}
+        return {key: Setting(text, "the secure cluster") for key, text in broker_settings(self._material).items()}
 
     async def set_passwords(self, directory: str) -> None:
         """Have the users log in, before the brokers start. `directory` has the metadata.

@@ -15,9 +15,9 @@ from lowtide.broker.administration.delegation_token_sweep import TokenSweep
 from lowtide.broker.administration.forwarding import Forwarder
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
 from lowtide.broker.audit.audit_log import AuditEvent
+from lowtide.broker.config.broker_config import balance_rules
 from lowtide.broker.config.http_listeners import HTTPS
 from lowtide.broker.config.key import number
-from lowtide.broker.config.leader_balance import balance_rules
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.share.enabled import share_groups_enabled

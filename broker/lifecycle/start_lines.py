@@ -6,13 +6,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from lowtide.broker.config.listeners import Listener
-from lowtide.broker.config.open_listeners import open_beyond_loopback, protection_left_out
 from lowtide.protocol.native import why_plain
 from lowtide.runtime.name_resolution import unresolved
 
 if TYPE_CHECKING:
     from lowtide.broker.config.broker_config import BrokerConfig
     from lowtide.metadata.image import MetadataImage
+
+_LOOPBACK: Final = ("127.", "localhost", "::1")
 
 RESOLVED_WITHIN_S: Final = 5.0
 """More than a resolver takes that is reachable: the default of resolv.conf for one attempt."""
@@ -57,3 +58,28 @@ async def warn_of_unresolved(advertised: Sequence[Listener], log: Any, look_up: 
             reasons=[reasons[host] for host in names],
             remedy="set advertised.listeners to an address that clients reach, such as PLAINTEXT://10.0.0.1:9092",
         )
+
+
+def open_beyond_loopback(config: BrokerConfig) -> list[str]:
+    """Returns the listeners that other machines can reach without a login or a certificate."""
+    found = []
+    for listener in config.listeners:
+        secured = config.secured_listeners.get(listener.name)
+        asks = secured is not None and (
+            secured.sasl is not None or (secured.tls is not None and secured.tls.client_auth == "required")
+        )
+        if not asks and not listener.host.startswith(_LOOPBACK):
+            found.append(listener.text)
+    return found
+
+
+def protection_left_out(config: BrokerConfig, image: MetadataImage) -> dict[str, int]:
+    """Counts the ACLs and users in the metadata that have no effect, because a listener is open and there is no authorizer.
+
+    Returns nothing if there are none. ACLs and users show that the cluster was secured; a broker that starts with its
+    metadata and an open configuration serves every record to every client.
+    """
+    users = {user for credentials in image.scram.users.values() for user in credentials}
+    if config.values["authorizer.class.name"] or not (image.acls or users) or not open_beyond_loopback(config):
+        return {}
+    return {"access_rules": len(image.acls), "users": len(users)}

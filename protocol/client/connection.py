@@ -209,14 +209,12 @@ class ClientConnection(Generic[W]):
     def _answer(self, start: int, end: int) -> tuple[W, Any]:
         """The waiter and the message of the frame whose content is in `[start, end)`. Errors: ProtocolError."""
         if not self._waiting:
-            message = f"an answer of {end - start} bytes to no request"
-            raise ProtocolError(message)
+            raise ProtocolError(f"an answer of {end - start} bytes to no request")
         waiting = self._waiting[0]
         exchange = waiting.exchange
         correlation_id, position = read_response_header(self._buffer, start, end, flexible=exchange.answer_is_flexible)
         if correlation_id != waiting.correlation_id:
-            message = f"answer {correlation_id} instead of {waiting.correlation_id}"
-            raise ProtocolError(message)
+            raise ProtocolError(f"answer {correlation_id} instead of {waiting.correlation_id}")
         view = memoryview(self._buffer)
         if self._keeps_records and exchange.has_records:
             answer = exchange.decode(bytes(view[position:end]), 0, end - position)

@@ -98,8 +98,7 @@ class SaslExchange:
     def __init__(self, settings: SaslSettings, nonce: str) -> None:
         """Errors: SaslError for a mechanism that isn't supported."""
         if settings.mechanism not in _BEGINS:
-            message = f"the SASL mechanism {settings.mechanism} is not supported yet; {', '.join(_BEGINS)} are"
-            raise SaslError(message)
+            raise SaslError(f"the SASL mechanism {settings.mechanism} is not supported yet; {', '.join(_BEGINS)} are")
         self.state = _BEGINS[settings.mechanism]
         self._settings = settings
         self._nonce = nonce
@@ -168,16 +167,14 @@ class SaslExchange:
         self.state = State.DONE
 
     def _refuse_error(self, _received: bytes, attributes: Attributes) -> None:
-        message = f"the broker refused the proof: {attributes[b'e'].decode(errors='replace')}"
-        raise SaslError(message)
+        raise SaslError(f"the broker refused the proof: {attributes[b'e'].decode(errors='replace')}")
 
     def _refuse_extension(self, _received: bytes, _attributes: Attributes) -> None:
         raise SaslError("the broker asks for an unknown SCRAM extension")
 
     def _refuse_unreadable(self, received: bytes, _attributes: Attributes) -> None:
         if len(received) > TOKEN_BYTES_MAX:
-            message = f"the broker sent a SCRAM message of {len(received)} bytes"
-            raise SaslError(message)
+            raise SaslError(f"the broker sent a SCRAM message of {len(received)} bytes")
         raise SaslError("the broker sent what isn't a SCRAM message")
 
     TABLE: ClassVar[Mapping[State, Mapping[Event, Callable[[SaslExchange, bytes, Attributes], bytes | None]]]] = {

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from lowtide.broker.config.broker_config import Given
+from lowtide.broker.config.broker_config import Setting
 from lowtide.metadata.etcd_address import EtcdAddress
 from lowtide.metadata.served_frames import HEAD, length_of
 from lowtide.replication.leader_balance import BrokerLoad, LeaderMove
@@ -30,7 +30,7 @@ class Configuration(msgspec.Struct, frozen=True, tag=True):
     `metadata` names the store that the supervisor serves in messages; empty where it is in `etcd`.
     """
 
-    given: dict[str, Given]
+    given: dict[str, Setting]
     host_name: str
     metadata: str = ""
     etcd: EtcdAddress | None = None

@@ -7,7 +7,7 @@ import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from lowtide.broker.config.broker_config import Given, load_config
+from lowtide.broker.config.broker_config import Setting, load_config
 from lowtide.broker.lifecycle.supervisor.line import (
     Configuration,
     Hurry,
@@ -179,7 +179,7 @@ class Member:
         given = self._configuration.given
         config = load_config(given=given, host_name=self._configuration.host_name)
         bound = ",".join(each._replace(port=ports[each.name]).text for each in config.listeners)
-        self._configuration.given["listeners"] = Given(bound, given["listeners"].source)
+        self._configuration.given["listeners"] = Setting(bound, given["listeners"].source)
 
     def _on_fault(self, reason: str) -> None:
         self._log.error("a broker is refused by the metadata store", broker=self.node_id, reason=reason)

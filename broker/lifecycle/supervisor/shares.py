@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from lowtide.broker.config.broker_config import BrokerConfig, ConfigError, Given, load_config
+from lowtide.broker.config.broker_config import BrokerConfig, ConfigError, Setting, load_config
 from lowtide.broker.config.http_listeners import HTTP_LISTENERS
 from lowtide.broker.config.listeners import Listener
 from lowtide.runtime.filesystem import FileSystem
@@ -40,7 +40,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
     node_id: int
     log_dirs: tuple[str, ...]
-    given: Mapping[str, Given]
+    given: Mapping[str, Setting]
 
 
 def shares(config: BrokerConfig, count: int, *, host_name: str, is_alone: bool) -> list[Share]:
@@ -52,14 +52,14 @@ def shares(config: BrokerConfig, count: int, *, host_name: str, is_alone: bool) 
     _check_ports(config, count)
     common = {name: value for name, value in config.given.items() if name not in ("broker.id", "log.dir")}
     if config.broker_rack is None:
-        common["broker.rack"] = Given(host_name, SOURCE)
+        common["broker.rack"] = Setting(host_name, SOURCE)
     if is_alone:
         # All of them end with the machine, so further replicas would cost much and keep little.
-        common = {**{name: Given("1", SOURCE) for name in _INTERNAL_FACTORS}, **common}
+        common = {**{name: Setting("1", SOURCE) for name in _INTERNAL_FACTORS}, **common}
     return [_share(config, common, index, host_name) for index in range(count)]
 
 
-def _share(config: BrokerConfig, common: Mapping[str, Given], index: int, host_name: str) -> Share:
+def _share(config: BrokerConfig, common: Mapping[str, Setting], index: int, host_name: str) -> Share:
     node_id = config.node_id + index
     directories = log_directories(config, index)
     own = {"node.id": str(node_id), "log.dirs": ",".join(directories), "listeners": _moved(config.listeners, index)}
@@ -68,7 +68,7 @@ def _share(config: BrokerConfig, common: Mapping[str, Given], index: int, host_n
     if index:
         own[HTTP_LISTENERS] = ""
     source = f"{SOURCE}, broker {node_id}"
-    given = {**common, **{name: Given(text, source) for name, text in own.items()}}
+    given = {**common, **{name: Setting(text, source) for name, text in own.items()}}
     load_config(given=given, host_name=host_name)
     return Share(node_id=node_id, log_dirs=directories, given=given)
 
@@ -96,11 +96,11 @@ def _check_ports(config: BrokerConfig, count: int) -> None:
             name = f"the listener {listener.name} of broker {config.node_id + index}"
             if port > _PORT_MAX:
                 raise ConfigError(
-                    f"{SOURCE} {count} is not possible: {name} would have port {port}, the last one is {_PORT_MAX}."
+                    f"{SOURCE} {count} is invalid: {name} would have port {port}, the last one is {_PORT_MAX}."
                 )
             if port in taken:
                 raise ConfigError(
-                    f"{SOURCE} {count} is not possible: {name} would have port {port}, as {taken[port]}; "
+                    f"{SOURCE} {count} is invalid: {name} would have port {port}, as {taken[port]}; "
                     f"leave {count} ports from each listener's on."
                 )
             mine[port] = name

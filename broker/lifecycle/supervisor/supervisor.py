@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from lowtide.broker.config.broker_config import BrokerConfig
-from lowtide.broker.config.leader_balance import balance_rules
+from lowtide.broker.config.broker_config import BrokerConfig, balance_rules
 from lowtide.broker.lifecycle.supervisor.line import Away, Configuration, Give, PagesAsked, PagesGiven
 from lowtide.broker.lifecycle.supervisor.member import Member
 from lowtide.broker.lifecycle.supervisor.restarts import LAST_DELAY_MS, TOLD_MAX

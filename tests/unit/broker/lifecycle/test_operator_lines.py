@@ -8,7 +8,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from lowtide.broker.config.change_lines import HIDDEN, tell_changes
+from lowtide.broker.config.described import HIDDEN, log_changes
 from lowtide.broker.config.resources import Resource, ResourceType
 from lowtide.broker.lifecycle.disk_space import INTERVAL_MS, OVER_AFTER_MS, ROOM_MIN_BYTES, DiskSpace
 from lowtide.broker.lifecycle.image_lines import PARTITIONS_NAMED, UNREADABLE_LINES_MAX, ImageLines
@@ -136,7 +136,7 @@ def test_what_happens_without_a_controller_is_logged_by_the_next_one() -> None:
 
 def test_a_changed_configuration_is_logged_with_key_old_and_new_value() -> None:
     log = Lines()
-    tell_changes(
+    log_changes(
         Resource(ResourceType.TOPIC, "t"),
         {"retention.ms": "1", "max.message.bytes": "7"},
         {"retention.ms": "2", "segment.bytes": "99"},
@@ -153,7 +153,7 @@ def test_a_changed_configuration_is_logged_with_key_old_and_new_value() -> None:
 @pytest.mark.parametrize("key", ["ssl.keystore.password", "no.such.key"])
 def test_a_secret_is_never_logged(key: str) -> None:
     log = Lines()
-    tell_changes(
+    log_changes(
         Resource(ResourceType.BROKER, "1"), {key: "old secret"}, {key: "new secret", "log.retention.ms": "5"}, log
     )
     assert [(what["key"], what["old_value"], what["new_value"]) for _, what in log.told] == sorted(
