@@ -91,10 +91,10 @@ def _supervise(config: BrokerConfig, processes: int, etcd: EtcdAddress | None) -
     """Run several brokers until they are stopped. Errors: ConfigError, StorageError."""
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # as below
     from lowtide.broker.lifecycle.logger import make_logger  # noqa: PLC0415
-    from lowtide.broker.lifecycle.supervisor.supervisor import Plan, supervise  # noqa: PLC0415
+    from lowtide.broker.lifecycle.supervisor.supervisor import SupervisorPlan, supervise  # noqa: PLC0415
     from lowtide.metadata.store import MetadataStoreError  # noqa: PLC0415
 
-    plan = Plan(
+    plan = SupervisorPlan(
         config=config,
         shares=tuple(shares(config, processes, host_name=host_name(), is_alone=etcd is None)),
         command=(sys.executable, "-P", "-m", "lowtide.cli.child_broker"),

@@ -74,7 +74,6 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     inter_broker_login: tuple[str, OwnLogin] | None
     """Mechanism and user of this broker's logins at other brokers, if that listener has SASL."""
     inter_broker_listener: str
-    """The name of the listener for other brokers."""
     log_dirs: tuple[str, ...]
     num_partitions: int
     default_replication_factor: int
@@ -110,7 +109,6 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Whether this broker reports its log start offsets when it follows: `inter.broker.protocol.version` is at least
     0.11."""
     max_versions: Mapping[ApiKey, int]
-    """The configured maximum version by API."""
     topic_defaults: Mapping[str, Value]
     """The values of a topic that sets nothing, by the topic's keys."""
     values: Mapping[str, Value]
@@ -123,7 +121,6 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def follower_fetch_bytes(self) -> int:
-        """The maximum number of bytes that a follower fetches from one partition per request."""
         return min(
             number(self.values["replica.fetch.max.bytes"]), number(self.values["replica.fetch.response.max.bytes"])
         )
@@ -348,7 +345,6 @@ def _log_dirs(values: Mapping[str, Value], given: Mapping[str, Setting]) -> tupl
 
 
 def _similar(name: str) -> str:
-    """Returns a suggestion for a misspelled key."""
     from difflib import get_close_matches  # noqa: PLC0415  a broker that starts doesn't need it
 
     matches = get_close_matches(name, BROKER_KEYS, n=1)

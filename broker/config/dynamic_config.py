@@ -63,7 +63,6 @@ class Part(NamedTuple):
     """TLS for stores, SASL for logins."""
 
     def is_of(self, config: BrokerConfig) -> bool:
-        """Returns whether a broker has a listener with this part."""
         secured = config.secured_listeners.get(self.listener)
         return secured is not None and (secured.tls if self.protocol == "TLS" else secured.sasl) is not None
 

@@ -21,7 +21,6 @@ HTTPS: Final = "HTTPS"
 """The listener name of all HTTPS listeners in configuration keys."""
 
 DEFAULT_HTTP_LISTENERS: Final = "http://127.0.0.1:9644"
-"""The default address of `lowtide serve`."""
 
 SERVE_DEFAULT: Final = "the default of lowtide serve"
 """The source of the default address. If its port is taken, startup continues without it."""
@@ -39,7 +38,6 @@ class HttpListener(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The listener as it is configured."""
         return (
             f"{self.scheme}://[{self.host}]:{self.port}"
             if ":" in self.host

@@ -76,7 +76,6 @@ class Range(msgspec.Struct, frozen=True):
         return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
 
     def describe(self) -> str:
-        """Describes the range, to follow "a number"."""
         bounds = f"from {self.least} to {self.most}"
         if self.most is None:
             bounds = f"of at least {self.least}"
@@ -101,7 +100,6 @@ class Matching(msgspec.Struct, frozen=True):
     pattern: str
     means: str
     members_max: int | None = None
-    """The maximum number of members of a list."""
 
     def accepts(self, value: str) -> bool:
         return re.fullmatch(self.pattern, value) is not None
@@ -164,11 +162,9 @@ class ConfigKey(msgspec.Struct, frozen=True):
 
     @property
     def default_value(self) -> Value:
-        """The default, read."""
         return None if self.default is None else self.parse(self.default)
 
     def describe_allowed(self) -> str:
-        """Describes the allowed values."""
         allowed = self.allowed
         words = _WORDS[self.type]
         if isinstance(allowed, Range):

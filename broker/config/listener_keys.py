@@ -27,7 +27,6 @@ class ListenerKeys:
         return next((name for name in names if name in self._given), None)
 
     def value(self, key: str, mechanism: str = "") -> Value:
-        """Returns the applicable value."""
         return self._values[self.given_name(key, mechanism) or key]
 
     def text(self, key: str, mechanism: str = "") -> str:
@@ -37,13 +36,11 @@ class ListenerKeys:
         return value or ""
 
     def texts(self, key: str, mechanism: str = "") -> tuple[str, ...]:
-        """Returns the value of a list key."""
         value = self.value(key, mechanism)
         assert isinstance(value, tuple), key
         return value
 
     def number(self, key: str, mechanism: str = "") -> int:
-        """Returns the value of an integer key."""
         value = self.value(key, mechanism)
         assert isinstance(value, int), key
         return value

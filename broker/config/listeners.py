@@ -35,7 +35,6 @@ class Listener(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The listener as it is written in `listeners`."""
         return f"{self.name}://{self.address}"
 
 

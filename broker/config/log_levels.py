@@ -93,7 +93,6 @@ class LogLevels:
         self._by_module: dict[str, int] = {}
 
     def is_on(self, module: str, level: int) -> bool:
-        """Returns whether a module writes lines of a level."""
         least = self._by_module.get(module)
         if least is None:
             least = self._by_module[module] = self.level_of(module)
@@ -108,7 +107,6 @@ class LogLevels:
         return min(level, self._of_start) if logger.startswith(_AUDIT) else level
 
     def shown(self) -> dict[str, str]:
-        """Returns the effective level of each logger, by Kafka's names."""
         return {logger: _name(self.level_of(logger)) for logger in LOGGERS}
 
     def change(self, changes: Sequence[KeyChange]) -> None:

@@ -44,7 +44,6 @@ class KeySource(msgspec.Struct, frozen=True, kw_only=True):
 
     url: Url
     text: str
-    """The URL as it is configured."""
     tls: TlsSettings
     refresh_ms: int
     retry_backoff_ms: int
@@ -57,7 +56,6 @@ class OAuthSettings(msgspec.Struct, frozen=True):
     keys: KeySource
     rules: TokenRules
     own: TokenSource | None = None
-    """The source of this broker's own tokens."""
 
 
 def oauth_settings(keys: ListenerKeys, module: LoginModule | None) -> OAuthSettings:
@@ -97,7 +95,6 @@ def allowed_url(keys: ListenerKeys, key: str) -> Url:
 
 
 def _own(keys: ListenerKeys, module: LoginModule | None) -> TokenSource | None:
-    """Errors: InvalidKeysError."""
     if not keys.text(ENDPOINT_URL, MECHANISM):
         return None
     url, options = allowed_url(keys, ENDPOINT_URL), {} if module is None else module.options
@@ -121,7 +118,6 @@ def _own(keys: ListenerKeys, module: LoginModule | None) -> TokenSource | None:
 
 
 def _claim(keys: ListenerKeys, key: str) -> str:
-    """Errors: InvalidKeysError."""
     claim = keys.text(key, MECHANISM)
     if not claim:
         name = keys.given_name(key, MECHANISM) or key

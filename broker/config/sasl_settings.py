@@ -35,7 +35,6 @@ LOGIN_KEYS: Final = frozenset({ENABLED, JAAS})
 """The login settings of a listener that can change at runtime: those that Kafka lists and that take effect here."""
 
 _IN_NAMES: Final = frozenset(name.lower() for name in MECHANISMS)
-"""The mechanisms as they are written in the names of keys."""
 
 _USER: Final = "user_"
 """The prefix of the option in PLAIN's JAAS line that names a user."""
@@ -61,11 +60,9 @@ class MechanismSettings(msgspec.Struct, frozen=True):
     lifetime_ms: int
     """The lifetime of a login; 0 means forever."""
     users: Mapping[str, str]
-    """PLAIN's users and passwords."""
     own: OwnLogin | None
     """This broker's own login with the mechanism."""
     oauth: OAuthSettings | None = None
-    """How OAUTHBEARER's tokens are validated."""
 
     def __repr__(self) -> str:
         return f"MechanismSettings({self.name!r}, users={len(self.users)})"
@@ -80,7 +77,6 @@ class SaslListener(msgspec.Struct, frozen=True):
     failure_delay_ms: int
 
     def mechanism(self, name: str) -> MechanismSettings | None:
-        """Returns the mechanism of that name."""
         return next((each for each in self.mechanisms if each.name == name), None)
 
 
@@ -157,7 +153,6 @@ def inter_broker_login(values: Mapping[str, Value], listener_name: str, sasl: Sa
 
 
 def _mechanism(keys: ListenerKeys, name: str) -> MechanismSettings:
-    """Errors: InvalidKeysError."""
     module = _login_module(keys, name)
     users, own, lifetime_ms = {}, None, keys.number("connections.max.reauth.ms", name)
     handler = _of_the_mechanism(keys, HANDLER, name)

@@ -114,7 +114,6 @@ def _name(keys: ListenerKeys, key: str) -> str:
 
 
 def _key_store(keys: ListenerKeys, listener_name: str) -> Store:
-    """Errors: InvalidKeysError."""
     chain, location = keys.text("ssl.keystore.certificate.chain"), keys.text("ssl.keystore.location")
     if not chain and not location:
         message = (
@@ -129,7 +128,6 @@ def _key_store(keys: ListenerKeys, listener_name: str) -> Store:
 
 
 def _trust_store(keys: ListenerKeys) -> Store | None:
-    """Errors: InvalidKeysError."""
     certificates, location = keys.text("ssl.truststore.certificates"), keys.text("ssl.truststore.location")
     if not certificates and not location:
         return None
@@ -162,7 +160,6 @@ def _kind(keys: ListenerKeys, store: str, location: str, text: str) -> str:
 
 
 def _protocols(keys: ListenerKeys) -> tuple[str, ...]:
-    """Errors: InvalidKeysError."""
     found = keys.texts("ssl.enabled.protocols")
     if not found or not set(found) <= set(VERSIONS):
         name = _name(keys, "ssl.enabled.protocols")
@@ -171,7 +168,6 @@ def _protocols(keys: ListenerKeys) -> tuple[str, ...]:
 
 
 def _checks_host(keys: ListenerKeys) -> bool:
-    """Errors: InvalidKeysError."""
     key = "ssl.endpoint.identification.algorithm"
     algorithm = keys.text(key).lower()
     if algorithm not in ("https", ""):

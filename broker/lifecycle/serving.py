@@ -1,7 +1,7 @@
-"""What of a broker serves clients: partitions, coordinators, listeners, retention and upkeep, built over its session and its logs.
+"""The parts of a broker that serve clients: partitions, coordinators, listeners, retention and upkeep.
 
-All parts are made by the constructor, each from parts that exist; none is set into another. `listen` binds the ports, `begin` starts
-what runs by itself, and `stop` ends it in the reverse order.
+The constructor makes all parts, each from existing ones. `listen` binds the ports, `begin` starts the background work,
+and `stop` ends it in the reverse order.
 """
 
 from __future__ import annotations
@@ -27,17 +27,15 @@ from lowtide.broker.coordinator.transactions.transaction_coordinator import Tran
 from lowtide.broker.handlers.registry import Coordinators, handlers, handlers_of_ours
 from lowtide.broker.handlers.share.registry import ShareParts, share_handlers
 from lowtide.broker.http.readiness import Stage
-from lowtide.broker.lifecycle.auditing import make_audit
-from lowtide.broker.lifecycle.authorization import make_authorizer
+from lowtide.broker.lifecycle.auditing import make_audit, make_authorizer
+from lowtide.broker.lifecycle.certificates import ListenerCertificates
 from lowtide.broker.lifecycle.disk_space import DiskSpace
-from lowtide.broker.lifecycle.due_work import DueWork
+from lowtide.broker.lifecycle.due_work import DueWork, MemoryUpkeep
 from lowtide.broker.lifecycle.http_parts import HttpParts, make_http
 from lowtide.broker.lifecycle.leader_loads import LeaderLoads
-from lowtide.broker.lifecycle.listener_certificates import ListenerCertificates
 from lowtide.broker.lifecycle.listener_logins import ListenerLogins
 from lowtide.broker.lifecycle.listener_security import listener_security, peer_login
 from lowtide.broker.lifecycle.loop_health import LoopHealth
-from lowtide.broker.lifecycle.memory_upkeep import MemoryUpkeep
 from lowtide.broker.lifecycle.partition_parts import build_partitions
 from lowtide.broker.network.admission import connection_limits
 from lowtide.broker.network.answer_files import AnswerFiles
@@ -74,15 +72,15 @@ if TYPE_CHECKING:
 
 
 class _LoopParts(NamedTuple):
-    """What watches how busy the loop is."""
+    """The parts that watch the load of the loop."""
 
     health: LoopHealth
     leader_loads: LeaderLoads | None
-    """None where no leadership moves to another process of the machine."""
+    """None if no leadership moves between processes."""
 
 
 class Serving:
-    """What serves clients. `listen`, `begin`, then `stop`, which may come at any time."""
+    """The parts that serve clients. Call `listen`, `begin`, then `stop`, at any time."""
 
     def __init__(
         self,
@@ -91,7 +89,7 @@ class Serving:
         log_manager: LogManager,
         pieces: Iterable[Callable[[], object]],
     ) -> None:
-        """`pieces` are called once a second, besides what the parts have to do then."""
+        """`pieces` are called once a second, in addition to the parts' own work."""
         self._base = base
         config, ports = base.configs.current, base.ports
         self._certificates = ListenerCertificates(config, base.log)
@@ -211,7 +209,7 @@ class Serving:
         return ShareParts(coordinator, persister, partitions)
 
     def _cleaner(self, context: BrokerContext) -> Cleaner | None:
-        """None where there are no worker processes."""
+        """Creates the cleaner; None without worker processes."""
         ports = self._base.ports
         if ports.make_heavy_worker is None:
             return None
@@ -242,7 +240,6 @@ class Serving:
         )
 
     def _ticks(self, log_manager: LogManager) -> list[Callable[[], object]]:
-        """What the parts have to do once a second."""
         base, ports, parts = self._base, self._base.ports, self.partitions
         return [
             parts.assigned.tick,
@@ -258,10 +255,10 @@ class Serving:
             *(() if self._loop.leader_loads is None else (self._loop.leader_loads.on_tick,)),
         ]
 
-    # Starting
+    # Start
 
     async def listen(self) -> dict[str, int]:
-        """Bind the listeners; who connects waits. Returns their ports, by listener names. Errors: OSError."""
+        """Binds the listeners; connections wait until `begin`. Returns the ports by listener name. Errors: OSError."""
         base = self._base
         config, certificates = base.configs.current, self._certificates.by_listener
         await self._certificates.load()
@@ -278,7 +275,7 @@ class Serving:
         return ports
 
     def begin(self) -> None:
-        """The broker is registered, and its partitions are here: answer, and do what is done without a request."""
+        """Starts answering requests and the background work: the broker is registered and hosts its partitions."""
         if self.partitions.fence is not None:
             self.partitions.fence.watch(self._base.ports.loop, self._on_fence_turned)
         self.host.serve()
@@ -292,15 +289,13 @@ class Serving:
     # Events
 
     def on_image(self, images: tuple[MetadataImage, MetadataImage], delta: ImageDelta, *, new_defaults: bool) -> None:
-        """Follow a change of the metadata: `images` before and after it.
+        """Applies a change of the metadata: `images` before and after it.
 
-        `new_defaults`: what topics inherit has changed.
+        `new_defaults`: the inherited configuration of topics changed.
         """
         old, new = images
-        if (
-            old.client_quotas is not new.client_quotas
-        ):  # The first quota of a client, or the last, decides who is metered.
-            self._dispatcher.remake_routes()
+        if old.client_quotas is not new.client_quotas:
+            self._dispatcher.remake_routes()  # The first or last quota of a client decides who is metered.
         changed: list[TopicImage] = (
             [*new.topics.values()] if new_defaults else [*delta.topics_created, *delta.topics_changed]
         )
@@ -314,7 +309,6 @@ class Serving:
             self.coordinators.shares.coordinator.on_image(delta)
 
     def on_configs(self) -> None:
-        """The configuration in force is another."""
         base = self._base
         self.host.admission.follow(connection_limits(base.configs.current, base.descriptors))
         if self._certificates.follow(base.configs.current):
@@ -325,18 +319,15 @@ class Serving:
             self.partitions.peers.use(peer_login(base, self._certificates.by_listener))
 
     def give(self, move: LeaderMove) -> None:
-        """Have another broker of the machine lead a partition of this one."""
         if self._loop.leader_loads is not None:
             self._loop.leader_loads.give(move)
 
     def on_directory_failed(self, logs: list[Log]) -> None:
-        """A log directory went offline with these logs."""
         self.replicas.on_directory_failed(logs)
 
     @cached_property
     def metrics(self) -> Collector:
-        """What is scraped. Made at the first scrape: many brokers have none."""
-        from lowtide.broker.metrics.collector import Collector  # noqa: PLC0415 - see above, here and below
+        from lowtide.broker.metrics.collector import Collector  # noqa: PLC0415 - rarely needed
         from lowtide.broker.metrics.sources import Sources  # noqa: PLC0415
         from lowtide.metadata.embedded import METADATA_FILE  # noqa: PLC0415
         from lowtide.runtime.process_figures import ProcessFiguresReader  # noqa: PLC0415
@@ -370,12 +361,11 @@ class Serving:
         )
 
     def _load_metrics(self) -> Site:
-        from lowtide.broker.metrics.site import MetricsSite  # noqa: PLC0415 - aiohttp comes with it
+        from lowtide.broker.metrics.site import MetricsSite  # noqa: PLC0415 - imports aiohttp
 
         return MetricsSite(self.metrics)
 
     def _creation_rates(self) -> CreationRates:
-        """As they are configured now."""
         config = self._base.configs.current
         if self._rates_of[0] is not config:
             self._rates_of = (config, creation_rates(config))
@@ -391,19 +381,17 @@ class Serving:
             self._audit.tried(AuditEvent.LOGINS, "login accepted", client, listener=client.listener_name)
 
     def _on_fence_turned(self, up: bool) -> None:  # noqa: FBT001 - the port of a callback
-        """Operations that wait end when it goes up."""
+        """Ends waiting operations when the fence goes up."""
         if not up:
-            self._base.log.info("this broker may act as a leader")
+            self._base.log.info("broker is unfenced: it can act as a leader")
             return
-        self._base.log.warning(
-            "the metadata store is out of reach, or has given this broker up: it doesn't act as a leader"
-        )
+        self._base.log.warning("broker is fenced: the metadata store is unreachable, or ended its session")
         self.replicas.on_fenced()
 
-    # Stopping
+    # Stop
 
     async def close(self, grace_s: float) -> None:
-        """Accept no more, answer all that waits, and send the owed answers, for `grace_s` seconds at most."""
+        """Stops accepting, completes waiting requests, and sends pending responses for at most `grace_s` seconds."""
         self._readiness.enter(Stage.STOPS)
         self.server.stop_accepting()
         self.coordinators.groups.close()
@@ -414,7 +402,7 @@ class Serving:
         await self.server.close(grace_s)
 
     async def stop(self) -> None:
-        """End what runs by itself, and every connection. The session may still be open."""
+        """Stops the background work and closes every connection. The session may still be open."""
         self._due_work.stop()
         self.retention.stop()
         if self.cleaner is not None:

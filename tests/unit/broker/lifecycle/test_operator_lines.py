@@ -12,7 +12,7 @@ from lowtide.broker.config.described import HIDDEN, log_changes
 from lowtide.broker.config.resources import Resource, ResourceType
 from lowtide.broker.lifecycle.disk_space import INTERVAL_MS, OVER_AFTER_MS, ROOM_MIN_BYTES, DiskSpace
 from lowtide.broker.lifecycle.image_lines import PARTITIONS_NAMED, UNREADABLE_LINES_MAX, ImageLines
-from lowtide.broker.lifecycle.recovery_lines import LOGS_NAMED, tell_recoveries
+from lowtide.broker.lifecycle.start_lines import LOGS_NAMED, tell_recoveries
 from lowtide.cli import full_directories
 from lowtide.metadata.image import ImageDelta, MetadataImage, PartitionImage, TopicImage
 from lowtide.metadata.unreadable_keys import Unreadable
@@ -269,7 +269,7 @@ def test_a_directory_whose_file_system_makes_no_holes_is_named_once() -> None:
         world.directories.without_holes.append("/b")
         world.tick(100)
         assert [
-            (what["directory"], event.endswith("the file system makes no holes")) for event, what in world.log.told
+            (what["directory"], event.startswith("the file system does not support holes")) for event, what in world.log.told
         ] == [("/b", True)]
 
     watch(act)
@@ -289,10 +289,10 @@ def test_a_recovery_is_logged_with_what_it_cut() -> None:
     log = Lines()
     tell_recoveries(cast("LogManager", manager), 1234, log)
     assert log.told[0] == (
-        "log directory is recovered after an unclean stop",
+        "log directory was recovered after an unclean stop",
         {"directory": "/a", "logs": 7, "segments_checked": 9, "bytes_cut": 300, "duration_ms": 1234},
     )
-    assert log.events[1:] == ["log is repaired"] * LOGS_NAMED + ["more logs are repaired"]
+    assert log.events[1:] == ["log was repaired"] * LOGS_NAMED + ["more logs were repaired"]
     assert log.told[2][1]["partition"] == "t-1"
     assert log.told[2][1]["bytes_cut"] == 1
     assert log.told[-1][1]["logs"] == 5
@@ -322,7 +322,7 @@ def test_each_repair_that_is_logged_says_what_was_repaired() -> None:
 
 
 SHARED = (
-    "all replicas of a partition are on this machine: they survive the death of a process, and not that of the machine"
+    "all replicas of a partition are on this machine: they survive a failed process, not a failed machine"
 )
 
 
@@ -352,11 +352,11 @@ def test_a_key_that_cannot_be_read_is_named_once_and_many_are_counted() -> None:
         (worse, whole),
     ):
         lines.on_image(old, new, ImageDelta())
-    unread = "key of the metadata can't be read, what depends on it waits until it is repaired"
-    assert log.events == [unread, unread, "keys of the metadata can be read again, or are gone"]
+    unread = "metadata key is unreadable, dependent operations wait until it is repaired"
+    assert log.events == [unread, unread, "metadata keys are readable again or deleted"]
     assert [what.get("key") for _, what in log.told] == ["topics/t", "topics/t", None]
     assert (log.told[0][1]["reason"], log.told[0][1]["revision"]) == ("not JSON", 2)
     log.told.clear()
     lines.on_image(whole, many, ImageDelta())
-    assert log.events == [unread] * UNREADABLE_LINES_MAX + ["more keys of the metadata can't be read"]
+    assert log.events == [unread] * UNREADABLE_LINES_MAX + ["more metadata keys are unreadable"]
     assert log.told[-1][1] == {"keys": 1000 - UNREADABLE_LINES_MAX}
