@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from lowtide.admin.retained import duration, size
 from lowtide.cli.printing import plural, printable
 from lowtide.cli.top_sample import Sample
-from lowtide.protocol.messages.describe_health import LagHistogram
+from lowtide.protocol.messages.describe_health import LoopLagHistogram
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -149,7 +149,7 @@ def _brokers(sample: Sample, before: Sample | None) -> list[BrokerRow]:
     return rows
 
 
-def high_share(now: LagHistogram | None, before: LagHistogram | None) -> float | None:
+def high_share(now: LoopLagHistogram | None, before: LoopLagHistogram | None) -> float | None:
     """The bound below which 99 of 100 samples stay that came between two histograms; the largest sample where there is no bound."""
     if now is None or not now.count:
         return None

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from lowtide.protocol.messages.describe_health import LagBucket, LagHistogram
+from lowtide.protocol.messages.describe_health import LagBucket, LoopLagHistogram
 from lowtide.runtime.loop_lag import BOUNDS_MS, HistogramSnapshot, LoopLagSnapshot
 
 
@@ -19,11 +19,11 @@ class Vitals(msgspec.Struct, frozen=True):
     connections: Callable[[], int]
 
 
-def lag_histogram(snapshot: HistogramSnapshot) -> LagHistogram:
+def lag_histogram(snapshot: HistogramSnapshot) -> LoopLagHistogram:
     """A histogram with a count for each bucket."""
     counts = snapshot.cumulative_counts
     alone = [count - before for before, count in zip((0, *counts), counts, strict=False)]
     buckets = [
         LagBucket(up_to_ms=float(bound), count=count) for bound, count in zip((*BOUNDS_MS, -1), alone, strict=True)
     ]
-    return LagHistogram(count=snapshot.count, sum_ms=snapshot.sum_ms, max_ms=snapshot.max_ms, buckets=buckets)
+    return LoopLagHistogram(count=snapshot.count, sum_ms=snapshot.sum_ms, max_ms=snapshot.max_ms, buckets=buckets)
