@@ -6,7 +6,7 @@ aren't lost; what concerns the whole call is raised. All are `AdminError`.
 
 from __future__ import annotations
 
-from lowtide.protocol.client.refused import Refusal, Refused
+from lowtide.protocol.client.refused import ClientFailure, FailureKind
 from lowtide.protocol.errors import ErrorCode
 
 
@@ -84,11 +84,11 @@ def no_token(address: object, reason: object, *, is_final: bool) -> AdminError:
     )
 
 
-def error_of(refused: Refused) -> AdminError:
+def error_of(refused: ClientFailure) -> AdminError:
     """What to raise for the end of an attempt."""
-    if refused.kind is Refusal.ANSWER:
+    if refused.kind is FailureKind.ANSWER:
         return BrokerAnsweredError(refused.code, refused.reason)
-    return (AuthenticationFailedError if refused.kind is Refusal.AUTHENTICATION else UnsupportedVersionError)(
+    return (AuthenticationFailedError if refused.kind is FailureKind.AUTHENTICATION else UnsupportedVersionError)(
         refused.reason
     )
 

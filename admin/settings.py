@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from lowtide.admin.given import Given, SettingsError
 from lowtide.protocol.client.retries import Backoff
-from lowtide.protocol.client.sasl import SaslSettings
+from lowtide.protocol.client.sasl import ClientSaslSettings
 from lowtide.protocol.jaas import JaasError, parse_jaas
 from lowtide.runtime.filesystem import FileSystem, OsFileSystem
 from lowtide.runtime.properties import PropertiesError, property_text, read_properties
@@ -65,7 +65,7 @@ class ClientSettings:
     client_id: str = "lowtide"
     tls: TlsSettings | None = None
     """None: plain text."""
-    sasl: SaslSettings | None = None
+    sasl: ClientSaslSettings | None = None
     tokens: TokenSource | None = None
     """Where the tokens for OAUTHBEARER come from: each login has the one of then."""
     request_timeout_ms: int = REQUEST_TIMEOUT_MS
@@ -286,7 +286,7 @@ _LOGIN_MODULES: Final = {
 }
 
 
-def _sasl(given: Given, *, required: bool) -> SaslSettings | None:
+def _sasl(given: Given, *, required: bool) -> ClientSaslSettings | None:
     """Errors: SettingsError for what isn't possible, and when it is required and something is missing."""
     mechanism = given.choice("sasl.mechanism", MECHANISMS) or given.choice("sasl.mechanisms", MECHANISMS) or "GSSAPI"
     username, password, by_token = given.get("sasl.username"), given.secret("sasl.password"), False
@@ -298,10 +298,10 @@ def _sasl(given: Given, *, required: bool) -> SaslSettings | None:
     if mechanism in _LOGIN_MODULES and (not username or password is None):
         message = f"sasl.mechanism is {mechanism}: sasl.jaas.config (or sasl.username and sasl.password) must say username and password."
         raise SettingsError(message)
-    return SaslSettings(mechanism=mechanism, username=username or "", password=password or "", by_token=by_token)
+    return ClientSaslSettings(mechanism=mechanism, username=username or "", password=password or "", by_token=by_token)
 
 
-def _tokens(given: Given, sasl: SaslSettings | None) -> TokenSource | None:
+def _tokens(given: Given, sasl: ClientSaslSettings | None) -> TokenSource | None:
     """Errors: SettingsError."""
     if sasl is None or sasl.mechanism != "OAUTHBEARER":
         return None

@@ -15,10 +15,10 @@ from lowtide.broker.config.keys_own import OWN_KEYS
 from lowtide.broker.config.keys_security import SECURITY_KEYS
 from lowtide.broker.config.keys_server import SERVER_KEYS
 from lowtide.broker.config.keys_topics import TOPIC_KEYS
-from lowtide.broker.config.maximum_versions import MAX_VERSION_PREFIX, api_name
+from lowtide.broker.config.maximum_versions import MAX_VERSION_PREFIX
 from lowtide.broker.config.sasl_settings import LOGIN_KEYS
 from lowtide.broker.config.tls_settings import STORE_KEYS
-from lowtide.protocol.api_keys import API
+from lowtide.protocol.api_keys import API, api_name
 
 _HEAD: Final = """\
 # Configuration

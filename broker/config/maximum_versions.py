@@ -5,14 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from lowtide.broker.config.key import ConfigError, ConfigKey, Range, Type
-from lowtide.protocol.api_keys import API, ApiKey
+from lowtide.protocol.api_keys import API, ApiKey, api_name
 
 MAX_VERSION_PREFIX: Final = "lowtide.max.version."
-
-
-def api_name(key: ApiKey) -> str:
-    """Returns the API's name as the protocol guide writes it: `DeleteRecords`."""
-    return "".join(word.capitalize() for word in key.name.split("_"))
 
 
 _BY_NAME: Final = {api_name(key).lower(): key for key in API}

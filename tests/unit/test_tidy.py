@@ -73,7 +73,6 @@ LONG_SOURCES = frozenset(
         "metadata/etcd_connection.py",
         "metadata/recovery.py",
         "metadata/registration.py",
-        "protocol/api_keys.py",
         "protocol/decoder_source.py",
         "replication/leadership.py",
         "runtime/filesystem/memory.py",

@@ -24,7 +24,7 @@ from lowtide.protocol.consumer_group_records import (
     TargetAssignmentEpoch,
     encode_change,
 )
-from lowtide.protocol.group_records import CoordinatorRecord
+from lowtide.protocol.coordinator_records import CoordinatorRecord
 from lowtide.protocol.types import TopicId
 
 HEAVY: Final = 3_000

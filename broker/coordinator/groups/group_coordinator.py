@@ -29,8 +29,8 @@ from lowtide.broker.request_context import Client as Connection
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import run_in_slices
 from lowtide.metadata.image import ImageDelta
+from lowtide.protocol.coordinator_records import CoordinatorRecord
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.group_records import CoordinatorRecord
 from lowtide.protocol.share_state_records import SharePlace
 from lowtide.protocol.types import Offset, ProducerEpoch, ProducerId, TopicId, TopicPartition
 from lowtide.replication.partition import Partition

@@ -41,8 +41,8 @@ from lowtide.broker.coordinator.transactions.transaction_state import (
     next_state,
 )
 from lowtide.broker.coordinator.transactions.uncommitted import OnError, TransactionChange, UncommittedTransactions
+from lowtide.protocol.coordinator_records import CoordinatorRecord
 from lowtide.protocol.errors import ErrorCode, ProtocolError
-from lowtide.protocol.group_records import CoordinatorRecord
 from lowtide.protocol.transaction_records import TransactionRecord, encode_transaction
 from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Offset, ProducerEpoch, ProducerId, TopicPartition
 

@@ -22,8 +22,8 @@ from lowtide.protocol.messages.describe_deletes import AwaitedFollower, Describe
 from lowtide.protocol.messages.describe_health import (
     DescribeHealthResponse,
     LagBucket,
-    LoopLagHistogram,
     LogDirectoryHealth,
+    LoopLagHistogram,
 )
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.clock import SystemClock
