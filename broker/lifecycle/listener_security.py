@@ -12,7 +12,7 @@ from lowtide.broker.lifecycle.broker_base import BrokerBase
 from lowtide.broker.lifecycle.certificates import Certificates
 from lowtide.broker.network.listener_security import ListenerSecurity
 from lowtide.broker.network.peer_login import PeerLogin
-from lowtide.broker.network.sasl_connection import ClientSaslSettings
+from lowtide.broker.network.sasl_connection import SaslSettings
 from lowtide.broker.network.tls_connection import TlsSettings
 from lowtide.broker.security.delegation_tokens import TokenSecret, secret_of
 from lowtide.broker.security.exchange import Exchange
@@ -23,7 +23,7 @@ from lowtide.metadata import keys
 from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.records import TokenRecord
 from lowtide.metadata.scram_image import credential_of_record
-from lowtide.protocol.client.sasl import ClientSaslSettings as ClientLogin
+from lowtide.protocol.client.sasl import ClientSaslSettings
 from lowtide.protocol.scram import SCRAM_MECHANISMS, ChallengeForm, ScramCredential, ScramMechanism
 from lowtide.runtime.clock import Clock
 from lowtide.runtime.random import Random
@@ -108,7 +108,7 @@ def scram_parts(base: BrokerBase, image: Callable[[], MetadataImage]) -> ScramPa
 
 
 def listener_security(
-    config: BrokerConfig, certificates: Mapping[str, Certificates], logins: Mapping[str, ClientSaslSettings]
+    config: BrokerConfig, certificates: Mapping[str, Certificates], logins: Mapping[str, SaslSettings]
 ) -> dict[str, ListenerSecurity]:
     """Returns the security of each listener that is not open, by name."""
     return {
@@ -124,7 +124,11 @@ def peer_login(base: BrokerBase, certificates: Mapping[str, Certificates]) -> Pe
     """Returns how this broker authenticates at other brokers."""
     config, random = base.configs.current, base.ports.random
     name, own = config.inter_broker_listener, config.inter_broker_login
-    sasl = None if own is None else ClientLogin(mechanism=own[0], username=own[1].username, password=own[1].password)
+    sasl = (
+        None
+        if own is None
+        else ClientSaslSettings(mechanism=own[0], username=own[1].username, password=own[1].password)
+    )
     tls = certificates[name].peer_context if name in certificates else None
     return PeerLogin(
         tls, sasl, None if own is None else _tokens(own[1], base), lambda: f"{random.getrandbits(NONCE_BITS):x}"

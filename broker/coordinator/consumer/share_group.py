@@ -33,13 +33,13 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.share_group_heartbeat import LEAVE_EPOCH
 from lowtide.protocol.share_group_records import (
     UNKNOWN_PARTITION_COUNT,
+    DeletingStateTopic,
     ShareGroupChange,
     ShareGroupEpoch,
     ShareMemberCurrent,
     ShareMemberSubscription,
     SharePartitionStates,
     StatePartitions,
-    StateTopic,
 )
 from lowtide.protocol.share_state_records import SharePlace
 from lowtide.protocol.types import UNKNOWN_OFFSET, TopicId
@@ -99,7 +99,7 @@ class KnownStates(msgspec.Struct, frozen=True):
                 self._row(topic_id, name, numbers) for topic_id, (name, numbers) in self.initialized.items()
             ],
             deleting_topics=[
-                StateTopic(topic_id=topic_id, topic_name=name) for topic_id, name in self.deleting.items()
+                DeletingStateTopic(topic_id=topic_id, topic_name=name) for topic_id, name in self.deleting.items()
             ],
         )
 
