@@ -43,9 +43,8 @@ from lowtide.broker.network.connection_host import ConnectionHost
 from lowtide.broker.network.dispatcher import Dispatcher
 from lowtide.broker.network.peer_client import PeerClients
 from lowtide.broker.network.server import Server, open_listeners
-from lowtide.broker.observation.health import Vitals
+from lowtide.broker.observation.health import Observed, Vitals
 from lowtide.broker.observation.history import LogHistory
-from lowtide.broker.observation.observed import Observed
 from lowtide.broker.partitions.batch_lane import BatchLane
 from lowtide.broker.partitions.fetch_session_cache import FetchSessionCache
 from lowtide.broker.partitions.share.share_partitions import SharePartitions

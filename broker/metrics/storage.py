@@ -12,7 +12,7 @@ from lowtide.broker.metrics.exposition import Page, labelled
 from lowtide.broker.metrics.metric import counter, gauge, histogram
 from lowtide.broker.metrics.sources import Scrape
 from lowtide.broker.observation.deletes import DeleteTimes
-from lowtide.broker.observation.space import space_of
+from lowtide.broker.observation.health import space_of
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log.retention_plan import Reason
 from lowtide.storage.log.unfreed import Waiting
