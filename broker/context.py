@@ -42,9 +42,7 @@ class BrokerContext(msgspec.Struct, frozen=True, kw_only=True):
     authorizer: Authorizer = ALLOW_ALL
     audit: AuditLog = NO_AUDIT
     recent_deletes: RecentDeletes = msgspec.field(default_factory=RecentDeletes)
-    """Recent deletes."""
     clients: ClientInstances = msgspec.field(default_factory=ClientInstances)
-    """Clients that push metrics."""
 
     @property
     def turns(self) -> Turns:

@@ -37,7 +37,6 @@ class DescriptorBudget(NamedTuple):
         return self.reserve // _BACKLOG_PART
 
     def as_log(self) -> dict[str, int]:
-        """Returns the fields of the log line about limits."""
         return {"open_files": self.limit, "open_segments": self.segment_files, "reserved_files": self.reserve}
 
 

@@ -204,11 +204,9 @@ class AnswerRounds:
         """The connections with responses for `end` to send. None outside a round: then connections send at once."""
 
     def begin(self) -> None:
-        """Starts a round."""
         self.answered = {}
 
     def end(self) -> None:
-        """Sends all responses."""
         answered, self.answered = self.answered, None
         call_all(self._loop, [(type(connection).send_answers, connection) for connection in answered or ()])
 
@@ -247,7 +245,6 @@ class DelayedQueue:
         return len(self._purgatory)
 
     def waiting(self) -> list[DelayedRequest]:
-        """Returns the waiting requests, in no order."""
         return cast("list[DelayedRequest]", self._purgatory.operations())
 
     def watch(self, request: DelayedRequest) -> bool:
@@ -278,7 +275,6 @@ class DelayedQueue:
             self._schedule()
 
     def wake(self, request: DelayedRequest) -> None:
-        """Tests one request again."""
         if self._purgatory.wake(request) and not self._scheduled:
             self._schedule()
 

@@ -206,7 +206,6 @@ class RequestSlices:
         return True
 
     def give_back(self, partitions: int) -> None:
-        """Releases the memory of a request."""
         self._held -= partitions
 
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> None:

@@ -1,19 +1,18 @@
-"""What must hold of the replicas of a simulated cluster at every moment: looked at whenever virtual time moves on.
+"""The invariants of the replicas of a simulated cluster, checked whenever virtual time advances.
 
-The checker is omniscient: it reads the logs of all brokers, their knowledge of each other, and the metadata store
-itself. What it says of clients is in `cluster_history`, of waiting deletes in `parked_deletes`. An eligible leader
-(KIP-966) is to have what a member of the ISR has.
+The checker reads the logs of all brokers, their knowledge of each other, and the metadata store. `cluster_history` has
+the checks of clients, `parked_deletes` those of waiting deletes. An eligible leader (KIP-966) must have what a member
+of the ISR has.
 
 Checked (letters of the invariants): D5, D6, P6 and S1 of each log; D8 every member of the ISR has every acknowledged
-delete; P1 committed batches are the same on all replicas, unless each compacts or erases them; P2 a member of the ISR
-under its present registration has everything that was committed; P3 a leader epoch has one leader; S5 no segment above
-the log start is gone; rule DR3 as seen from outside: no live replica lacks an acknowledged delete. Elections are judged
-by `cluster_promises` (P4, rule DR8), changes of the ISR by
-`isr_changes` (L2).
+delete; P1 committed batches are the same on all replicas, unless compacted or erased; P2 a member of the ISR under its
+present registration has everything committed; P3 a leader epoch has one leader; S5 no segment above the log start
+offset is missing; rule DR3 no live replica lacks an acknowledged delete. `cluster_promises` judges elections (P4, rule
+DR8), `isr_changes` the ISR (L2).
 
-Records may be lost where nothing was promised (`cluster_promises`). Of such a partition only deletes are checked from
-then on, and after an unclean election only those that were asked for since. At the end of a run, when all replicas are
-the same again, everything holds again (`restore`), and P1 is looked at from the first byte on.
+Records may be lost where nothing was promised (`cluster_promises`). Then only deletes of that partition are checked,
+and after an unclean election only later ones. At the end of a run, when all replicas are equal, everything is checked
+again (`restore`), and P1 from the first byte.
 """
 
 from __future__ import annotations
@@ -41,21 +40,18 @@ _CHUNK_BYTES: Final = 1 << 20
 
 
 class ClusterInvariants:
-    """Checks the invariants of all replicas, with the store and every log in view."""
+    """Checks the invariants of all replicas, with the store and every log."""
 
     def __init__(
         self, machines: Sequence[Machine], shared: SharedStore, chronicle: Chronicle, *, flushes: bool, unclean: bool
     ) -> None:
-        """`flushes`: each append is flushed before it counts.
-
-        `unclean`: a replica that lacks records may be elected.
-        """
+        """`flushes`: each append is flushed before it counts. `unclean`: unclean elections are allowed."""
         self.machines = {machine.broker_id: machine for machine in machines}
         self.watches = ReplicaWatches(self.machines)
         self.promises = ClusterPromises(self.watches, shared, chronicle, flushes=flushes, unclean=unclean)
         self.checks = 0
         self.erases_on_request = False
-        """Whether replicas are asked to erase what is deleted, whatever their topics say."""
+        """Whether replicas are asked to erase deleted records, regardless of the configuration."""
         self.parked = ParkedDeletes(self.machines, chronicle)
         self._shared = shared
         self._chronicle = chronicle
@@ -67,13 +63,13 @@ class ClusterInvariants:
         self._follows_store = True
         self._last_image = shared.image
         self._dirty = True
-        """Whether all members must be looked at, or only those of these partitions:"""
+        """Whether all members must be checked, or only those of these partitions:"""
         self._touched: dict[Key, None] = {}
 
     # Each moment
 
     def check(self, ran: Container[object]) -> None:
-        """Look at everything that has changed. Of the brokers only those may have that ran: `ran` has their nodes."""
+        """Checks everything that changed. Only brokers on the nodes `ran` can have changed."""
         self.checks += 1
         looks_at_all, self._looks_at_all = self._looks_at_all, False
         if self._follows_store:
@@ -120,16 +116,13 @@ class ClusterInvariants:
             self._check_leaders(machine)
 
     def leave_store(self) -> None:
-        """The store is put back: what it says is no truth until it was brought forward.
-
-        What clients see is checked all the same.
-        """
+        """Handles a restored store, whose content is wrong until it is brought forward. Clients are still checked."""
         self._shared.follow(self._on_metadata)
         self._follows_store = False
         self._last_image = self._shared.image
 
     def follow_store(self) -> None:
-        """The store was brought forward, and no broker runs: all logs and members are checked again."""
+        """Handles a store that was brought forward without running brokers: all is checked again."""
         self.promises.on_store_brought_forward(self._last_image)
         self._follows_store = self._looks_at_all = self._dirty = True
         self._images.clear()
@@ -138,7 +131,6 @@ class ClusterInvariants:
     # Reported by others, and asked by them
 
     def leader_epoch(self, load: LoadedPartition) -> int:
-        """See `DeleteObserver`."""
         topic = self._topic_of(load)
         return (
             -1
@@ -164,7 +156,7 @@ class ClusterInvariants:
         return any(crc == known and last < committed.start for _, known, last in committed.batches.values())
 
     def _topic_of(self, load: LoadedPartition) -> TopicImage | None:
-        """What the store says of the topic, while that counts."""
+        """Returns the store's topic, while the store is valid."""
         return self._shared.image.topics.get(load.topic) if self._follows_store else None
 
     def on_delete_acknowledged(self, load: LoadedPartition, broker_id: BrokerId, offset: Offset, sent_s: float) -> None:
@@ -187,7 +179,7 @@ class ClusterInvariants:
                 )
 
     def on_leader_only_delete(self, load: LoadedPartition, broker_id: BrokerId, offset: Offset, sent_s: float) -> None:
-        """See `DeleteObserver`. An answer may have been on its way since its broker had another disk."""
+        """See `DeleteObserver`. The answer may be older than the broker's disk."""
         topic = self._topic_of(load)
         if (
             topic is None
@@ -202,12 +194,12 @@ class ClusterInvariants:
             )
 
     def on_disk_replaced(self, machine: Machine) -> None:
-        """Everything may be gone, deletes too."""
+        """Handles a new disk: records and deletes may be gone."""
         self.promises.on_disk_replaced(machine)
         self._dirty = True
 
     def restore(self) -> None:
-        """All replicas are the same again: what holds of records holds again, and all that they have is compared."""
+        """Restores all checks, because all replicas are equal."""
         self._looks_at_all = True
         self.promises.restore()
 
@@ -274,7 +266,7 @@ class ClusterInvariants:
                     self._violate(f"{watch.name}: {wrong}")
 
     def _check_batches(self, watch: ReplicaWatch, log: Log, committed: Committed) -> None:
-        """P1, over what came below the high watermark since it was checked last."""
+        """P1, for what was committed since the last check."""
         position = max(watch.checked_to, log.log_start_offset)
         committed.start = max(committed.start, log.log_start_offset)
         while position < log.high_watermark:
@@ -312,7 +304,7 @@ class ClusterInvariants:
         log: Log,
         is_across_start: bool,  # noqa: FBT001
     ) -> bool:
-        """Whether a replica may have another form of a batch: it is compacted, or one of both is erased below a log start."""
+        """Returns whether a batch may differ on a replica: by compaction, or erased below a log start offset."""
         if "compact" in log.config.cleanup_policy:
             return True
         may_be_erased = log.config.lowtide_delete_erase or self.erases_on_request
@@ -342,7 +334,6 @@ class ClusterInvariants:
                 )
 
     def _check_leaders(self, machine: Machine) -> None:
-        """P3: a leader epoch belongs to one process."""
         broker = machine.broker
         assert broker is not None
         session, replicas = broker._session, broker.replicas  # noqa: SLF001 - the checker sees everything
@@ -364,5 +355,5 @@ class ClusterInvariants:
 
 
 def _is_replaced(watches: list[ReplicaWatch], logs: Mapping[TopicPartition, Log]) -> bool:
-    """Whether one of the logs that are watched isn't there any more, or has given way to another one."""
+    """Returns whether a watched log is gone or replaced."""
     return any(watch.log is None or logs.get(watch.log.topic_partition) is not watch.log for watch in watches)

@@ -1,7 +1,4 @@
-"""The load of one partition of a simulated cluster: which actors it has.
-
-They keep the history that `cluster_history` judges.
-"""
+"""The clients of one partition of a simulated cluster; `cluster_history` judges what they see."""
 
 from __future__ import annotations
 
@@ -14,10 +11,9 @@ from lowtide.simulation.pipelined_producer import PipelinedProducer
 
 
 class PartitionLoad(LoadedPartition):
-    """A partition that all kinds of actors load. Others have actors of their own."""
+    """A partition with all kinds of clients."""
 
     def actors(self, kinds: tuple[str, ...]) -> list[Actor]:
-        """One actor of each kind."""
         classes: dict[str, type[Actor]] = {
             "producer": Producer,
             "idempotent producer": IdempotentProducer,
@@ -33,5 +29,4 @@ class PartitionLoad(LoadedPartition):
         return made
 
     def make_reader(self, client: ClusterClient, random: Random) -> Reader:
-        """One who reads whole logs."""
         return Reader(self, client, random)

@@ -1,6 +1,6 @@
-"""Producers of a simulated cluster that send at the same moment, over a connection each.
+"""Producers that send at the same moment, each over its own connection.
 
-Where the network brings their requests at once (`arrival_step_ms`), the broker executes together what it can
+If the network delivers their requests together (`arrival_step_ms`), the broker executes together what it can
 (`broker/network/gathering.py`).
 """
 
@@ -15,17 +15,17 @@ from lowtide.simulation.loaded_partition import Actor, LoadedPartition
 from lowtide.simulation.partition_actors import IdempotentProducer, Producer
 
 SIZE: Final = 5
-"""How many; every other one is idempotent."""
+"""The number of producers; every second one is idempotent."""
 
 
 class CrowdedProducer(Producer):
-    """One of them."""
+    """One producer of a crowd."""
 
     share_of_all = 0.2
 
 
 class Crowd(Actor):
-    """Several producers, each of which sends when all are answered."""
+    """Several producers that send when all are answered."""
 
     def __init__(self, load: LoadedPartition, client: ClusterClient, random: Random) -> None:
         super().__init__(load, client, random)

@@ -1,4 +1,4 @@
-"""A fault of simulated brokers: something holds the event loop, while the process and its lease keeper live on."""
+"""A fault that blocks the event loop of a broker, while its process and lease keeper continue."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 SHORTER_S: Final = (0.3, 0.97)
 LONGER_S: Final = (1.5, 3.0)
-"""Shorter than a session of a second by every clock, and so long that its lease is lost."""
+"""Shorter or longer than a session of a second, so that its lease is lost in some cases."""
 
 
 async def held_loop(cluster: ClusterWorld) -> None:
-    """Something holds a broker's loop. For less than a session that costs no lease, if the store is in reach."""
+    """Blocks a broker's loop. For less than a session that costs no lease, if the store is reachable."""
     machine = cluster.pick(State.UP)
     if machine is None or not machine.is_running:
         return

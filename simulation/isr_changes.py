@@ -1,8 +1,7 @@
-"""L2: how often the ISR of a partition may change.
+"""L2: the maximum rate of ISR changes of a partition.
 
 Each change is a transaction of the metadata store that all brokers read. A follower leaves the ISR a lag time after it
-was caught up last, and joins when it is caught up again, so a few changes a second are the most that faults bring
-about.
+was last caught up, and rejoins when it is caught up again, so faults cause at most a few changes per second.
 """
 
 from __future__ import annotations
@@ -14,20 +13,19 @@ from lowtide.protocol.types import TopicId
 from lowtide.simulation.chronicle import Chronicle
 
 CHANGES_MAX: Final = 10
-"""Of a partition, within `SPAN_S`."""
+"""The maximum number of changes of a partition within `SPAN_S`."""
 
 SPAN_S: Final = 1.0
 
 
 class IsrChanges:
-    """When the ISR of each partition changed last."""
+    """The times of each partition's ISR changes."""
 
     def __init__(self, chronicle: Chronicle) -> None:
         self._chronicle = chronicle
         self._changed_s: dict[tuple[TopicId, int], deque[float]] = {}
 
     def note(self, topic_id: TopicId, name: str, number: int) -> None:
-        """One has changed."""
         now_s = self._chronicle.now_s
         times = self._changed_s.setdefault((topic_id, number), deque(maxlen=CHANGES_MAX + 1))
         times.append(now_s)

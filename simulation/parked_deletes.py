@@ -24,14 +24,13 @@ from lowtide.simulation.chronicle import Chronicle
 from lowtide.simulation.machines import Machine
 
 ANSWER_WITHIN_MS: Final = 50
-"""Rule DR4's limit."""
 
 LISTEN_EVERY_S: Final = 0.005
-"""How often the followers that leaders received fetches of are recorded."""
+"""The interval at which leaders' received fetches are recorded."""
 
 
 class ParkedDeletes:
-    """The deletes that wait, and what each replica last reported to its leader."""
+    """The waiting deletes, and what each replica last reported to its leader."""
 
     def __init__(self, machines: Mapping[BrokerId, Machine], chronicle: Chronicle) -> None:
         self._machines = machines
@@ -44,7 +43,7 @@ class ParkedDeletes:
         self._heard: dict[tuple[BrokerId, bytes, int, int, BrokerId], tuple[int, float]] = {}
 
     def check(self) -> None:
-        """Look at all deletes that wait."""
+        """Checks all waiting deletes."""
         waiting: dict[int, tuple[Any, float, str]] = {}
         listens = self.now_s - self._listened_s >= LISTEN_EVERY_S
         if listens:
@@ -68,7 +67,7 @@ class ParkedDeletes:
     def live_since(
         self, leader: BrokerId, topic: TopicImage, number: int, moment_s: float
     ) -> Iterator[tuple[BrokerId, str]]:
-        """Who the leader must count as live for all the time from `moment_s` until now."""
+        """Returns the followers that the leader must count as live from `moment_s` until now."""
         broker = self._machines[leader].broker
         if broker is None:
             return
@@ -101,7 +100,7 @@ class ParkedDeletes:
             for follower, state in leadership.followers.items():
                 epoch = image.broker_epoch(follower)
                 has_fetched = state.broker_epoch == epoch and state.has_fetched_within(lag_ms, now_ms)
-                # Also before the image showed its registration: it was answered.
+                # Also before the image shows its registration: the leader answered it.
                 if epoch is None or not (
                     has_fetched or (state.unseen_epoch == epoch and now_ms - state.unseen_ms <= lag_ms)
                 ):
@@ -113,7 +112,7 @@ class ParkedDeletes:
                 before = self._heard.get(key)
                 if before is None or before[0] != epoch:
                     self._heard[key] = (epoch, self.now_s)
-        # Also who isn't a replica any more: one that becomes a replica again begins with an empty log.
+        # Also former replicas: one that returns begins with an empty log.
         for key in [key for key in self._heard if key[0] == leader and key not in still]:
             del self._heard[key]
 
@@ -135,7 +134,7 @@ class ParkedDeletes:
                     )
 
     def _why_over(self, broker: Broker, operation: Any) -> str | None:
-        """Why an operation should be answered now; None while it may wait."""
+        """Returns why an operation should be answered now; None while it may wait."""
         reasons = [self._why_row_over(broker, row) for row in operation._rows if not row.done]  # noqa: SLF001 - the checker sees everything
         return None if not reasons or None in reasons else "; ".join(str(reason) for reason in reasons)
 
@@ -154,7 +153,7 @@ class ParkedDeletes:
         return f"all have reported that {row.key} starts at {row.offset} or above"
 
     def _all_have_it(self, broker: Broker, partition: Partition, offset: int) -> bool:  # noqa: PLR0911 - one return per reason
-        """Whether every replica that is registered, or in the ISR that is or is proposed, has reported so under its registration."""
+        """Returns whether every registered or (proposed) ISR replica has reported it under its registration."""
         leadership = partition.leadership
         image = None if broker.replicas is None else broker.replicas.image
         if image is None or not image.log_start_reporting:

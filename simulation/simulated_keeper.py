@@ -1,4 +1,4 @@
-"""The lease keeper of a simulated broker: it renews while the loop is held, and needs no thread for that."""
+"""The lease keeper of a simulated broker: it renews while the loop is blocked, without a thread."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ if TYPE_CHECKING:
 
 
 class SimulatedLeaseKeeper:
-    """A keeper without a thread: while the loop is held, `stand_in` is run by what belongs to no process."""
+    """A keeper without a thread: while the loop is blocked, `stand_in` runs outside any process."""
 
     def __init__(self, clock: Clock, link: StoreLink, times: KeeperTimes) -> None:
-        """Ready to stand in."""
         self._clock = clock
         self._link = link
         self._look_s = times.look_ms / 1000
@@ -26,7 +25,6 @@ class SimulatedLeaseKeeper:
         self._closed = False
 
     def tick(self) -> None:
-        """See `LeaseKeeper`."""
         self._watch.on_tick(self._clock.monotonic_ms())
 
     def on_renewed(self, lease: LeaseId) -> None:
@@ -42,7 +40,7 @@ class SimulatedLeaseKeeper:
         self._closed = True
 
     async def stand_in(self, is_held: Callable[[], bool]) -> None:
-        """Look and renew while the loop is held."""
+        """Renews while the loop is blocked."""
         while is_held() and not self._closed:
             lease = self._watch.due(self._clock.monotonic_ms())
             if lease != NO_LEASE:

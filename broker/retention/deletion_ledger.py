@@ -91,7 +91,6 @@ class DeletionLedger:
     ) -> None:
         self._counts: dict[str, dict[Reason, DeletedCount]] = {}
         self._gone = total_counts([])
-        """The counts of deleted topics."""
         self.has_more = asyncio.Event()
         """Set when a log start offset has risen or segments have left a log."""
         self._partitions = partitions
@@ -165,7 +164,6 @@ class DeletionLedger:
         offsets: int,
         log_start_offset: Offset,
     ) -> None:
-        """Counts deletions of a partition."""
         size_bytes = sum(segment.size for segment in removed)
         _add(
             self._counts.setdefault(key.topic, {}).setdefault(reason, DeletedCount()), len(removed), size_bytes, offsets

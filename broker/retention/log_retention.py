@@ -124,7 +124,6 @@ class Retention:
 
     # ------------------------------------------------------------------ a pass
     async def run_pass(self) -> None:
-        """Checks all partitions once."""
         consumed: Outcome = {}
         if self.asks_groups:
             asked: list[ConsumptionQuery] = []
