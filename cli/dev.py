@@ -101,7 +101,9 @@ def _number(text: str, least: int, most: int) -> int:
     return int(text)
 
 
-def _run(given: Mapping[str, Setting], directory: str, options: argparse.Namespace, secured: SecureCluster | None) -> int:
+def _run(
+    given: Mapping[str, Setting], directory: str, options: argparse.Namespace, secured: SecureCluster | None
+) -> int:
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # as `lowtide serve` does
     from lowtide.broker.lifecycle.broker import START_ERRORS  # noqa: PLC0415
     from lowtide.broker.lifecycle.local_cluster import configurations_of_several  # noqa: PLC0415

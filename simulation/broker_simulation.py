@@ -384,7 +384,8 @@ def simulate(seed: int, *, lives: int = 3) -> Simulation:
             _raise_failures(loop)
         except BaseException as error:
             error.add_note(
-                f"seed {seed}, at virtual time {loop.time():.6f} s, life {simulation.lives}, faults {dict(simulation.faults)}"
+                f"seed {seed}, at virtual time {loop.time():.6f} s, life {simulation.lives}, faults "
+                f"{dict(simulation.faults)}"
             )
             raise
     return simulation

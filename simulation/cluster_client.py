@@ -122,7 +122,8 @@ class ClusterClient:
             ):
                 what = type(request).__name__
                 self.chronicle.violate(
-                    f"D13: {self.name} asked broker {broker_id} at {sent_s:.4f} s, no answer to {what} of {timeout_ms} ms"
+                    f"D13: {self.name} asked broker {broker_id} at {sent_s:.4f} s, no answer to {what} of {timeout_ms} "
+                    "ms"
                 )
             raise ConnectionLostError("no answer") from None
 

@@ -171,7 +171,8 @@ async def _delete_idle(cluster: ClusterWorld, load: PartitionLoad) -> None:
         # The leadership may have returned to the preferred replica.
         if _epoch(cluster, load) == epoch and (code != ErrorCode.NONE or took_s > IDLE_DELETE_S):
             cluster.chronicle.violate(
-                f"rule DR5: an idle delete of {load.history.name} took {took_s * 1000:.1f} ms, answered {ErrorCode(code).name}"
+                f"rule DR5: an idle delete of {load.history.name} took {took_s * 1000:.1f} ms, answered "
+                f"{ErrorCode(code).name}"
             )
         cluster.chronicle.raise_violation()
     deleter.client.close()

@@ -17,6 +17,7 @@ again (`restore`), and P1 from the first byte.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Container, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
@@ -27,7 +28,6 @@ from lowtide.protocol.records import iterate_batches
 from lowtide.protocol.types import BrokerId, Offset, TopicId, TopicPartition
 from lowtide.simulation.chronicle import Chronicle
 from lowtide.simulation.cluster_promises import ClusterPromises, Committed, Key
-from lowtide.simulation.isr_changes import IsrChanges
 from lowtide.simulation.loaded_partition import LoadedPartition
 from lowtide.simulation.machines import Machine, log_manager_of
 from lowtide.simulation.parked_deletes import ParkedDeletes
@@ -37,6 +37,29 @@ from lowtide.storage.directory.log_manager import LogManager
 from lowtide.storage.log.log import Log
 
 _CHUNK_BYTES: Final = 1 << 20
+
+
+CHANGES_MAX: Final = 10
+"""The maximum number of changes of a partition within `SPAN_S`."""
+
+SPAN_S: Final = 1.0
+
+
+class IsrChanges:
+    """The times of each partition's ISR changes."""
+
+    def __init__(self, chronicle: Chronicle) -> None:
+        self._chronicle = chronicle
+        self._changed_s: dict[tuple[TopicId, int], deque[float]] = {}
+
+    def note(self, topic_id: TopicId, name: str, number: int) -> None:
+        now_s = self._chronicle.now_s
+        times = self._changed_s.setdefault((topic_id, number), deque(maxlen=CHANGES_MAX + 1))
+        times.append(now_s)
+        if len(times) > CHANGES_MAX and now_s - times[0] < SPAN_S:
+            self._chronicle.violate(
+                f"L2: the ISR of {name}-{number} has changed {len(times)} times in {now_s - times[0]:.3f} s"
+            )
 
 
 class ClusterInvariants:
@@ -167,14 +190,16 @@ class ClusterInvariants:
             return
         if not self._shared.image.log_start_reporting:
             self._violate(
-                f"rule DR3: a delete of {load.history.name} was acknowledged while followers don't tell their log starts"
+                f"rule DR3: a delete of {load.history.name} was acknowledged while followers don't tell their log "
+                "starts"
             )
         for other, reason in self.parked.live_since(broker_id, topic, load.partition, sent_s):
             watch = self.watches.find(other, topic.topic_id, load.partition)
             is_this_disk = self.promises.has_disk_since(other, self._shared.image.broker_epoch(other) or 0)
             if watch is not None and watch.log_start < offset and is_this_disk:
                 self._violate(
-                    f"rule DR3: a delete of {load.history.name} to {offset} was acknowledged by broker {broker_id}, and broker {other} "
+                    f"rule DR3: a delete of {load.history.name} to {offset} was acknowledged by broker {broker_id}, "
+                    f"and broker {other} "
                     f"({reason}) starts at {watch.log_start}"
                 )
 
@@ -190,7 +215,8 @@ class ClusterInvariants:
         watch = self.watches.find(broker_id, topic.topic_id, load.partition)
         if watch is not None and watch.log_start < offset:
             self._violate(
-                f"D2: broker {broker_id} says that {load.history.name} is deleted to {offset}, and starts at {watch.log_start}"
+                f"D2: broker {broker_id} says that {load.history.name} is deleted to {offset}, and starts at "
+                f"{watch.log_start}"
             )
 
     def on_disk_replaced(self, machine: Machine) -> None:
@@ -290,7 +316,8 @@ class ClusterInvariants:
                         load.on_committed(header)
                 elif known != here and not self._may_differ(known, here, log, header.base_offset < committed.start):
                     self._violate(
-                        f"P1: {watch.name} has {here} at {header.base_offset}, where {known} is committed (epoch, CRC, last offset)"
+                        f"P1: {watch.name} has {here} at {header.base_offset}, where {known} is committed (epoch, CRC, "
+                        "last offset)"
                     )
                 position = last + 1
             if position == before:
@@ -323,13 +350,16 @@ class ClusterInvariants:
                 continue
             if watch.log_start < deleted and not image.is_stale(member, topic.topic_id, number, epoch):
                 self._violate(
-                    f"D8: broker {member} is in the ISR {state.isr} or ELR {state.elr} of {topic.name}-{number}, leader {state.leader}, "
-                    f"epoch {state.leader_epoch}; it starts at {watch.log_start}, and {deleted} was deleted with an acknowledgement"
+                    f"D8: broker {member} is in the ISR {state.isr} or ELR {state.elr} of {topic.name}-{number}, "
+                    f"leader {state.leader}, "
+                    f"epoch {state.leader_epoch}; it starts at {watch.log_start}, and {deleted} was deleted with an "
+                    "acknowledgement"
                 )
             is_whole = epoch == image.broker_epoch(member) and self.promises.has_flushed_since(member, epoch)
             if is_whole and not committed.is_void and watch.log_end < committed.end:
                 self._violate(
-                    f"P2: broker {member} is in the ISR {state.isr} or ELR {state.elr} of {topic.name}-{number}, leader {state.leader}, "
+                    f"P2: broker {member} is in the ISR {state.isr} or ELR {state.elr} of {topic.name}-{number}, "
+                    f"leader {state.leader}, "
                     f"epoch {state.leader_epoch}; it ends at {watch.log_end}, and {committed.end} is committed"
                 )
 
@@ -346,7 +376,8 @@ class ClusterInvariants:
                 owner = self._owners.setdefault((partition.topic_id, number, partition.leader_epoch), mine)
                 if owner != mine:
                     self._violate(
-                        f"P3: {machine.host}, life {machine.lives}, leads {partition.topic_partition} in epoch {partition.leader_epoch}, "
+                        f"P3: {machine.host}, life {machine.lives}, leads {partition.topic_partition} in epoch "
+                        f"{partition.leader_epoch}, "
                         f"as broker {owner[0]} did in life {owner[1]}"
                     )
 

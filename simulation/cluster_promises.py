@@ -176,7 +176,8 @@ class ClusterPromises:
                 has_all = epoch > lost and not image.is_stale(other, topic.topic_id, number, epoch)
                 if has_all and (lives or image.has_eligible_leaders) and not self._unclean:
                     self._chronicle.violate(
-                        f"rule DR8: broker {leader} is elected for {name}, though it may have lost records, and broker {other} has them"
+                        f"rule DR8: broker {leader} is elected for {name}, though it may have lost records, and broker "
+                        f"{other} has them"
                     )
             self._on_lossy_leader(leader, topic, number)
 

@@ -68,7 +68,8 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{ran} seeds, {ran * 1000 / (clock.monotonic_ms() - began_ms):.1f} a second", flush=True)  # noqa: T201
     rate = ran * 1000 / max(clock.monotonic_ms() - began_ms, 1)
     print(  # noqa: T201
-        f"{ran} seeds, {broken} broke a promise; {rate:.1f} a second, {operations} requests, {virtual_s:.0f} virtual seconds"
+        f"{ran} seeds, {broken} broke a promise; {rate:.1f} a second, {operations} requests, {virtual_s:.0f} virtual "
+        "seconds"
     )
     print(f"{effects.total():8} faults had an effect, {effects.total() / max(ran, 1):.1f} a seed; by kind:")  # noqa: T201
     for kind, count in effects.most_common():

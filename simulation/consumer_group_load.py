@@ -23,7 +23,8 @@ from lowtide.protocol.types import BrokerId
 from lowtide.runtime.random import Random
 from lowtide.simulation.cluster_client import ClusterClient
 from lowtide.simulation.consumer_member import ConsumerMember
-from lowtide.simulation.group_load import AnyMember, GroupClient, GroupMember
+from lowtide.simulation.group_load import AnyMember, GroupClient
+from lowtide.simulation.group_member import GroupMember
 from lowtide.simulation.owning_member import SESSION_TIMEOUT_MS, OwnedGroup, OwningMember, Seat
 
 CONSUMER_GROUP_SETTINGS: Final = {

@@ -22,6 +22,7 @@ from lowtide.simulation.cluster_world import ClusterWorld
 from lowtide.simulation.consumer_group_load import CONSUMER_GROUP_SETTINGS, ConsumerGroupLoad
 from lowtide.simulation.coordinated import Coordinated
 from lowtide.simulation.group_load import GROUP_SETTINGS, GroupClient, GroupLoad
+from lowtide.simulation.group_member import make_members
 from lowtide.simulation.owning_member import OwnedTopic
 from lowtide.simulation.transaction_load import TRANSACTION_SETTINGS, TransactionLoad
 from lowtide.simulation.transformer import Transformer
@@ -189,7 +190,7 @@ class CoordinatorWork:
     def actors(self) -> list[Coordinated]:
         actors: list[Coordinated] = []
         if self.loads:
-            members = self._crowd.make_members((None, None, "one", self._random.choice((None, "two"))))
+            members = make_members(self._crowd, (None, None, "one", self._random.choice((None, "two"))))
             actors += [
                 *members,
                 *self._single.make_committers(),

@@ -150,7 +150,8 @@ class ErasingWork:
             texts = [each for each in erasure.texts if each in content and not any(each in text for text in again)]
             if left or texts:
                 self._cluster.chronicle.violate(
-                    f"D15: {erasure.machine.host} has erased {key} to {offset}, {when}, and {path} has {left[:5]}, {texts[:2]}"
+                    f"D15: {erasure.machine.host} has erased {key} to {offset}, {when}, and {path} has {left[:5]}, "
+                    f"{texts[:2]}"
                 )
 
     def _files(self, erasure: _Erasure) -> Iterator[tuple[str, bytes]]:

@@ -7,7 +7,7 @@ a disk operation failed. The cluster's random source chooses machine, duration a
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from lowtide.simulation.admin_faults import (
     change_replicas,
@@ -34,11 +34,13 @@ from lowtide.simulation.disk_faults import (
     old_directory,
     slow_disk,
 )
-from lowtide.simulation.held_loops import held_loop
 from lowtide.simulation.machines import Machine, State
 from lowtide.simulation.shared_machines import death_is_seen, leaders_are_given, machine_dies, supervisor_dies
 from lowtide.simulation.store_restores import store_lost, store_restored
 from lowtide.simulation.uncommitted_leaders import leaders_die_uncommitted
+
+if TYPE_CHECKING:
+    from lowtide.simulation.cluster_world import ClusterWorld
 
 Fault: TypeAlias = "Callable[[ClusterWorld], Awaitable[None]]"
 
@@ -204,7 +206,8 @@ async def cut_from_store(cluster: ClusterWorld) -> None:
         link.requests_are_cut = cluster.random.random() < 0.6  # noqa: PLR2004
         link.answers_are_cut = not link.requests_are_cut or cluster.random.random() < 0.5  # noqa: PLR2004
     cluster.note(
-        f"{machine.host} is cut from the store, requests {machine.link.requests_are_cut}, answers {machine.link.answers_are_cut}"
+        f"{machine.host} is cut from the store, requests {machine.link.requests_are_cut}, answers "
+        f"{machine.link.answers_are_cut}"
     )
     await cluster.sleep(*LONG_S)
     if cluster.random.random() < 0.5:  # noqa: PLR2004
@@ -291,6 +294,29 @@ async def late_shutdown(cluster: ClusterWorld) -> None:
         cluster.effects["late shutdown"] += machine.state is State.DOWN
         cluster.kill(machine)
         await cluster.stay_down(machine)
+
+
+SHORTER_S: Final = (0.3, 0.97)
+LONGER_S: Final = (1.5, 3.0)
+"""Shorter or longer than a session of a second, so that its lease is lost in some cases."""
+
+
+async def held_loop(cluster: ClusterWorld) -> None:
+    """Blocks a broker's loop. For less than a session that costs no lease, if the store is reachable."""
+    machine = cluster.pick(State.UP)
+    if machine is None or not machine.is_running:
+        return
+    is_short = cluster.random.random() < 0.6  # noqa: PLR2004
+    life, epoch = machine.lives, machine.broker_epoch
+    cluster.excuses.begin(machine.broker_id)
+    machine.hold()
+    await cluster.sleep(*(SHORTER_S if is_short else LONGER_S))
+    if machine.lives == life and machine.resume():
+        cluster.effects["held loop"] += 1
+        await cluster.sleep(0.2, 0.5)
+        if epoch and machine.lives == life and machine.broker_epoch != epoch:
+            cluster.effects[f"lease lost in a {'short' if is_short else 'long'} hold"] += 1
+    cluster.excuses.end(machine.broker_id, after_s=0.5)
 
 
 FAULTS: Final[dict[str, tuple[Fault, int]]] = {

@@ -48,7 +48,8 @@ class GroupHistory:
             return
         if generation_id < given_out_before:
             self._fail(
-                f"G2: {owner} gets an assignment in generation {generation_id}, and {given_out_before} was given out before"
+                f"G2: {owner} gets an assignment in generation {generation_id}, and {given_out_before} was given out "
+                "before"
             )
         self.generation_id = max(self.generation_id, generation_id)
         for partition in partitions:

@@ -132,8 +132,10 @@ class KeptLoad(PartitionLoad):
             rule = self._rule(batch, wall_ms, size_bytes, consumed)
             if rule is None:
                 return (
-                    f"D14: starts at {start}, and no rule lets go of batch {batch.base_offset} to {batch.end_offset}, {size_bytes} "
-                    f"bytes behind it, {wall_ms - batch.max_timestamp} ms old, consumed to {consumed} at most: {self.rules}"
+                    f"D14: starts at {start}, and no rule lets go of batch {batch.base_offset} to {batch.end_offset}, "
+                    f"{size_bytes} "
+                    f"bytes behind it, {wall_ms - batch.max_timestamp} ms old, consumed to {consumed} at most: "
+                    f"{self.rules}"
                 )
             self.judged[rule] += 1
             size_bytes += batch.size_bytes

@@ -54,7 +54,7 @@ class KeyedHistory(ClusterPartitionHistory):
     ) -> None:
         """C1, over a replica from `start` to `end` (exclusive); `now_ms` is virtual time."""
         if self.records_are_void or end < self.committed_end:
-            return  # A leader that doesn't know yet how much is committed may have compacted for the sake of what it doesn't show.
+            return  # A leader that doesn't know yet how much is committed may have compacted because of hidden records.
         known = self.seen | self.acknowledged
         last: dict[bytes, Offset] = {}
         for offset, text in known.items():
@@ -68,7 +68,8 @@ class KeyedHistory(ClusterPartitionHistory):
                 is_over = age_ms >= TOMBSTONE_SHARE_OF_TIME * self.delete_retention_ms or not clocks_are_right
                 if last[identity.key] == offset and not (identity.is_tombstone and is_over):
                     self.fail(
-                        f"C1: the last record of {identity.key!r}, {text[:60]!r} at offset {offset}, is gone from {start} to {end}"
+                        f"C1: the last record of {identity.key!r}, {text[:60]!r} at offset {offset}, is gone from "
+                        f"{start} to {end}"
                     )
 
     def is_superseded(self, offset: Offset, text: bytes) -> bool:

@@ -146,7 +146,8 @@ class PartitionLoad:
             self.history.on_delete_acknowledged(offset, answer.low_watermark)
             if answer.leader_log_start_offset < answer.low_watermark:
                 self._fail(
-                    f"the leader's log start {answer.leader_log_start_offset} is below the low watermark {answer.low_watermark}"
+                    f"the leader's log start {answer.leader_log_start_offset} is below the low watermark "
+                    f"{answer.low_watermark}"
                 )
             self.counts["deleted"] += 1
         elif answer.error_code not in UNDECIDED:

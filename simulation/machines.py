@@ -6,15 +6,16 @@ machine: its process is killed, suspended or stopped, its power fails, its disk 
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lowtide.broker.config.broker_config import load_config
 from lowtide.broker.lifecycle.broker import START_ERRORS, Broker, Ports
-from lowtide.metadata.lease_keeper import KeeperTimes, LeaseKeeper
-from lowtide.metadata.store import OwnedStore
+from lowtide.metadata.lease_keeper import KeeperTimes, LeaseKeeper, LeaseWatch
+from lowtide.metadata.store import NO_LEASE, LeaseId, MetadataStoreError, OwnedStore
 from lowtide.protocol.types import BrokerId
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.committer import SimulatedCommitter
@@ -27,10 +28,12 @@ from lowtide.runtime.simulated_node import SimulatedNode
 from lowtide.runtime.worker import SimulatedWorker
 from lowtide.simulation.chronicle import BrokerLog, Chronicle
 from lowtide.simulation.shared_store import SharedStore, StoreLink
-from lowtide.simulation.simulated_keeper import SimulatedLeaseKeeper
 from lowtide.storage.directory.log_manager import LogManager
 from lowtide.storage.directory.sync_failure import SYNC_FAILED_MARK
 from lowtide.storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from lowtide.runtime.clock import Clock
 
 PORT: Final = 9092
 DISK_MS: Final = (0.05, 2.0)
@@ -335,3 +338,40 @@ class Machine:
 def log_manager_of(machine: Machine) -> LogManager | None:
     """Returns the logs of its broker, also while it starts; None before that."""
     return None if machine.broker is None else machine.broker._log_manager  # noqa: SLF001 - the checker sees everything
+
+
+class SimulatedLeaseKeeper:
+    """A keeper without a thread: while the loop is blocked, `stand_in` runs outside any process."""
+
+    def __init__(self, clock: Clock, link: StoreLink, times: KeeperTimes) -> None:
+        self._clock = clock
+        self._link = link
+        self._look_s = times.look_ms / 1000
+        self._watch = LeaseWatch(times)
+        self._closed = False
+
+    def tick(self) -> None:
+        self._watch.on_tick(self._clock.monotonic_ms())
+
+    def on_renewed(self, lease: LeaseId) -> None:
+        """See `LeaseKeeper`."""
+        self._watch.on_renewed(lease)
+
+    def on_lost(self) -> None:
+        """See `LeaseKeeper`."""
+        self._watch.on_lost()
+
+    def close(self) -> None:
+        """See `LeaseKeeper`."""
+        self._closed = True
+
+    async def stand_in(self, is_held: Callable[[], bool]) -> None:
+        """Renews while the loop is blocked."""
+        while is_held() and not self._closed:
+            lease = self._watch.due(self._clock.monotonic_ms())
+            if lease != NO_LEASE:
+                try:
+                    await self._link.lease_keep_alive(lease)
+                except MetadataStoreError:
+                    self._watch.on_failed()
+            await asyncio.sleep(self._look_s)

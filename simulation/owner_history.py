@@ -108,7 +108,8 @@ class OwnerHistory(GroupHistory):
         for given_s, other in self._given.get(partition, ()):
             if other != owner and since_s < given_s < asked_s:
                 self._fail(
-                    f"G4: {owner} commits for partition {partition} that it got at {since_s:.4f} s, and {other} at {given_s:.4f} s"
+                    f"G4: {owner} commits for partition {partition} that it got at {since_s:.4f} s, and {other} at "
+                    f"{given_s:.4f} s"
                 )
 
     def on_committed(

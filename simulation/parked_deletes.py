@@ -1,12 +1,11 @@
-"""What must hold of deletes that wait, and of the replicas that a leader must count as live.
+"""The invariants of waiting deletes, and of the replicas that a leader must count as alive.
 
-* Rule DR4: within 50 virtual ms of the event that ends its waiting a delete is answered. Such events are that every replica which the
-  leader must ask has reported a log start that is high enough, none is eligible as a leader besides (KIP-966), and no
-  broker that had a replica may still answer with it; and that the leadership, the topic or the broker's right to act is
-  over.
-* Rule DR6: a delete isn't acknowledged under another leader epoch than the one that accepted it; one that waits on is seen by DR4.
-* Rule DR3, from outside: the followers that fetched within the lag time since before the delete was sent, and who was registered all the
-  time, must have it when it is acknowledged, member of the ISR or not.
+* Rule DR4: a delete is answered within 50 virtual ms of the event that ends its waiting. Either every replica that the
+  leader must ask has reported a sufficient log start, no other replica is eligible as a leader (KIP-966), and no broker
+  that had a replica may still answer with it; or the leadership, the topic or the broker's right to act has ended.
+* Rule DR6: a delete isn't acknowledged in another leader epoch than the one that accepted it. DR4 sees one that waits.
+* Rule DR3, from outside: a follower that was registered, and fetched within the lag time, since before the delete was
+  sent must have applied it when it is acknowledged, whether it is in the ISR or not.
 """
 
 from __future__ import annotations
@@ -145,7 +144,10 @@ class ParkedDeletes:
         if partition is None or partition is not row.partition:
             return f"{row.key} isn't here any more"
         if partition.leader_epoch != row.leader_epoch or not partition.is_leader:
-            return f"{row.key} is led by {partition.leader_id} in epoch {partition.leader_epoch}, accepted in {row.leader_epoch}"
+            return (
+                f"{row.key} is led by {partition.leader_id} in epoch {partition.leader_epoch}, accepted in "
+                f"{row.leader_epoch}"
+            )
         if partition.log.offline:
             return f"the directory of {row.key} is offline"
         if partition.log.log_start_offset < row.offset or not self._all_have_it(broker, partition, row.offset):

@@ -117,7 +117,8 @@ class IdempotentProducer(Producer):
             load.counts["produced idempotently"] += len(values)
             if row.error_code == ErrorCode.NONE and row.base_offset >= 0:
                 self.client.note(
-                    f"produced {len(values)} at {row.base_offset} of {load.history.name}, idempotent, broker {broker_id}"
+                    f"produced {len(values)} at {row.base_offset} of {load.history.name}, idempotent, broker "
+                    f"{broker_id}"
                 )
                 load.history.on_acknowledged(row.base_offset, values)
         elif row.error_code in {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID}:

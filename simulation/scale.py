@@ -53,9 +53,11 @@ def line_of(stage: Stage) -> str:
         f"{count} {name}" for name, count in sorted(stage.requests.items(), key=lambda row: -row[1])[:5]
     )
     return (
-        f"{stage.name}: {stage.virtual_s:.1f} s; {stage.transactions} transactions ({written}); CPU {stage.broker_cpu_s:.1f} s, "
+        f"{stage.name}: {stage.virtual_s:.1f} s; {stage.transactions} transactions ({written}); CPU "
+        f"{stage.broker_cpu_s:.1f} s, "
         f"of one broker {stage.busiest_cpu_s:.2f} s, of the controller {stage.controller_cpu_s:.2f} s"
-        f"{f', of {stage.host} {stage.host_cpu_s:.2f} s' if stage.host else ''}; {stage.resident_mb:.0f} MB; {counts}; {requests}"
+        f"{f', of {stage.host} {stage.host_cpu_s:.2f} s' if stage.host else ''}; {stage.resident_mb:.0f} MB; {counts}; "
+        f"{requests}"
     )
 
 
@@ -107,7 +109,8 @@ def main(arguments: list[str] | None = None) -> int:
         seed=options.seed,
     )
     sys.stdout.write(
-        f"{spec.brokers} brokers, {spec.racks} racks, {spec.topics} topics, {spec.partitions} partitions, {spec.groups} groups\n"
+        f"{spec.brokers} brokers, {spec.racks} racks, {spec.topics} topics, {spec.partitions} partitions, "
+        f"{spec.groups} groups\n"
     )
     cluster = measure(spec, tells=True)
     for line in lines_of_restarts(cluster.stages):

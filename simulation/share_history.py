@@ -81,7 +81,8 @@ class ShareHistory:
         lacking = self.lacking(good)
         if lacking:
             self._fail(
-                f"G8: {lacking} could be processed, and were accepted by no member; delivered {[self.counts.get(x) for x in lacking]}"
+                f"G8: {lacking} could be processed, and were accepted by no member; delivered "
+                f"{[self.counts.get(x) for x in lacking]}"
             )
 
     @staticmethod

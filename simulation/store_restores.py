@@ -76,7 +76,8 @@ async def store_restored(cluster: ClusterWorld) -> None:
     await cluster.sleep(0.01, 0.5)
     folders = {machine.broker_id: _folders(cluster, machine) for machine in cluster.machines}
     cluster.note(
-        f"the store is put back to revision {snapshot.revision} {'by its files' if copied else 'from a snapshot'}, {who} up"
+        f"the store is put back to revision {snapshot.revision} {'by its files' if copied else 'from a snapshot'}, "
+        f"{who} up"
     )
     shared.restore(snapshot, copied=copied)
     shared.start()

@@ -106,7 +106,8 @@ class TransactionHistory:
             if is_committed:
                 if not attempt.commits_sent:
                     self._fail(
-                        f"T1: offset {offset} of partition {partition} is shown as committed, of {attempt}, which no client committed"
+                        f"T1: offset {offset} of partition {partition} is shown as committed, of {attempt}, which no "
+                        "client committed"
                     )
                 self._shown[partition, offset] = value
 

@@ -343,7 +343,8 @@ class CommittedReader(Coordinated):
                 )
             if is_committed and header.base_offset >= answer.last_stable_offset:
                 raise HistoryError(
-                    f"T3: {self.key} shows offset {header.base_offset} as stable, which ends at {answer.last_stable_offset}"
+                    f"T3: {self.key} shows offset {header.base_offset} as stable, which ends at "
+                    f"{answer.last_stable_offset}"
                 )
             position = header.next_offset
             while is_committed and ended and ended[0][0] <= header.last_offset:

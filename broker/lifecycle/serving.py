@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from lowtide.broker.administration.config_administrator import ConfigAdministrator
 from lowtide.broker.administration.delegation_token_sweep import TokenSweep
@@ -51,7 +51,7 @@ from lowtide.broker.partitions.share.share_partitions import SharePartitions
 from lowtide.broker.partitions.share.share_rules import ShareRules, share_rules
 from lowtide.broker.quotas.client_quotas import ClientQuotas
 from lowtide.broker.quotas.configured_window import configured_window
-from lowtide.broker.quotas.creation_rates import CreationRates, creation_rates
+from lowtide.broker.quotas.creation_rates import creation_rates
 from lowtide.broker.quotas.metered_handlers import Meter
 from lowtide.broker.request_context import Client
 from lowtide.broker.retention.cleaner import Cleaner
@@ -68,14 +68,6 @@ if TYPE_CHECKING:
     from lowtide.runtime.http_site import Site
     from lowtide.storage.directory.log_manager import LogManager
     from lowtide.storage.log.log import Log
-
-
-class _LoopParts(NamedTuple):
-    """The parts that watch the load of the loop."""
-
-    health: LoopHealth
-    leader_loads: LeaderLoads | None
-    """None if no leadership moves between processes."""
 
 
 class Serving:
@@ -106,12 +98,12 @@ class Serving:
         self.replicas = self.partitions.replicas
         self._audit = make_audit(base.configs.current, ports, base.log)
         context = self._context(session)
-        self._rates_of = (config, creation_rates(config))
+        self._creation_rates = creation_rates(config)
         self._quotas = ClientQuotas(
             lambda: session.image.client_quotas,
             lambda: configured_window(base.configs.current, "quota.window"),
             lambda: configured_window(base.configs.current, "controller.quota.window"),
-            self._creation_rates,
+            lambda: self._creation_rates,
         )
         meter = Meter(self._quotas, ports.clock, session, lambda: base.configs.current.num_partitions)
         administrator = TopicAdministrator(context, Forwarder(session, peers), meter.change_partitions)
@@ -119,9 +111,7 @@ class Serving:
         shares = self._share_parts(context, administrator, peers) if share_groups_enabled(config.values) else None
         persister = None if shares is None else shares.persister
         groups = GroupCoordinator(context, administrator, ports.loop, is_alone=is_alone, persister=persister)
-        self._dispatcher = dispatcher = Dispatcher(
-            spawn=base.tasks.spawn, maximum_versions=config.max_versions, metered=meter.metered
-        )
+        dispatcher = Dispatcher(spawn=base.tasks.spawn, maximum_versions=config.max_versions, metered=meter.metered)
         transactions = TransactionCoordinator(context, administrator, peers, groups, ports.loop, is_alone=is_alone)
         if shares is not None:
             dispatcher.register(share_handlers(context, groups, shares))
@@ -146,35 +136,33 @@ class Serving:
                 sites=(self._load_metrics,),
             )
         )
-        self._loop = self._loop_parts(context)
+        self._health = LoopHealth(ports.loop, ports.clock, ports.read_usage, base.log, self.host.active_since)
+        self._leader_loads = self._make_leader_loads(context)
         self.observed = self._observed()
         dispatcher.register(handlers_of_ours(context, groups, self.retention, self.observed, dispatcher.routes))
         ticks = (*self._ticks(log_manager), TokenSweep(context).on_tick, *pieces)
         self._due_work = DueWork(ports.loop, ports.clock, log_manager.directories, ticks)
 
-    def _loop_parts(self, context: BrokerContext) -> _LoopParts:
+    def _make_leader_loads(self, context: BrokerContext) -> LeaderLoads | None:
+        """Returns None if no leadership moves between processes."""
         ports, rules = self._base.ports, balance_rules(self._base.configs.current)
-        health = LoopHealth(ports.loop, ports.clock, ports.read_usage, self._base.log, self.host.active_since)
         if rules is None or ports.neighbours is None or len(ports.neighbours.machine) == 1:
-            return _LoopParts(health, None)
-        return _LoopParts(health, LeaderLoads(context, ports, ports.neighbours, full=rules.full))
+            return None
+        return LeaderLoads(context, ports, ports.neighbours, full=rules.full)
 
     def _observed(self) -> Observed:
         ports = self._base.ports
-        history = LogHistory(self.replicas.partitions, ports.loop, ports.clock)
-        return Observed(
-            history, Vitals(ports.clock.monotonic_ms(), self._loop.health.snapshot, lambda: len(self.host.connections))
-        )
+        vitals = Vitals(ports.clock.monotonic_ms(), self._health.snapshot, lambda: len(self.host.connections))
+        return Observed(LogHistory(self.replicas.partitions, ports.loop, ports.clock), vitals)
 
     def _context(self, session: MetadataSession) -> BrokerContext:
         base, ports = self._base, self._base.ports
-        slots = base.configs.current.max_incremental_fetch_session_cache_slots
         return BrokerContext(
             configs=base.configs,
             replicas=self.replicas,
             assigned=self.partitions.assigned,
             metadata=session,
-            sessions=FetchSessionCache(slots, ports.random),
+            sessions=FetchSessionCache(base.configs.current.max_incremental_fetch_session_cache_slots, ports.random),
             clock=ports.clock,
             random=ports.random,
             tasks=base.tasks,
@@ -212,9 +200,8 @@ class Serving:
         ports = self._base.ports
         if ports.make_heavy_worker is None:
             return None
-        return Cleaner(
-            context, SegmentAges(ports.filesystem), ports.loop, self.retention.ledger, ports.make_heavy_worker
-        )
+        ages = SegmentAges(ports.filesystem)
+        return Cleaner(context, ages, ports.loop, self.retention.ledger, ports.make_heavy_worker)
 
     def _connection_host(self, dispatcher: Dispatcher) -> ConnectionHost:
         base, config, ports = self._base, self._base.configs.current, self._base.ports
@@ -251,7 +238,7 @@ class Serving:
             DiskSpace(log_manager.directories, ports.clock, ports.loop, base.log).on_tick,
             MemoryUpkeep(ports.heap, ports.worker, ports.clock).on_tick,
             AnswerFiles(log_manager.files, self.host.answers).on_tick,
-            *(() if self._loop.leader_loads is None else (self._loop.leader_loads.on_tick,)),
+            *(() if self._leader_loads is None else (self._leader_loads.on_tick,)),
         ]
 
     # Start
@@ -281,7 +268,7 @@ class Serving:
         self.retention.start()
         if self.cleaner is not None:
             self.cleaner.start()
-        self._loop.health.start()
+        self._health.start()
         self._due_work.start()
         self._readiness.enter(Stage.SERVES)
 
@@ -294,7 +281,7 @@ class Serving:
         """
         old, new = images
         if old.client_quotas is not new.client_quotas:
-            self._dispatcher.remake_routes()  # The first or last quota of a client decides who is metered.
+            self.host.dispatcher.remake_routes()  # The first or last quota of a client decides who is metered.
         changed: list[TopicImage] = (
             [*new.topics.values()] if new_defaults else [*delta.topics_created, *delta.topics_changed]
         )
@@ -309,6 +296,7 @@ class Serving:
 
     def on_configs(self) -> None:
         base = self._base
+        self._creation_rates = creation_rates(base.configs.current)
         self.host.admission.follow(connection_limits(base.configs.current, base.descriptors))
         if self._certificates.follow(base.configs.current):
             base.tasks.spawn(self._certificates.look(), name="renewed certificates")
@@ -318,8 +306,8 @@ class Serving:
             self.partitions.peers.use(peer_login(base, self._certificates.by_listener))
 
     def give(self, move: LeaderMove) -> None:
-        if self._loop.leader_loads is not None:
-            self._loop.leader_loads.give(move)
+        if self._leader_loads is not None:
+            self._leader_loads.give(move)
 
     def on_directory_failed(self, logs: list[Log]) -> None:
         self.replicas.on_directory_failed(logs)
@@ -343,8 +331,8 @@ class Serving:
             retention=self.retention,
             cleaner=self.cleaner,
             unclean_elections=lambda: self._base.unclean_elections.count,
-            leaders_given=lambda: 0 if self._loop.leader_loads is None else self._loop.leader_loads.moves,
-            loop_lag=self._loop.health.snapshot,
+            leaders_given=lambda: 0 if self._leader_loads is None else self._leader_loads.moves,
+            loop_lag=self._health.snapshot,
             read_usage=self._base.ports.read_usage,
             read_process=ProcessFiguresReader(),
             peers=self.partitions.peers,
@@ -364,20 +352,12 @@ class Serving:
 
         return MetricsSite(self.metrics)
 
-    def _creation_rates(self) -> CreationRates:
-        config = self._base.configs.current
-        if self._rates_of[0] is not config:
-            self._rates_of = (config, creation_rates(config))
-        return self._rates_of[1]
-
     def _on_login(self, client: Client, failure: str) -> None:
-        self._dispatcher.times.logins[client.listener_name, "refused" if failure else "accepted"] += 1
-        if failure:
-            self._audit.tried(
-                AuditEvent.LOGINS_REFUSED, "login refused", client, listener=client.listener_name, reason=failure
-            )
-        else:
-            self._audit.tried(AuditEvent.LOGINS, "login accepted", client, listener=client.listener_name)
+        listener, result = client.listener_name, "refused" if failure else "accepted"
+        self.host.dispatcher.times.logins[listener, result] += 1
+        event = AuditEvent.LOGINS_REFUSED if failure else AuditEvent.LOGINS
+        reason = {"reason": failure} if failure else {}
+        self._audit.tried(event, f"login {result}", client, listener=listener, **reason)
 
     def _on_fence_turned(self, up: bool) -> None:  # noqa: FBT001 - the port of a callback
         """Ends waiting operations when the fence goes up."""
@@ -406,7 +386,7 @@ class Serving:
         self.retention.stop()
         if self.cleaner is not None:
             self.cleaner.stop()
-        self._loop.health.stop()
+        self._health.stop()
         if self.partitions.fence is not None:
             self.partitions.fence.close()
         await self.server.close(0)

@@ -210,9 +210,7 @@ def test_a_start_waits_for_brokers_of_a_killed_supervisor(tmp_path: Path) -> Non
     folder.mkdir(parents=True)
     lock = OsFileSystem().lock(f"{folder}/.lock")
     with SeveralProcesses(tmp_path, 2) as several:
-        several.wait_for(
-            lambda: several.found("waiting for an earlier broker that still uses a log directory")
-        )
+        several.wait_for(lambda: several.found("waiting for an earlier broker that still uses a log directory"))
         assert not several.found("starting")
         assert not (tmp_path / "lowtide-metadata.sqlite").exists()
         lock.release()

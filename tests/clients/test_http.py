@@ -60,7 +60,9 @@ def taken_port():
 
 async def test_health_is_served(tmp_path):
     async with broker_of(
-        tmp_path, Lines(), **{HTTP_LISTENERS: Setting("http://127.0.0.1:0", "test"), TRUST_LOCAL: Setting("true", "test")}
+        tmp_path,
+        Lines(),
+        **{HTTP_LISTENERS: Setting("http://127.0.0.1:0", "test"), TRUST_LOCAL: Setting("true", "test")},
     ) as broker:
         (url,) = broker.http_addresses
         async with Visitor(url) as visitor:

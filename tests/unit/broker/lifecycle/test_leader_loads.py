@@ -170,9 +170,7 @@ def test_a_move_of_what_has_changed_is_not_made(partition: int) -> None:
         broker.loads.give(msgspec.structs.replace(MOVE, topic="gone"))
         await wait(broker.loop, 1)
         assert (broker.commits, broker.loads.moves) == ([], 0)
-        assert {event for event, _ in broker.lines} == {
-            "partition changed, its leadership stays here"
-        }
+        assert {event for event, _ in broker.lines} == {"partition changed, its leadership stays here"}
 
     simulate(act)
 

@@ -269,7 +269,8 @@ def test_a_directory_whose_file_system_makes_no_holes_is_named_once() -> None:
         world.directories.without_holes.append("/b")
         world.tick(100)
         assert [
-            (what["directory"], event.startswith("the file system does not support holes")) for event, what in world.log.told
+            (what["directory"], event.startswith("the file system does not support holes"))
+            for event, what in world.log.told
         ] == [("/b", True)]
 
     watch(act)
@@ -321,9 +322,7 @@ def test_each_repair_that_is_logged_says_what_was_repaired() -> None:
     ]
 
 
-SHARED = (
-    "all replicas of a partition are on this machine: they survive a failed process, not a failed machine"
-)
+SHARED = "all replicas of a partition are on this machine: they survive a failed process, not a failed machine"
 
 
 @pytest.mark.parametrize(

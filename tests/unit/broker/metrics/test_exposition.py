@@ -20,7 +20,8 @@ def test_every_metric_that_is_declared_is_on_the_page_and_no_other() -> None:
         for form in Format:
             families = {family.name: family for family in PARSERS[form](await page(world.machines[0], form))}
             expected = {
-                name.removesuffix("_total") if metric.kind is MetricKind.COUNTER else name for name, metric in METRICS.items()
+                name.removesuffix("_total") if metric.kind is MetricKind.COUNTER else name
+                for name, metric in METRICS.items()
             }
             assert {name.removesuffix("_total") for name in families} == expected
             for metric in METRICS.values():

@@ -120,7 +120,12 @@ def test_logging_in(lifetime_ms: int, usable_ms: int | None):
         ),
         (SCRAM, [MECHANISMS, NO_TOKEN], FailureKind.AUTHENTICATION, "invalid SCRAM message"),
         (ClientSaslSettings(mechanism="GSSAPI"), [], FailureKind.AUTHENTICATION, "not supported"),
-        (ClientSaslSettings(mechanism="PLAIN", username="a\0b"), [MECHANISMS], FailureKind.AUTHENTICATION, "zero character"),
+        (
+            ClientSaslSettings(mechanism="PLAIN", username="a\0b"),
+            [MECHANISMS],
+            FailureKind.AUTHENTICATION,
+            "zero character",
+        ),
     ],
 )
 def test_being_refused(sasl: ClientSaslSettings, answers: list[Any], kind: FailureKind, words: str):
@@ -158,7 +163,9 @@ ACCEPTED = {
     OpeningState.CHOOSING_MECHANISM: OpeningState.LOGGING_IN,
     OpeningState.LOGGING_IN: OpeningState.OPEN,
 }
-CODES = {event: ErrorCode.UNKNOWN_SERVER_ERROR if event is OpeningEvent.OTHER else event.value for event in OpeningEvent}
+CODES = {
+    event: ErrorCode.UNKNOWN_SERVER_ERROR if event is OpeningEvent.OTHER else event.value for event in OpeningEvent
+}
 
 
 def answer_with(state: OpeningState, code: int) -> Any:
@@ -198,4 +205,6 @@ def test_every_pair_of_state_and_event(state: OpeningState, event: OpeningEvent)
         expected = OpeningState.REFUSED
     assert opening.state is expected
     assert type(step) is {OpeningState.OPEN: ClientSession, OpeningState.REFUSED: ClientFailure}.get(expected, Ask)
-    assert {(at, what) for at, row in Opening.TABLE.items() for what in row} == set(itertools.product(ACCEPTED, OpeningEvent))
+    assert {(at, what) for at, row in Opening.TABLE.items() for what in row} == set(
+        itertools.product(ACCEPTED, OpeningEvent)
+    )
