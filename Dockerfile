@@ -1,7 +1,7 @@
-# A broker. Everything comes from the build context and from Python's package index; with PIP_NO_INDEX=1 and PIP_FIND_LINKS=build/wheels
-# (`make wheels`) nothing is fetched at all, so that it can be built where there is no registry of images and no way out: docs/compose.md.
-# Both images need the same Python, 3.11 or newer, the first one with its venv module, and nothing else. Where that one has a C compiler and Python's
-# headers (python:3.12 has them, python:3.12-slim not) a part is compiled: small requests take half the CPU, and compaction a quarter of the time.
+# A broker. The build uses its context and Python's package index. With PIP_NO_INDEX=1 and PIP_FIND_LINKS=build/wheels (`make wheels`) it needs no
+# network: docs/compose.md.
+# Both images need the same Python, 3.11 or newer; BUILD_IMAGE also needs the venv module. If BUILD_IMAGE has a C compiler and Python's headers, as
+# python:3.12 has, a module is compiled: small requests take half the CPU, and compaction a quarter of the time.
 ARG BUILD_IMAGE=python:3.12
 ARG BASE_IMAGE=python:3.12-slim
 
@@ -10,7 +10,7 @@ ARG PIP_NO_INDEX
 ARG PIP_FIND_LINKS
 WORKDIR /source
 COPY . .
-# Lowtide's environment gets no pip of its own: the other one installs into it.
+# Lowtide's environment has no pip; that of the other environment installs into it.
 RUN python3 -m venv /opt/installer \
  && python3 -m venv --without-pip /opt/lowtide \
  && /opt/installer/bin/python -m pip --python /opt/lowtide/bin/python install \
@@ -24,19 +24,20 @@ LABEL org.opencontainers.image.title="Lowtide" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}"
 COPY --from=build /opt/lowtide /opt/lowtide
-# Numbers, for a base may know no users; a new volume takes over who owns the folder. `lowtide certificates` fills the last two.
+# User ids as numbers, because the base may have no users. A new volume takes over the folder's owner. `lowtide certificates` fills the last two.
 RUN mkdir -p /var/lib/lowtide /etc/lowtide/brokers /etc/lowtide/etcd \
  && chown -R 10001:10001 /var/lib/lowtide /etc/lowtide
 USER 10001:10001
 WORKDIR /var/lib/lowtide
 VOLUME /var/lib/lowtide
-# A container's address is not known beforehand: clients get the one by which they come, unless LOWTIDE_ADVERTISED_LISTENERS names another.
+# A container's address is not known beforehand, so the broker advertises the address that a client connected to, unless
+# LOWTIDE_ADVERTISED_LISTENERS is set.
 ENV PATH=/opt/lowtide/bin:$PATH LOWTIDE_LOG_DIRS=/var/lib/lowtide/log LOWTIDE_ADVERTISE_LOCAL_ADDRESS=true
 EXPOSE 9092
-# docker run alone listens for HTTP on loopback, where it is asked. A cluster of compose has the same check, more often.
+# With docker run, HTTP listens on loopback in the container. docker-compose.yml has the same check, more often.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
   CMD ["python3", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:9644/health/ready', timeout=3)"]
-# The broker is process 1 and stops in order on SIGTERM: open requests are answered, files are synced, leaderships are handed over.
+# The broker is process 1. SIGTERM stops it in order: it answers open requests, syncs files, and hands over leaderships.
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["lowtide"]
 CMD ["serve"]

@@ -8,8 +8,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUNS := $(VENV)/.runs
 INSTALLED := $(VENV)/.installed
-CODE := admin broker cli console metadata pipeline protocol replication runtime simulation storage testing
-CHECKED := $(CODE) demo tests
 ADDRESS ?= 127.0.0.1:9092
 PROCESSES ?= 1
 ARGS ?=
@@ -17,7 +15,7 @@ SEEDS ?= 200
 PYTHONS ?= 3.11 3.12 3.13 3.14
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 
-.PHONY: help run test test-all test-ci test-rest test-pure test-pythons check fmt lint types layers unit sim model chaos storm campaign mutants plants sanitize power-cuts clients interop bench microbench path demo demo-pipeline docs wheel wheels up down kcat etcd java chromium clean
+.PHONY: help run test coverage test-all test-ci test-pure test-pythons check fmt lint types layers unit sim model chaos storm campaign mutants plants sanitize power-cuts clients interop bench microbench path demo demo-pipeline docs wheel wheels up down kcat etcd java chromium clean
 
 help: ## explain every target
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,13 +55,16 @@ $(INSTALLED)-kubernetes: $(INSTALLED)
 $(INSTALLED)-power: $(INSTALLED)
 	$(call extra,power)
 
+$(INSTALLED)-coverage: $(INSTALLED)
+	$(call extra,coverage)
+
 $(INSTALLED)-docs: $(INSTALLED)
 	$(call extra,docs)
 
 $(INSTALLED)-packaging: $(INSTALLED)
 	$(call extra,packaging)
 
-run: $(RUNS) ## start a broker on 127.0.0.1:9092, with its data in ./data; PROCESSES=4: that many, docs/processes.md
+run: $(RUNS) ## start a broker on 127.0.0.1:9092, with its data in ./data; PROCESSES=4 starts four (docs/processes.md)
 	@exec $(BIN)/lowtide serve --processes $(PROCESSES) --set listeners=PLAINTEXT://$(ADDRESS)
 
 # $(call needs,program,Debian's package): CI installs it, since CI runs everything. Elsewhere system packages are for their owner to install.
@@ -94,23 +95,38 @@ chromium: # visits the console
 java: # Spark runs on it
 	$(call needs,java,openjdk-17-jre-headless)
 
-test: $(INSTALLED)-pipeline kcat etcd java ## something of every kind of test, in about eight minutes on two cores: docs/testing.md
-	@$(BIN)/python -m tests.suite test $(ARGS)
+# Tests run in WORKERS processes, a file at a time, in random order: ARGS=--randomly-seed=7 repeats one.
+# FEW_*: how much make test draws, simulates and kills; test-ci goes on with the seeds that follow.
+WORKERS ?= 4
+PYTEST := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(CURDIR)/build/bytecode $(BIN)/pytest -q
+SPREAD := $(PYTEST) -n $(WORKERS) --dist=loadfile --no-loadscope-reorder
+FEW := EXAMPLES_PERCENT=25 RESTORE_SEEDS=5 ROUNDS=2 SECONDS_OF_TRANSFER=3 FRAMES=3000 SEEDS=20 CLUSTER_SEEDS=5
+MORE := FIRST_SEED=20 SEEDS=40 FIRST_CLUSTER_SEED=5 CLUSTER_SEEDS=20
+SUITE := tests/unit tests/wire tests/model tests/sim tests/clients tests/chaos tests/pipeline
+WAITING := $(addprefix tests/unit/,broker/network broker/lifecycle broker/partitions metadata runtime)
+WALKING := $(addprefix tests/unit/,protocol storage replication broker/partitions broker/lifecycle/test_start_lines.py) tests/wire \
+  $(addprefix tests/clients/test_,produce_and_consume.py delete_records.py erase.py transactions.py)
 
-test-all: $(INSTALLED)-pipeline kcat etcd java ## all tests except those that need Maven or Go
-	@$(BIN)/python -m tests.suite all $(ARGS)
+test: $(INSTALLED)-pipeline kcat etcd java ## some of every kind of test, in about five minutes on two cores: docs/own-tests.md
+	@$(FEW) $(SPREAD) -m "not slow" $(SUITE) $(ARGS)
 
-test-ci: $(INSTALLED)-pipeline kcat etcd java ## what CI adds to test, in about ten minutes
-	@$(BIN)/python -m tests.suite ci $(ARGS)
+test-ci: $(INSTALLED)-pipeline kcat etcd java ## what CI adds to test: slow tests, all drawn examples, more seeds, asyncio's debug mode, no compiled code
+	@$(MORE) $(SPREAD) -m "(slow or seeds or hypothesis) and not slowest" $(SUITE) $(ARGS)
+	@$(FEW) PYTHONASYNCIODEBUG=1 $(SPREAD) -m "not slow" $(WAITING) $(ARGS)
+	@$(FEW) LOWTIDE_PURE=1 $(SPREAD) -m "not slow" $(WALKING) $(ARGS)
 
-test-rest: $(INSTALLED)-pipeline kcat etcd java ## what test-all adds to test
-	@$(BIN)/python -m tests.suite rest $(ARGS)
+test-all: $(INSTALLED)-pipeline kcat etcd java ## all tests except those that need Maven, Go or root, for an hour
+	@SEEDS=200 CLUSTER_SEEDS=200 $(SPREAD) $(SUITE) $(ARGS)
+	@$(FEW) PYTHONASYNCIODEBUG=1 $(SPREAD) -m "not slow" tests/unit/broker tests/unit/metadata tests/unit/runtime tests/sim $(ARGS)
+	@$(MAKE) --no-print-directory test-pure
 
-test-pure: $(INSTALLED) kcat ## unit, wire and client tests without the compiled walk over records
-	@$(BIN)/python -m tests.suite pure $(ARGS)
+test-pure: $(INSTALLED) kcat ## unit, wire and client tests without compiled code
+	@$(FEW) LOWTIDE_PURE=1 $(SPREAD) -m "not slow" tests/unit tests/wire tests/clients $(ARGS)
 
-test-pythons: $(INSTALLED) ## unit and wire tests on Python 3.11 to 3.14, those that are available: PYTHONS="3.12 3.13"
-	@$(BIN)/python -m tests.suite.pythons $(PYTHONS)
+test-pythons: ## unit and wire tests on several versions of Python, each in an environment of its own: PYTHONS="3.12 3.13"
+	@failed=; for version in $(PYTHONS); do \
+	  $(MAKE) --no-print-directory unit PYTHON=python$$version VENV=build/pythons/$$version || failed="$$failed $$version"; \
+	done; test -z "$$failed" || { echo "failed or missing:$$failed"; exit 1; }
 
 check: $(INSTALLED) ## check format, lint, types and layers
 	@$(BIN)/ruff format --check --quiet . || { echo "some files are not formatted: make fmt"; exit 1; }
@@ -123,20 +139,27 @@ fmt: $(INSTALLED) ## format the code
 lint: $(INSTALLED) ## ruff
 	@$(BIN)/ruff check --quiet .
 
-types: $(INSTALLED) ## mypy --strict
-	@MYPYPATH=src $(BIN)/mypy src/lowtide
+types: $(INSTALLED) ## mypy, strict for the product and less so for tests: pyproject.toml
+	@$(BIN)/mypy
 
 layers: $(INSTALLED) ## imports point one way
 	@$(BIN)/lint-imports --no-cache >/dev/null || { $(BIN)/lint-imports --no-cache; exit 1; }
 
 unit: $(INSTALLED) ## unit and wire tests only
-	@$(BIN)/pytest -q tests/unit tests/wire
+	@$(FEW) $(SPREAD) -m "not slow" tests/unit tests/wire $(ARGS)
+
+coverage: $(INSTALLED)-coverage ## lines and branches of each room that unit, wire and model tests run, into docs/lab/coverage.md
+	@rm -f build/coverage*
+	-@$(FEW) COVERAGE_FILE=build/coverage env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(CURDIR)/build/bytecode $(BIN)/coverage run -m pytest -n $(WORKERS) --dist=loadfile -q -m "not slow" tests/unit tests/wire tests/model $(ARGS)
+	@COVERAGE_FILE=build/coverage $(BIN)/coverage combine --quiet
+	@COVERAGE_FILE=build/coverage $(BIN)/coverage json --quiet -o build/coverage.json
+	@$(BIN)/python -m tests.coverage_page build/coverage.json
 
 sim: $(INSTALLED) ## simulated brokers and clusters: SEEDS=2000 runs that many of each, SEED=7 replays one
 	@SEEDS=$(SEEDS) CLUSTER_SEEDS=20 $(BIN)/pytest -q tests/sim
 	@test -n "$${SEED:-}" || $(BIN)/python -m lowtide.simulation.cluster_search --seeds $(SEEDS) --first $${FIRST_SEED:-0}
 
-model: $(INSTALLED) ## every order of events around deletes, for minutes: FAULTS=2 searches further
+model: $(INSTALLED) ## search every order of events around deletes; FAULTS=2 searches further, for minutes
 	@FAULTS=$${FAULTS:-1} $(BIN)/pytest -q -s -o faulthandler_timeout=20000 tests/model
 
 chaos: $(INSTALLED) ## real brokers, killed under load: ROUNDS=20
@@ -145,7 +168,7 @@ chaos: $(INSTALLED) ## real brokers, killed under load: ROUNDS=20
 storm: $(INSTALLED) ## a million damaged frames against a real broker: FRAMES=1000000 SEED=7
 	@FRAMES=$${FRAMES:-1000000} $(BIN)/pytest -q -s -o faulthandler_timeout=20000 tests/chaos/test_frame_storm.py
 
-sanitize: ## the compiled walk over damaged records, and small requests, with gcc's sanitizers: SECONDS_LONG=600 SEED=7
+sanitize: ## run the compiled code over damaged input, with gcc's sanitizers: SECONDS_LONG=600 SEED=7
 	@mkdir -p build
 	@for program in fuzz_walk fuzz_produce fuzz_commit fuzz_delete fuzz_transact fuzz_join fuzz_fetch; do \
 	  $${CC:-cc} -std=c11 -O1 -g -Wall -Wextra -fsanitize=address,undefined -fno-sanitize-recover=all -Iprotocol/native -Itests/native \
@@ -153,19 +176,19 @@ sanitize: ## the compiled walk over damaged records, and small requests, with gc
 	  build/$$program $${SECONDS_LONG:-60} $${SEED:-1} || exit 1; \
 	done
 
-power-cuts: $(INSTALLED)-power ## real file systems on a disk that loses what wasn't flushed, as root, with libfuse3 and xfsprogs: CUTS=500 SEED=7
+power-cuts: $(INSTALLED)-power ## cut the power of a disk below real file systems; needs root, libfuse3 and xfsprogs: CUTS=500 SEED=7
 	@$(BIN)/pytest -q -s -o faulthandler_timeout=20000 -m power tests/power
 
-soak: $(INSTALLED) etcd ## three brokers under a mixed load, with rolling restarts: HOURS=8, docs/testing.md
+soak: $(INSTALLED) etcd ## three brokers under a mixed load, with rolling restarts: HOURS=8 (docs/own-tests.md)
 	@$(BIN)/python -m tests.soak --minutes $$(($${HOURS:-8} * 60)) $(ARGS)
 
-campaign: $(INSTALLED) ## search without end with simulators, kills and damaged frames, at the lowest priority: ARGS=--totals, docs/testing.md
+campaign: $(INSTALLED) ## search until stopped, with simulators, kills and damaged frames, at the lowest priority: ARGS=--totals (docs/own-tests.md)
 	@$(BIN)/python -m tests.campaign $(ARGS)
 
-mutants: $(INSTALLED) ## changes of the code that no unit test notices, at the lowest priority: ARGS='--groups purgatory', docs/testing.md
+mutants: $(INSTALLED) ## find changes of the code that no unit test notices, at the lowest priority: ARGS='--groups purgatory' (docs/own-tests.md)
 	@$(BIN)/python -m tests.mutants $(ARGS)
 
-plants: $(INSTALLED) ## count the seeds until planted bugs are found, at the lowest priority, and add them to docs/evidence.md: FIRST_SEEDS=100000,200000
+plants: $(INSTALLED) ## count the seeds until planted bugs are found, at the lowest priority, and add them to docs/lab/evidence.md: FIRST_SEEDS=100000,200000
 	@PLANT_FIRST_SEEDS=$${FIRST_SEEDS:-100000,200000,300000} nice -n 19 $(BIN)/pytest -q -n0 -o faulthandler_timeout=0 -k "found or planted" \
 	  tests/sim/test_planted_*.py tests/sim/test_cluster_planted_*.py tests/sim/test_moves_between_directories.py
 	@$(BIN)/python -c 'from tests.campaign.evidence import write_page; write_page()'
@@ -176,26 +199,26 @@ clients: $(INSTALLED) kcat ## kcat and the Python clients against a real broker
 interop: $(INSTALLED)-pipeline $(INSTALLED)-browser $(INSTALLED)-kubernetes chromium ## Kafka's tools, its Java client, franz-go, kafkajs, and a browser at the console: needs a JDK 17, Maven, Go and npm
 	@$(BIN)/pytest -q -m interop tests/interop
 
-bench: $(INSTALLED) kcat ## Lowtide and other brokers side by side: ARGS='--help', docs/performance.md
+bench: $(INSTALLED) kcat ## measure Lowtide and other brokers side by side: ARGS='--help' (docs/performance.md)
 	@$(BIN)/python -m bench $(ARGS)
 
-microbench: $(INSTALLED) ## the cost of each step of the hot paths
+microbench: $(INSTALLED) ## measure each step of the hot paths
 	@for bench in bench/bench_*.py; do $(BIN)/python $$bench; done
 
-path: $(INSTALLED) ## the path of a request through a broker: files, lines, calls; ARGS=delete prints each call
+path: $(INSTALLED) ## print the path of a request through a broker: files, lines, calls; ARGS=delete prints each call
 	@$(BIN)/python -m bench.request_path $(ARGS)
 
 demo: $(INSTALLED) kcat ## load 336,776 flights, delete some, kill the broker, and read again
 	@$(BIN)/python demo/flights.py
 
-demo-pipeline: $(INSTALLED)-pipeline java ## a year of flights through a topic from which Spark deletes what it has consumed, with a picture: docs/pipeline.md
+demo-pipeline: $(INSTALLED)-pipeline java ## stream a year of flights through a topic from which Spark deletes what it has read, and draw a picture (docs/pipeline.md)
 	@$(BIN)/python demo/pipeline.py
 
-docs: $(INSTALLED)-docs ## the pages of docs/ as a site in build/site; fails at a broken link
+docs: $(INSTALLED)-docs ## build the pages of docs/ as a site in build/site; fails at a broken link
 	@mkdir -p build
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean >build/docs.log 2>&1 || { cat build/docs.log; exit 1; }
 
-wheel: $(INSTALLED)-packaging ## dist/: a manylinux wheel for the version of Python in .venv and later ones, and the source distribution it is built from
+wheel: $(INSTALLED)-packaging ## build a manylinux wheel for the Python of .venv and later ones, and a source distribution, in dist/
 	@rm -rf dist build/wheel
 	@mkdir -p build
 	@LOWTIDE_PURE=0 $(BIN)/python -m build --no-isolation --outdir build/wheel . >build/wheel.log 2>&1 || { cat build/wheel.log; exit 1; }
@@ -203,7 +226,7 @@ wheel: $(INSTALLED)-packaging ## dist/: a manylinux wheel for the version of Pyt
 	@mv build/wheel/*.tar.gz dist
 	@ls dist
 
-wheels: $(INSTALLED) ## for an image that is built without a network: docs/compose.md
+wheels: $(INSTALLED) ## download wheels for an image that is built without a network (docs/compose.md)
 	@rm -rf build/wheels
 	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --constraint constraints.txt --wheel-dir build/wheels '.[etcd]' hatchling
 	@rm build/wheels/lowtide-*.whl
@@ -235,7 +258,7 @@ define not_secured
 	fi
 endef
 
-up: ## an etcd and three brokers in containers, clients at 127.0.0.1:9092; SECURE=1 adds TLS, logins and access rules: docs/compose.md
+up: ## run an etcd and three brokers in containers, clients at 127.0.0.1:9092; SECURE=1 adds TLS, logins and access rules (docs/compose.md)
 ifndef SECURE
 	$(not_secured)
 endif
@@ -259,11 +282,11 @@ endif
 	@echo "three brokers at 127.0.0.1:$${PORT_1:-9092}, 127.0.0.1:$${PORT_2:-9093} and 127.0.0.1:$${PORT_3:-9094}"
 	@echo "console and metrics, with a login, at $(if $(SECURE),https,http)://127.0.0.1:$${HTTP_PORT_1:-9644}/console/ and /metrics: docs/compose.md"
 
-observe: ## a Prometheus and a Grafana beside what `make up` has started, at 127.0.0.1:9090 and :3000; with SECURE=1 as that was
+observe: ## run Prometheus and Grafana beside `make up`, at 127.0.0.1:9090 and :3000; give SECURE=1 as for `make up`
 	@$(COMPOSED) --profile observe up -d --no-build observer prometheus grafana
 
-down: ## stop them; their data stay in volumes (make down ARGS=--volumes removes them), with SECURE=1 as they were started
+down: ## stop them and keep their data (ARGS=--volumes removes it); give SECURE=1 as for `make up`
 	@$(COMPOSED) --profile observe down $(ARGS)
 
-clean: ## remove what was built and installed, not ./data
+clean: ## remove what was built and installed, but not ./data
 	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -3,7 +3,7 @@
 | share | use |
 |---|---|
 | reserve | journals, locks, checkpoints, metadata store, recovery, compaction, connections to brokers, accepting |
-| segments | open `.log` files (`storage/log/open_files.py`); others are opened when they are used |
+| segments | open `.log` files (`storage/log/segments/open_files.py`); others are opened when they are used |
 | connections | accepted connections; `max.connections` can only lower it |
 
 So neither partitions nor clients take the descriptors that a broker needs: without one for its journal or its store it

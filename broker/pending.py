@@ -278,11 +278,6 @@ class DelayedQueue:
         if self._purgatory.wake(request) and not self._scheduled:
             self._schedule()
 
-    def test_now(self, request: DelayedRequest) -> None:
-        """Tests one waiting request within this call."""
-        self._purgatory.remove(request)
-        self._test(request)
-
     def remove(self, request: DelayedRequest) -> None:
         self._purgatory.remove(request)
 

@@ -1,11 +1,12 @@
 """Codecs: from a message class and a version to functions that decode and encode it.
 
-`codec_for` gives the compiled codec, generated as straight-line Python from the construct tree of `schema.wire_form` on first use
-(about a millisecond each) and kept. `reference_codec` gives the construct itself behind the same interface: slow,
-obviously right, and the oracle of the property tests. Both accept the same bytes, give equal values, and write the same
-bytes.
+`codec_for` returns the codec of a message, made on first use and kept. The compiled module decodes and encodes by the
+shape of the message, where it was built. What it doesn't take, and everything without it, is done by straight-line
+Python generated from the construct tree of `schema.wire_form` (about a millisecond for each function): it names the
+fault. `reference_codec` is the construct itself behind the same interface: slow, obviously right, and the oracle of the
+property tests. All three accept the same bytes, give equal values, and write the same bytes.
 
-Not here: which API has which message (`api_keys.py`), headers (`headers.py`), the length before a frame (`framing.py`).
+Not here: which API has which message (`api_keys.py`), the length before a frame (`framing.py`).
 Why not construct's own `.compile()`: it is some four times slower and accepts truncated input.
 """
 
@@ -16,61 +17,61 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import construct
 
-from lowtide.protocol.decoder_source import DecoderForm, DecoderSource
-from lowtide.protocol.encoder_source import EncoderForm, EncoderSource
+from lowtide.protocol import native
+from lowtide.protocol.compiled_codec import shape_of
+from lowtide.protocol.decoder_source import DecoderSource
+from lowtide.protocol.encoder_source import EncoderSource
 from lowtide.protocol.errors import ProtocolError
+from lowtide.protocol.headers import frame_parts, read_client_id
 from lowtide.protocol.schema import ApiMessage, wire_form
 from lowtide.protocol.source_writer import SourceWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping
+    from collections.abc import Callable, Mapping
 
     from lowtide.protocol.constructs import Entity
     from lowtide.protocol.primitives import Buffer, RecordsLike
 
 M = TypeVar("M", bound=ApiMessage)
 
-_FUNCTIONS = tuple(form.value for form in (*DecoderForm, *EncoderForm))
+_GENERATED = ("decode", "encode_parts")
+_COMPILED = ("decode", "encode", "encode_frame", "encode_parts", "read_request")
 
 
 class Codec(Generic[M]):
     """One message at one version.
 
-    Each function is compiled when it is first used, because a broker reads requests and writes responses, and seldom
-    the reverse. It is then a plain attribute, so that a caller may keep it.
+    Each function is made when it is first used, because a broker reads requests and writes responses, and seldom the
+    reverse. It is then a plain attribute, so that a caller may keep it.
     """
 
     version: int
 
-    decode: Callable[[Buffer, int, int], M]
-    """`decode(buffer, start, end)`: the message in `buffer[start:end]`, which it must fill exactly. `end` is exclusive.
+    decode: Callable[..., M]
+    """`decode(buffer, start, end, rows_max)`: the message in `buffer[start:end]`, which it must fill exactly. `end` is
+    exclusive; without `rows_max` the number of rows has no limit.
 
-    Records in it are memoryviews into `buffer`. Errors: ProtocolError for everything that isn't this message; SurplusBytesError, which is
-    one, where it ends before `end`.
+    Records in it are memoryviews into `buffer`. Errors: ProtocolError for everything that isn't this message;
+    SurplusBytesError, which is one, where it ends before `end`; TooManyRowsError where it has more than `rows_max` rows,
+    which are the elements of its arrays at every level. Tagged fields that are there count too, 255 of one struct at
+    most.
     """
 
-    decode_counted: Callable[[Buffer, int, int, int], M]
-    """`decode_counted(buffer, start, end, rows_max)`: as `decode`. Errors: TooManyRowsError where the message has more than `rows_max`
-    rows, which are the elements of its arrays at every level. Tagged fields that are there count too, 255 of one struct at most."""
-
-    decode_sliced: Callable[[Buffer, int, int, int], Generator[None, None, tuple[M, int]]]
-    """As `decode_counted`, a few rows at a time; returns the message and its rows. The buffer must stay as it is until then."""
+    read_request: Callable[[Buffer, int, int, int, bool], tuple[M, str | None]]
+    """`read_request(buffer, start, stop, rows_max, is_flexible)`: the request in `buffer[start:stop]`, header included, and
+    its client id. `is_flexible` says whether tagged fields end the header. Errors: as of `decode`."""
 
     encode: Callable[[M], bytes]
-    """The message as bytes. Fields that this version doesn't have are ignored. A value that doesn't fit is the caller's bug and raises
-    whatever Python raises (`struct.error`, `AttributeError` for a null that isn't allowed, ...)."""
-
-    encode_counted: Callable[[M], bytes]
-    """As `encode`. Errors: TooManyRowsError for a message whose arrays have so many structs that it is to be encoded in slices."""
+    """The message as bytes. Fields that this version doesn't have are ignored. A value that doesn't fit is the caller's
+    bug and raises whatever Python raises (`struct.error`, `AttributeError` for a null that isn't allowed, ...)."""
 
     encode_parts: Callable[[M], list[RecordsLike]]
-    """As `encode`, in parts that follow each other; records that aren't empty are a part of their own, the very object given."""
+    """As `encode`, in parts that follow each other; records that aren't empty are a part of their own, the very object
+    given."""
 
-    encode_parts_counted: Callable[[M], list[RecordsLike]]
-    """As `encode_parts`, with the error of `encode_counted`."""
-
-    encode_sliced: Callable[[M], Generator[None, None, list[RecordsLike]]]
-    """As `encode_parts`, a few rows at a time. The message must stay as it is until then."""
+    encode_frame: Callable[[int, M, bool], list[Any]]
+    """`encode_frame(correlation_id, message, is_flexible)`: the frame of a response, its size and header included, in
+    parts as of `encode_parts`. `is_flexible` says whether tagged fields end the header."""
 
     def __init__(self, version: int, makers: Mapping[str, Callable[[], Any]]) -> None:
         """`makers` make the functions, by their names."""
@@ -86,21 +87,55 @@ class Codec(Generic[M]):
         return function
 
 
+@functools.cache
 def codec_for(message: type[M], version: int) -> Codec[M]:
-    """The compiled codec, made on first use.
+    """Returns the codec of a message at a version, made on first use.
 
     Errors: ValueError for a version that Lowtide doesn't speak.
     """
-    return _compiled(message, version)
+    plain = plain_codec(message, version)
+    if native.compiled is None:
+        return plain
+    make, entity = native.compiled.Codec, wire_form(message, version)
+    compiled = functools.cache(lambda: make(shape_of(entity), functools.partial(getattr, plain)))
+    return Codec(version, {name: functools.partial(_method, compiled, name) for name in _COMPILED})
+
+
+def _method(compiled: Callable[[], Any], name: str) -> Any:
+    return getattr(compiled(), name)
 
 
 @functools.cache
-def _compiled(message: type[M], version: int) -> Codec[M]:
+def plain_codec(message: type[M], version: int) -> Codec[M]:
+    """Returns the codec in generated Python alone.
+
+    Errors: ValueError for a version that Lowtide doesn't speak.
+    """
     entity = wire_form(message, version)
     label = f"{message.__name__} v{version}"
+    makers: dict[str, Callable[[], Any]]
+    makers = {function: functools.partial(_load, entity, function, label) for function in _GENERATED}
+    codec: Codec[M] = Codec(version, makers)
 
-    makers = {function: functools.partial(_load, entity, function, label) for function in _FUNCTIONS}
-    return Codec(version, makers)
+    def encode(message: M) -> bytes:
+        return b"".join(codec.encode_parts(message))  # type: ignore[arg-type]  # a caller gives records as bytes
+
+    def encode_frame(correlation_id: int, message: M, is_flexible: bool) -> list[Any]:  # noqa: FBT001
+        return frame_parts(correlation_id, codec.encode_parts(message), is_flexible)
+
+    def read_request(
+        buffer: Buffer,
+        start: int,
+        stop: int,
+        rows_max: int,
+        is_flexible: bool,  # noqa: FBT001
+    ) -> tuple[M, str | None]:
+        client_id, position = read_client_id(buffer, start, stop, flexible=is_flexible)
+        return codec.decode(buffer, position, stop, rows_max), client_id
+
+    functions = {"encode": encode, "encode_frame": encode_frame, "read_request": read_request}
+    makers.update({name: functools.partial(_itself, function) for name, function in functions.items()})
+    return codec
 
 
 def _load(entity: Entity, function: str, label: str) -> Any:
@@ -111,17 +146,17 @@ def _load(entity: Entity, function: str, label: str) -> Any:
 
 def _written(entity: Entity, function: str, label: str) -> SourceWriter:
     writer = SourceWriter()
-    if function.startswith("decode"):
-        DecoderSource(writer, entity, label, DecoderForm(function))
+    if function == "decode":
+        DecoderSource(writer, entity, label)
     else:
-        EncoderSource(writer, entity, EncoderForm(function))
+        EncoderSource(writer, entity)
     return writer
 
 
 def generated_source(message: type[M], version: int) -> str:
-    """The generated Python of all functions, for people."""
+    """Returns the generated Python of all functions, for people."""
     entity, label = wire_form(message, version), f"{message.__name__} v{version}"
-    return "\n".join(_written(entity, function, label).source() for function in _FUNCTIONS)
+    return "\n".join(_written(entity, function, label).source() for function in _GENERATED)
 
 
 def reference_codec(message: type[M], version: int) -> Codec[M]:

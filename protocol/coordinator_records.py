@@ -59,7 +59,8 @@ def decode_value(message: type[V], value: bytes | None) -> V | None:
     version = INT16.unpack_from(value)[0] if len(value) >= INT16.size else -1
     if version not in message.VERSIONS:
         raise ProtocolError(f"{message.__name__} has the unknown version {version}")
-    return codec_for(message, version).decode(value, INT16.size, len(value))
+    decoded: V = codec_for(message, version).decode(value, INT16.size, len(value))
+    return decoded
 
 
 def encode_group_key(kind: int, group: str, name: str | None) -> bytes:

@@ -12,17 +12,16 @@ check of its own where it stands. Only what would allocate or loop by a number f
 against the bytes that remain, each element taking at least `size_min` bytes. The generated code equals the construct in
 what it accepts and returns.
 
-A function has one of three forms (`DecoderForm`). All accept the same bytes and return equal messages.
+The function is `decode(buf, p, end, rows_max=ROWS_UNLIMITED)`. It raises TooManyRowsError at the array with which the
+rows of the message exceed `rows_max`: the elements of its arrays, at every level, and tagged fields.
 
-The names in generated code: `buf`, `p` (position), `end` (exclusive), `e` (end of the present field), `view`. The forms
-that count rows have `rows`, `rows_max` and, in slices, `left` (rows until the next yield).
+The names in generated code: `buf`, `p` (position), `end` (exclusive), `e` (end of the present field), `view`, `rows`.
 """
 
 from __future__ import annotations
 
 import struct
-from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from lowtide.protocol.constructs import (
     NULL_STRUCT,
@@ -42,66 +41,30 @@ if TYPE_CHECKING:
     from lowtide.protocol.constructs import AnyConstruct
 
 
-BLOB_BYTES_MAX: Final = 8 << 20
-"""A decoder in slices refuses a larger field of bytes: a copy of eight megabytes holds the loop for two or three milliseconds. What clients
-send there are the subscription and the assignment of a group's member; all of a group's have to fit into one record."""
-
-LARGE_BLOB_BYTES: Final = 64 * 1024
-"""A decoder in slices yields after it has copied a field of more bytes than this."""
-
-ROWS_A_STEP: Final = 64
-"""A decoder in slices yields after so many elements: some fifty microseconds of work, where no element is large."""
-
-
-class DecoderForm(Enum):
-    """How a generated decoder treats the rows of a message: the elements of its arrays, at every level, and unknown tagged fields."""
-
-    PLAIN = "decode"
-    """`decode(buf, p, end)`: any number of rows at once. For frames that are too short to hold many."""
-    COUNTED = "decode_counted"
-    """`decode_counted(buf, p, end, rows_max)`: raises TooManyRowsError at the array with which the rows exceed `rows_max`."""
-    SLICED = "decode_sliced"
-    """`decode_sliced(buf, p, end, rows_max)`: a generator that yields every `ROWS_A_STEP` elements and returns the message and its rows.
-
-    It refuses as COUNTED does. `buf` must not change until its end."""
-
-
 class DecoderSource:
     """One generated function's reading of the wire, left to right."""
 
-    def __init__(self, writer: SourceWriter, entity: Entity, label: str, form: DecoderForm = DecoderForm.PLAIN) -> None:
+    def __init__(self, writer: SourceWriter, entity: Entity, label: str) -> None:
         self.writer = writer
-        self._form = form
+        self._in_tags = False
         self._pending: list[tuple[str, str]] = []
         self._functions: list[tuple[str, TaggedFields, str]] = []
         self._function(entity, label)
 
     def _function(self, entity: Entity, label: str) -> None:
         writer = self.writer
-        is_plain, is_sliced = self._form is DecoderForm.PLAIN, self._form is DecoderForm.SLICED
-        self._begin_function()
+        writer.line(0, "def decode(buf, p, end, rows_max=ROWS_UNLIMITED):")
         self._take_view(has_view=_has_view(entity))
-        if not is_plain:
-            writer.line(1, "rows = 0")
-        if is_sliced:
-            writer.line(1, "if False: yield")  # What makes it a generator, where there is no array.
-            writer.line(1, f"left = {ROWS_A_STEP}")
+        writer.line(1, "rows = 0")
         writer.line(1, "try:")
         value = self._read(entity, 2, entity.make.__name__)
         writer.line(1, "except (StructError, IndexError, UnicodeDecodeError) as error:")
         writer.line(2, f"raise ProtocolError(f'{label}: {{error}}') from error")
-        if is_sliced:
-            value = f"({value}, rows)"
         writer.line(1, f"if p != end: refuse_end({label!r}, p, end, {value})")
         writer.line(1, f"return {value}")
         writer.end_function()
         while self._functions:
             self._tags_function(*self._functions.pop())
-
-    def _begin_function(self) -> None:
-        self.writer.line(
-            0, f"def {self._form.value}(buf, p, end{'' if self._form is DecoderForm.PLAIN else ', rows_max'}):"
-        )
 
     def _take_view(self, *, has_view: bool) -> None:
         """From here on `buf` is bytes or a bytearray, whose slices can be decoded as text, and `view` shows the same bytes."""
@@ -196,14 +159,8 @@ class DecoderSource:
         self._null(depth, content, count, value, what)
         self.writer.line(depth + 1, f"e = p + {count}{' - 1' if content.compact else ''}")
         self.writer.line(depth + 1, f"if e > end: refuse_size({what!r}, e - p, end - p)")
-        if self._form is DecoderForm.SLICED and not content.is_view:
-            self.writer.line(depth + 1, f"if e - p > {BLOB_BYTES_MAX}: refuse_field({what!r}, e - p, {BLOB_BYTES_MAX})")
         cut = "view[p:e]" if content.is_view else "bytes(buf[p:e])"
-        if self._form is DecoderForm.SLICED and content.is_view:
-            cut += " if e > p else EMPTY_VIEW"  # A view takes two hundred bytes, which for an empty one of very many rows is most of it.
         self.writer.line(depth + 1, f"{value} = {cut}")
-        if self._form is DecoderForm.SLICED and not content.is_view:
-            self.writer.line(depth + 1, f"if e - p > {LARGE_BLOB_BYTES}: left = 0")
         self.writer.line(depth + 1, "p = e")
         return value
 
@@ -217,15 +174,14 @@ class DecoderSource:
         if array.compact:
             writer.line(depth, f"if {count} > 127: {count}, p = continue_varint(buf, p, {count})")
         entity, form = element_of(array)
-        if self._form is not DecoderForm.PLAIN:
+        if not self._in_tags:
             self._count_rows(array, depth, (count, base, value, what))
-        is_sliced = self._form is DecoderForm.SLICED
-        if entity is not None and form is not None and not is_sliced:
+        if entity is not None and form is not None:
             self._fixed_array(entity, form, depth, (count, base, value, what))
         else:
             writer.line(depth, f"if {count} == {base}: {value} = []")
         self._refuse_bad_count(array, depth, (count, base, value, what))
-        if entity is None and form is not None and not is_sliced:
+        if entity is None and form is not None:
             self._plain_array(form, depth, count, base, value)
             return value
         writer.line(depth, "else:")
@@ -311,11 +267,6 @@ class DecoderSource:
         self._flush(depth + 1)
         writer.line(depth + 1, f"{value}.append({element})")
         writer.line(depth + 1, f"{count} -= 1")
-        if self._form is DecoderForm.SLICED:
-            writer.line(depth + 1, "left -= 1")
-            writer.line(depth + 1, "if left <= 0:")
-            writer.line(depth + 2, f"left = {ROWS_A_STEP}")
-            writer.line(depth + 2, "yield")
 
     # ------------------------------------------------------------ structs and their tags
     def _entity(self, entity: Entity, depth: int, what: str) -> str:
@@ -346,11 +297,9 @@ class DecoderSource:
         self._pending.append(("B", tag_count))
         self._flush(depth)
         writer.line(depth, f"if {tag_count}:")
-        if self._form is not DecoderForm.PLAIN:
+        if not self._in_tags:
             writer.line(depth + 1, f"rows += {tag_count}")
             writer.line(depth + 1, f"if rows > rows_max: refuse_rows({what!r}, rows_max)")
-        if self._form is DecoderForm.SLICED:
-            writer.line(depth + 1, f"left -= {tag_count}")
         if not entity.tags.fields:
             writer.line(depth + 1, f"p = skip_tags(buf, p, {tag_count}, end)")
             writer.line(depth, f"{result} = {make}({arguments})")
@@ -377,7 +326,7 @@ class DecoderSource:
         writer.line(0, f"def {function}(buf, p, n, frame_end):")
         writer.line(1, "if n > 127: n, p = continue_tag_count(buf, p, n)")
         assert not any(_has_view(field.content) for field in tags.fields.values()), "records in a tagged field"
-        form, self._form = self._form, DecoderForm.PLAIN  # No request has rows in a tagged field.
+        self._in_tags = True  # No request has rows in a tagged field.
         writer.line(1, "tags = {}")
         writer.line(1, "while n:")
         writer.line(2, "n -= 1")
@@ -400,7 +349,7 @@ class DecoderSource:
         writer.line(2, "p = end")
         writer.line(1, "return p, tags")
         writer.end_function()
-        self._form = form
+        self._in_tags = False
 
 
 def _has_view(content: AnyConstruct) -> bool:

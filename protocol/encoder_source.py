@@ -1,20 +1,16 @@
-"""Writes the Python source that encodes one message at one version, from its construct.
+"""Writes the Python source that encodes one message at one version, from its construct: `encode_parts(m)`.
 
 The generated function collects pieces in a list and joins them once. Neighbouring fields of fixed width are packed by
 one `pack`, together with a varint that fits one byte and with the zero that says "no tags" (`_flush`, `_varint`).
 Tagged fields are compared with their defaults where they stand, and written by a function out of line when one differs.
+Records that aren't empty are a part of their own, uncopied, whatever their type; what lies between is joined.
 
-`encode` joins everything into one `bytes`. `encode_parts` puts records into its list as they were given, uncopied, whatever their
-type, and joins only what lies between; empty records are no part. `encode_sliced` does the same as a generator.
-
-The names in generated code: `m` (message), `out` (list of pieces), `w` (its append).
+The names in generated code: `m` (message), `out` (list of pieces), `w` (its append), `parts`, `part` (its append).
 """
 
 from __future__ import annotations
 
 import struct
-from enum import Enum
-from typing import Final
 
 from lowtide.protocol.constructs import (
     NULL_STRUCT,
@@ -35,60 +31,25 @@ _ZERO = ""
 """Stands in a run for padding: a zero byte that takes no argument."""
 
 
-ROWS_A_STEP: Final = 64
-"""An encoder in slices yields after so many elements of arrays: some fifty microseconds of work."""
-
-ROWS_AT_ONCE: Final = 1_024
-"""More structs in arrays than this aren't encoded in one go: they take a millisecond or two."""
-
-ROWS_A_PART: Final = 1024
-"""So many elements of arrays are joined to one part of a message, where it has no records."""
-
-
-class EncoderForm(Enum):
-    """What a generated encoder returns."""
-
-    WHOLE = "encode"
-    """`encode(m)`: the message as bytes."""
-    COUNTED = "encode_counted"
-    """`encode_counted(m)`: the same; raises TooManyRowsError at the array with which its structs exceed `ROWS_AT_ONCE`."""
-    PARTS = "encode_parts"
-    """`encode_parts(m)`: a list of parts that follow each other; records that aren't empty are a part of their own."""
-    PARTS_COUNTED = "encode_parts_counted"
-    """`encode_parts_counted(m)`: the same; raises as COUNTED does."""
-    SLICED = "encode_sliced"
-    """`encode_sliced(m)`: a generator that yields every `ROWS_A_STEP` elements of arrays and returns such a list. `m` must not change."""
-
-
 class EncoderSource:
     """One generated function's writing of the wire, left to right."""
 
-    def __init__(self, writer: SourceWriter, entity: Entity, form: EncoderForm) -> None:
+    def __init__(self, writer: SourceWriter, entity: Entity) -> None:
         self.writer = writer
-        self._in_parts = in_parts = form not in (EncoderForm.WHOLE, EncoderForm.COUNTED)
-        self._is_sliced = form is EncoderForm.SLICED
-        self._is_counted = form in (EncoderForm.COUNTED, EncoderForm.PARTS_COUNTED)
+        self._in_parts = True
         self._pending: list[tuple[str, str]] = []
         self._functions: list[tuple[str, TaggedFields]] = []
-        writer.line(0, f"def {form.value}(m):")
+        writer.line(0, "def encode_parts(m):")
         writer.line(1, "out = []")
         writer.line(1, "w = out.append")
-        if in_parts:
-            writer.line(1, "parts = []")
-            writer.line(1, "part = parts.append")
-        if self._is_sliced:
-            writer.line(1, "if False: yield")  # What makes it a generator, where there is no array.
-            writer.line(1, f"left = {ROWS_A_STEP}")
-            writer.line(1, f"unjoined = {ROWS_A_PART}")
-        if self._is_counted:
-            writer.line(1, "rows = 0")
+        writer.line(1, "parts = []")
+        writer.line(1, "part = parts.append")
         self._write(entity, "m", 1)
         self._flush(1)
-        if in_parts:
-            writer.line(1, "if out: part(join(out))")
-        writer.line(1, "return parts" if in_parts else "return join(out)")
+        writer.line(1, "if out: part(join(out))")
+        writer.line(1, "return parts")
         writer.end_function()
-        self._in_parts = self._is_sliced = self._is_counted = False
+        self._in_parts = False  # No message has records in a tagged field.
         while self._functions:
             self._tags_function(*self._functions.pop())
 
@@ -188,12 +149,7 @@ class EncoderSource:
             self._flush(depth)
         entity, form = element_of(array)
         item = writer.fresh("x")
-        if self._is_counted and isinstance(array.element, Entity):
-            writer.line(depth, f"rows += len({value})")
-            writer.line(depth, f"if rows > {ROWS_AT_ONCE}: refuse_rows('an answer', {ROWS_AT_ONCE})")
-        if self._is_sliced:
-            self._array_in_slices(array, value, item, depth)
-        elif form is not None and entity is None:
+        if form is not None and entity is None:
             count = writer.fresh("n")
             writer.line(depth, f"{count} = len({value})")
             writer.line(depth, f"if {count} <= {SMALL_ARRAY}:")
@@ -207,21 +163,6 @@ class EncoderSource:
             writer.line(depth, f"for {item} in {value}:")
             self._write(array.element, item, depth + 1)
             self._flush(depth + 1)
-
-    def _array_in_slices(self, array: CountedArray, value: str, item: str, depth: int) -> None:
-        writer = self.writer
-        writer.line(depth, f"for {item} in {value}:")
-        self._write(array.element, item, depth + 1)
-        self._flush(depth + 1)
-        writer.line(depth + 1, "left -= 1")
-        writer.line(depth + 1, "if not left:")
-        writer.line(depth + 2, f"left = {ROWS_A_STEP}")
-        writer.line(depth + 2, f"unjoined -= {ROWS_A_STEP}")
-        writer.line(depth + 2, "if unjoined <= 0:")
-        writer.line(depth + 3, f"unjoined = {ROWS_A_PART}")
-        writer.line(depth + 3, "part(join(out))")
-        writer.line(depth + 3, "out.clear()")
-        writer.line(depth + 2, "yield")
 
     # ------------------------------------------------------------ structs and their tags
     def _entity(self, entity: Entity, expression: str, depth: int) -> None:

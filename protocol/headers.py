@@ -13,14 +13,12 @@ passed over, and none is sent. Source: protocol guide, KIP-482, KIP-511.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lowtide.protocol import native
 from lowtide.protocol.api_keys import request_header_is_flexible
-from lowtide.protocol.errors import ProtocolError, SurplusBytesError, TooManyRowsError
+from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.primitives import skip_tags
 
 if TYPE_CHECKING:
@@ -30,8 +28,6 @@ _REQUEST, _CLIENT_ID_LENGTH = struct.Struct(">hhih"), struct.Struct(">h")
 _CORRELATION_ID, _FLEXIBLE_RESPONSE = struct.Struct(">i"), struct.Struct(">ix")
 _PLAIN_FRAME, _FLEXIBLE_FRAME = struct.Struct(">ii"), struct.Struct(">iix")
 """Size, correlation id and no tags."""
-
-_IN_SLICES = "a frame of so many bytes is decoded in slices"
 
 REQUEST_HEADER_BYTES_MIN = _REQUEST.size
 """A frame shorter than this is no request."""
@@ -144,70 +140,8 @@ def read_response_header(buffer: Buffer, start: int, end: int, *, flexible: bool
     return correlation_id, skip_header_tags(buffer, position, end) if flexible else position
 
 
-# Frames: what a broker reads and writes, header and body together
-
-
-class FrameLimits(msgspec.Struct, frozen=True):
-    """How large a request may be to be decoded at once.
-
-    One whose body has at most `plain_bytes` has no more rows than are handled at once; a larger one is decoded with its
-    rows counted against `rows_max`, and above `counted_bytes` it isn't begun here.
-    """
-
-    plain_bytes: int
-    counted_bytes: int
-    rows_max: int
-
-
-def request_reader(
-    decode: Callable[[Any, int, int], Any],
-    decode_counted: Callable[[Any, int, int, int], Any],
-    limits: FrameLimits,
-    *,
-    flexible: bool,
-    on_surplus: Callable[[int], None],
-) -> Callable[[Any, int, int], tuple[Any, str | None]]:
-    """Reads a request that is known to be of this API and version, and no shorter than a header.
-
-    Bytes behind its fields are passed over, as Kafka does, and `on_surplus` is called with how many they are. Errors of
-    what it returns: TooManyRowsError for a request that isn't to be handled at once, ProtocolError for a malformed one.
-    """
-    plain_bytes, read_head = limits.plain_bytes, None if native.compiled is None else native.compiled.read_head
-
-    def read(buffer: Any, start: int, stop: int) -> tuple[Any, str | None]:
-        found = None if read_head is None else read_head(buffer, start, stop, flexible)
-        client_id, position = read_client_id(buffer, start, stop, flexible=flexible) if found is None else found
-        try:
-            if stop - position > plain_bytes:
-                if stop - position > limits.counted_bytes:
-                    raise TooManyRowsError(_IN_SLICES)
-                return decode_counted(buffer, position, stop, limits.rows_max), client_id
-            return decode(buffer, position, stop), client_id
-        except SurplusBytesError as surplus:
-            on_surplus(stop - surplus.position)
-            return surplus.value, client_id
-
-    return read
-
-
-def response_writer(encode: Callable[[Any], bytes], *, flexible: bool) -> Callable[[int, Any], list[Any]]:
-    """Writes a response. Errors of what it returns: those of `encode`."""
-    prefix, header_bytes = (_FLEXIBLE_FRAME.pack, 5) if flexible else (_PLAIN_FRAME.pack, 4)
-
-    def write(correlation_id: int, response: Any) -> list[Any]:
-        body = encode(response)
-        return [prefix(len(body) + header_bytes, correlation_id) + body]
-
-    return write
-
-
-def parts_writer(encode_parts: Callable[[Any], list[Any]], *, flexible: bool) -> Callable[[int, Any], list[Any]]:
-    """As `response_writer`, for an answer in parts, of which some are read from files when they are sent."""
-    prefix, header_bytes = (_FLEXIBLE_FRAME.pack, 5) if flexible else (_PLAIN_FRAME.pack, 4)
-
-    def write_parts(correlation_id: int, response: Any) -> list[Any]:
-        parts = encode_parts(response)
-        parts.insert(0, prefix(sum(map(len, parts)) + header_bytes, correlation_id))
-        return parts
-
-    return write_parts
+def frame_parts(correlation_id: int, parts: list[Any], is_flexible: bool) -> list[Any]:  # noqa: FBT001
+    """Puts size and header of a response before its parts, of which some are read from files when they are sent."""
+    prefix, header_bytes = (_FLEXIBLE_FRAME.pack, 5) if is_flexible else (_PLAIN_FRAME.pack, 4)
+    parts.insert(0, prefix(sum(map(len, parts)) + header_bytes, correlation_id))
+    return parts

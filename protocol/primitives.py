@@ -32,6 +32,9 @@ SECTION_TAGS_MAX = 1_000
 """Most tagged fields of one struct that are read, unknown ones with them: Kafka's messages have at most a dozen. It bounds how long a
 section holds the reader: a third of a millisecond."""
 
+ROWS_UNLIMITED = (1 << 63) - 1
+"""More rows than a message can have."""
+
 VARINT_SHIFT_MAX = 28
 """Bits below those of the fifth byte, which is the last that a varint may have."""
 
@@ -186,15 +189,3 @@ def refuse_rows(what: str, rows_max: int) -> NoReturn:
     # comes.
     message = f"more than {rows_max} rows, at {what}"
     raise TooManyRowsError(message, rows_max)
-
-
-def refuse_whole(what: str, whole_max: int) -> NoReturn:
-    """Raise the TooManyRowsError for a row that isn't cut and has more than `whole_max` within."""
-    message = f"more than {whole_max} rows that belong together, at {what}"
-    raise TooManyRowsError(message, whole_max)
-
-
-def refuse_field(what: str, size: int, size_max: int) -> NoReturn:
-    """Raise the TooManyRowsError for a field that isn't copied."""
-    message = f"{size} bytes at {what}, which may have {size_max}"
-    raise TooManyRowsError(message)

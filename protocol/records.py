@@ -25,7 +25,7 @@ Base offset and leader epoch lie outside the CRC, so a leader may set them witho
 
 `batch_building.py` makes such bytes and has an example; `control_records.py` has what markers hold.
 
-Does not judge what a producer may send: `lowtide.storage.log.validator` does. Magic 0 and 1 (message sets) are not
+Does not judge what a producer may send: `lowtide.storage.log.validation.validator` does. Magic 0 and 1 (message sets) are not
 read. Source: KIP-98, the protocol guide's "Record Batch", Kafka's `DefaultRecordBatch` and `DefaultRecord`.
 """
 

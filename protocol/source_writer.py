@@ -23,8 +23,8 @@ class SourceWriter:
         self.names: dict[str, Any] = {
             "ProtocolError": ProtocolError,
             "StructError": struct.error,
+            "ROWS_UNLIMITED": primitives.ROWS_UNLIMITED,
             "join": b"".join,
-            "EMPTY_VIEW": memoryview(b""),
             "VARINTS": primitives.VARINTS,
             "unsigned_varint": primitives.unsigned_varint,
             "string_prefix": primitives.string_prefix,
@@ -38,8 +38,6 @@ class SourceWriter:
             "refuse_size": primitives.refuse_size,
             "refuse_end": primitives.refuse_end,
             "refuse_rows": primitives.refuse_rows,
-            "refuse_whole": primitives.refuse_whole,
-            "refuse_field": primitives.refuse_field,
         }
         self._count = 0
         self._functions: list[str] = []

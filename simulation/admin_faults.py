@@ -146,7 +146,7 @@ async def _is_busy(machine: Machine, key: TopicPartition) -> bool:
     for _ in range(_LOOKS):
         broker = machine.broker
         log = broker.log_manager.logs.get(key) if broker is not None and broker.replicas is not None else None
-        if log is not None and log.unsettled:
+        if log is not None and log.truncating:
             return True
         await asyncio.sleep(_LOOK_S)
     return False

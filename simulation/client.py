@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Self
 
-from lowtide.admin.connection import Connection
+from lowtide.admin.connection import AsyncConnection
 from lowtide.admin.errors import ConnectionFailedError
 from lowtide.admin.settings import Address
 from lowtide.runtime.clock import SimulatedClock
@@ -24,7 +24,7 @@ ConnectionLostError = ConnectionFailedError
 """The broker closed the connection, or died: the outcome of pending requests is unknown."""
 
 
-class WireClient(Connection):
+class WireClient(AsyncConnection):
     """A connection to one broker, opened by `connect`."""
 
     @classmethod

@@ -1,6 +1,6 @@
 """The end of a run of a simulated cluster, after all is healed: what must become true, and when.
 
-L1 (liveness) all partitions have leaders and accept writes within 15 s, and all replicas are in sync within 30 s; P7
+L1 (liveness) all partitions have leaders and accept writes within 15 s, and all replicas are in sync within 30 s; P5
 replicas are equal; both also for partitions without writes; rule DR5 an idle delete takes two round trips and two
 commits; R1, R3, R6 and D1 everything is read back; D13 nothing waits any more.
 """
@@ -139,7 +139,7 @@ def _is_in_sync(cluster: ClusterWorld, load: PartitionLoad) -> bool:
 
 
 def _is_equal(cluster: ClusterWorld, load: PartitionLoad) -> bool:
-    """P7: the ends are the same, and no log start offset is below the leader's; P1 checks the bytes.
+    """P5: the ends are the same, and no log start offset is below the leader's; P1 checks the bytes.
 
     A higher one remains from a delete that its replica did as a leader, without acknowledgement (D2, D4).
     """

@@ -250,7 +250,7 @@ def _ignore(_topic: str, _number: int) -> None:
 def _incarnation(machine: Machine) -> str:
     """Returns the incarnation of the running process; empty without one."""
     session = None if machine.broker is None else machine.broker._session  # noqa: SLF001 - the checker sees everything
-    return "" if session is None else session._registrar._record.incarnation  # noqa: SLF001 - likewise
+    return "" if session is None else session.registrar._record.incarnation  # noqa: SLF001 - likewise
 
 
 def _has_stopped_cleanly(machine: Machine) -> bool:

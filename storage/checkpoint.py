@@ -1,10 +1,10 @@
 r"""The small text files of a log directory, in Apache Kafka's formats.
 
-This module turns their bytes into values and back, and stages a new version of one beside the old for a committer to put in place. A reader
-of such a file therefore finds the old version or the new one, never an empty or a mixed one (once the barrier is carried out in order).
+Encodes and decodes them, and stages a new version beside the old one for a committer to put in place, so that a reader
+finds the old version or the new one, never an empty or a mixed one.
 
-It doesn't decide what a damaged file means: every fault raises `CheckpointError`, and the caller knows whether that costs a rebuild
-(recovery points) or the log directory (log start offsets).
+A damaged file raises `CheckpointError`; the caller knows whether that costs a rebuild (recovery points) or the log
+directory (log start offsets).
 
 An offset checkpoint, here of two partitions, and an epoch checkpoint are text in UTF-8, one entry a line:
 
@@ -18,8 +18,8 @@ b'0\n2\nflights 0 1200\nflights 1 7\n'
 >>> encode_epochs([(0, 0), (3, 1200)])
 b'0\n2\n0 0\n3 1200\n'
 
-Sources: Kafka's CheckpointFile, OffsetCheckpointFile, LeaderEpochCheckpointFile, PartitionMetadataFile, MetaProperties and
-CleanShutdownFileHandler.
+Sources: Kafka's CheckpointFile, OffsetCheckpointFile, LeaderEpochCheckpointFile, PartitionMetadataFile, MetaProperties
+and CleanShutdownFileHandler.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
 TEMPORARY_SUFFIX = ".tmp"
 
 ROWS_PER_STEP = 500
-"""Rows of a checkpoint, or logs, that are gone through in one go while others wait: a few hundred microseconds."""
+"""Rows of a checkpoint, or logs, handled in one step while others wait: a few hundred microseconds."""
 
 _VERSION = "0"
 _MAX_INT64 = 2**63 - 1
@@ -57,20 +57,20 @@ _MAX_INT32 = 2**31 - 1
 _MAX_DIGITS = 19
 _DIRECTORY_ID_BYTES = 16
 _ESCAPED = re.compile(r"\\(.)")
-"""Java writes `=`, `:`, `#`, `!` and the backslash in a value with a backslash before them."""
+"""Java escapes `=`, `:`, `#`, `!` and the backslash in a value with a backslash."""
 
 
 class CheckpointError(StorageError):
-    """A small file that doesn't have its format; `path` and `reason` say which and what is wrong where."""
+    """A small file that violates its format; `path` and `reason` say which and what is wrong where."""
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, Offset]) -> bytes:
-    """The content of an offset checkpoint, sorted so that equal values give equal bytes."""
+    """Returns the content of an offset checkpoint, sorted so that equal values give equal bytes."""
     return b"".join(offset_checkpoint_pieces(offsets))
 
 
 def offset_checkpoint_pieces(offsets: Mapping[TopicPartition, Offset]) -> Iterator[bytes]:
-    """The same, `ROWS_PER_STEP` rows at a time."""
+    """Yields the content of an offset checkpoint, `ROWS_PER_STEP` rows at a time."""
     yield f"{_VERSION}\n{len(offsets)}\n".encode()
     rows = sorted(offsets.items())
     for start in range(0, len(rows), ROWS_PER_STEP):
@@ -79,11 +79,10 @@ def offset_checkpoint_pieces(offsets: Mapping[TopicPartition, Offset]) -> Iterat
 
 
 def decode_offsets(content: bytes, path: str, *, empty_allowed: bool = True) -> dict[TopicPartition, Offset]:
-    """The offsets by partition. `path` is only for the error.
+    """Returns the offsets by partition. `path` is only for the error.
 
-    `empty_allowed` takes a file of no bytes for "no entries", as Kafka does. It's False where losing the entries would bring deleted
-    records back.
-    Errors: CheckpointError with file and line for anything that isn't the format, a partition named twice included.
+    With `empty_allowed` an empty file has no entries, as in Kafka. It is False where losing the entries would bring
+    deleted records back. Errors: CheckpointError with file and line, also for a partition listed twice.
     """
     offsets: dict[TopicPartition, Offset] = {}
     for number, columns in _rows(content, path, columns=3, empty_allowed=empty_allowed):
@@ -95,16 +94,15 @@ def decode_offsets(content: bytes, path: str, *, empty_allowed: bool = True) -> 
 
 
 def encode_epochs(entries: Iterable[tuple[LeaderEpoch, Offset]]) -> bytes:
-    """The content of a `leader-epoch-checkpoint`: each leader epoch with its start offset (inclusive), in the order given."""
+    """Returns the content of a `leader-epoch-checkpoint`: leader epochs and start offsets, in the order given."""
     lines = [f"{epoch} {start_offset}" for epoch, start_offset in entries]
     return "\n".join([_VERSION, str(len(lines)), *lines, ""]).encode()
 
 
 def decode_epochs(content: bytes, path: str) -> list[tuple[LeaderEpoch, Offset]]:
-    """The entries as (leader epoch, start offset), in file order. A file of no bytes has no entries, as in Kafka.
+    """Returns the entries as (leader epoch, start offset), in file order. An empty file has no entries, as in Kafka.
 
-    Errors: CheckpointError with file and line for anything that isn't the format, and for epochs that don't rise or
-    offsets that fall.
+    Errors: CheckpointError with file and line, also for epochs that don't rise or offsets that fall.
     """
     entries: list[tuple[LeaderEpoch, Offset]] = []
     for number, columns in _rows(content, path, columns=2, empty_allowed=True):
@@ -119,15 +117,15 @@ def decode_epochs(content: bytes, path: str) -> list[tuple[LeaderEpoch, Offset]]
 
 
 def encode_partition_metadata(topic_id: TopicId) -> bytes:
-    """The content of a `partition.metadata`, which ties a partition's folder to the topic of that id."""
+    """Returns the content of a `partition.metadata`, which ties a partition's folder to a topic id."""
     return f"version: 0\ntopic_id: {topic_id_text(topic_id)}\n".encode("ascii")
 
 
 def decode_partition_metadata(content: bytes, path: str) -> TopicId:
-    """The topic id.
+    """Returns the topic id.
 
-    Errors: CheckpointError, also for an empty or a torn file: the file of a new log isn't synced at once, so a caller
-    that finds the log new takes the id from the cluster's metadata instead.
+    Errors: CheckpointError, also for an empty or torn file: that of a new log isn't synced at once, so the caller then
+    takes the id from the cluster's metadata.
     """
     properties = _properties(content, path, separator=":")
     if properties.get("version") != "0":
@@ -146,11 +144,11 @@ class MetaProperties(msgspec.Struct, frozen=True, kw_only=True):
     directory_id: TopicId
     """Sixteen random bytes, made once for each directory (KIP-858); Kafka writes them as it writes topic ids."""
     others: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Lines of the file that we don't know, kept as they are."""
+    """Lines of the file that are unknown here, kept as they are."""
 
 
 def encode_meta_properties(properties: MetaProperties) -> bytes:
-    """The content of a `meta.properties`, version 1."""
+    """Returns the content of a `meta.properties`, version 1."""
     lines = {
         **properties.others,
         "version": "1",
@@ -163,10 +161,10 @@ def encode_meta_properties(properties: MetaProperties) -> bytes:
 
 
 def decode_meta_properties(content: bytes, path: str) -> MetaProperties | None:
-    """The properties, or None for a file that has none (a directory that was never formatted).
+    """Returns the properties; None if the file has none (a directory that was never formatted).
 
-    Version 0 with `broker.id`, as Kafka wrote it before KRaft, is understood; an absent `directory.id` is answered as
-    sixteen zeros. Errors: CheckpointError naming the property.
+    Version 0 with `broker.id`, as Kafka wrote it before KRaft, is understood; an absent `directory.id` becomes sixteen
+    zeros. Errors: CheckpointError with the name of the property.
     """
     properties = _properties(content, path, separator="=")
     if not properties:
@@ -185,12 +183,15 @@ def decode_meta_properties(content: bytes, path: str) -> MetaProperties | None:
 
 
 def encode_clean_shutdown(broker_epoch: int) -> bytes:
-    """The content of the marker of a clean stop. `broker_epoch` is -1 where it isn't known."""
+    """Returns the content of the marker of a clean stop. `broker_epoch` is -1 if unknown."""
     return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
 
 
 def decode_clean_shutdown(content: bytes) -> int | None:
-    """The broker epoch of the stop, or None if the marker doesn't hold one: an empty marker (Kafka before 3.6) is still a clean stop."""
+    """Returns the broker epoch of the stop.
+
+    None if the marker is empty (Kafka before 3.6), which is still a clean stop.
+    """
     try:
         epoch = json.loads(content)["brokerEpoch"]
     except (ValueError, KeyError, TypeError):
@@ -199,11 +200,11 @@ def decode_clean_shutdown(content: bytes) -> int | None:
 
 
 def staged_checkpoint(filesystem: FileSystem, path: str, content: bytes) -> Barrier:
-    """Writes `content` beside `path` and returns the barrier that makes it durable and puts it in the place of the old version.
+    """Writes `content` beside `path`. Returns the barrier that makes it durable and renames it over the old version.
 
-    At most one staged version of a path may be under way: a second one would write into the file that the first is about to rename.
-    Errors: OSError when the temporary file can't be written. The old version is then untouched.
-    Does not promise: anything, before the barrier is done.
+    At most one version of a path may be staged: a second one would write into the file that the first is about to
+    rename. Errors: OSError if the temporary file can't be written; the old version is then untouched. Does not promise:
+    anything, before the barrier is done.
     """
     temporary = path + TEMPORARY_SUFFIX
     file = filesystem.open(temporary, write=True, create=True)
@@ -217,7 +218,7 @@ def staged_checkpoint(filesystem: FileSystem, path: str, content: bytes) -> Barr
 
 
 def joined(barriers: Iterable[Barrier]) -> Barrier:
-    """One barrier for several whose order among each other doesn't matter; each directory is synced once."""
+    """Joins barriers whose order doesn't matter; each directory is synced once."""
     parts = list(barriers)
     return Barrier(
         files=tuple(file for part in parts for file in part.files),
@@ -227,7 +228,7 @@ def joined(barriers: Iterable[Barrier]) -> Barrier:
 
 
 def carry_out(filesystem: FileSystem, barrier: Barrier) -> None:
-    """Does at once what a committer would do for `barrier`. For start and stop code only. Errors: OSError."""
+    """Carries out a barrier at once. For start and stop code only. Errors: OSError."""
     for file in barrier.files:
         file.sync()
     for source, target in barrier.renames:
@@ -237,12 +238,11 @@ def carry_out(filesystem: FileSystem, barrier: Barrier) -> None:
 
 
 def parent_directory(path: str) -> str:
-    """The folder that holds `path`."""
+    """Returns the folder that holds `path`."""
     return path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")
 
 
 def _rows(content: bytes, path: str, *, columns: int, empty_allowed: bool) -> Iterable[tuple[int, list[str]]]:
-    """Checks version, count and shape; yields (line number, columns) for each entry."""
     if not content and empty_allowed:
         return
     lines = _text(content, path).splitlines()

@@ -1,6 +1,6 @@
-"""The exceptions that stand for a broken disk or a broken file on it.
+"""Exceptions for a broken disk, or a broken file on it.
 
-An expected outcome (a full disk, an offset out of range) is an `ErrorCode` in a result and never one of these.
+Expected outcomes (a full disk, an offset out of range) are `ErrorCode`s in results, never exceptions.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ __all__ = [
 ]
 
 PASSING = DISK_FULL | OUT_OF_RESOURCE
-"""Errors that are no fault of the disk and may pass. None of them takes a log directory offline: the operation is refused or repeated."""
+"""Errors that may pass and are no fault of the disk. None takes a log directory offline: the operation is refused or
+repeated.
+"""
 
 
 def is_passing(error: OSError | StorageError) -> bool:
-    """Whether the disk isn't broken: it is full, or the call lacked a descriptor, memory or a thread."""
+    """Returns whether an error may pass: the disk is full, or the call lacked a descriptor, memory or a thread."""
     number = error.error_number if isinstance(error, StorageError) else error.errno
     return number in PASSING
 
 
 class StorageError(Exception):
-    """A file or folder of a log directory failed, or holds what it must not hold. The directory goes offline.
+    """A file or folder of a log directory failed, or has invalid content. The directory goes offline.
 
     `path` names the file or folder, `reason` says in one sentence what is wrong with it.
     """
@@ -43,12 +45,12 @@ class StorageError(Exception):
 
     @property
     def kind(self) -> FailureKind:
-        """What the error number says of the disk; `BROKEN` where there was none."""
+        """The kind of the error number; `BROKEN` if there is none."""
         return failure_kind(self.error_number)
 
     @property
     def is_disk_full(self) -> bool:
-        """Whether there was no room, which is no fault of the disk and may pass."""
+        """Whether there was no room, which may pass."""
         return self.kind is FailureKind.NO_ROOM
 
     @property
@@ -58,19 +60,16 @@ class StorageError(Exception):
 
 
 class RefusedDirectoryError(StorageError):
-    """A log directory isn't for this broker, or another process uses it.
-
-    No fault of the disk: the start is refused, always.
-    """
+    """A log directory of another broker, or in use by another process. The start is refused, always."""
 
 
 class DamagedSegmentError(StorageError):
     """Bytes in the middle of a segment aren't a record batch, though they were one when they were written.
 
-    Only this partition is hurt: its requests are answered KAFKA_STORAGE_ERROR and the directory stays online.
+    Only this partition is affected: its requests get KAFKA_STORAGE_ERROR and the directory stays online.
     """
 
 
 def storage_error(path: str, error: OSError) -> StorageError:
-    """The StorageError for a failed system call on `path`."""
+    """Makes a StorageError of a failed system call on `path`."""
     return StorageError(path, f"{error.strerror or error} (errno {error.errno})", error_number=error.errno or 0)

@@ -1,10 +1,10 @@
-"""One log directory: who may use it, whose it is, how it was left, and whether it still works.
+"""One log directory: its lock, its owner, how it was left, and whether it still works.
 
-Guards: one broker at a time writes here (a lock), and only the broker of the cluster that the directory belongs to
-(`meta.properties`). The marker of a clean stop is gone, durably, before any log is changed, so a later crash can't pass
-for a clean stop; but not before all that may make a broker refuse to start has been looked at.
+Guards: one broker at a time writes here (a lock), and only a broker of the cluster that the directory belongs to
+(`meta.properties`). The marker of a clean stop is removed durably before any log is changed, so a later crash can't
+pass for a clean stop, but only after everything was checked that may make a broker refuse to start.
 
-It doesn't know logs; it only says which folders hold partitions.
+It doesn't know logs; it only lists the folders that hold partitions.
 
 Sources: Kafka's LogManager, MetaPropertiesEnsemble and CleanShutdownFileHandler; KIP-858 for `directory.id`.
 """
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import re
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -34,35 +33,34 @@ from lowtide.storage.checkpoint import (
     parent_directory,
 )
 from lowtide.storage.errors import RefusedDirectoryError, StorageError, is_passing, storage_error
+from lowtide.storage.folder_names import is_deleted_folder, parse_folder_name, parse_future_name
 
 LOCK_FILE = ".lock"
 REGISTRATION_COUNTER = "lowtide-registration"
-"""The number of the registration under which the directory was used last, as decimal digits. Rewritten, durably, by each registration; a
-directory in which it's missing or behind the cluster's is stale."""
+"""The number of the last registration under which the directory was used, in decimal. Each registration rewrites it
+durably; a directory in which it is missing or behind the cluster's is stale.
+"""
 
 PAGE_CACHE_NOTE = "lowtide-page-cache"
-"""Through which memory the files were written since the last start: as long as it lives, nothing is lost that was not synced."""
+"""Identifies the memory through which files were written since the last start: while it lives, unsynced bytes aren't
+lost.
+"""
 
 PROCESSES_FOLDER = "lowtide-processes"
-"""In a log directory of the first of several brokers of a machine: the log directories of the others, each under its id."""
+"""In a log directory of the first of several brokers of a machine: the log directories of the others, each under its
+id.
+"""
 
 MOVING_TO = "lowtide-moving-to"
-"""In the folder of a partition whose copy is about to take its place: the `directory.id` of the directory that has it, as hexadecimal
-digits. From then on either may be the partition's log, until one of the two folders has gone."""
+"""In the folder of a partition whose copy is about to take its place: the `directory.id` of the copy's directory, in
+hexadecimal. From then on either may be the partition's log, until one of the two folders is removed.
+"""
 
-KAFKA_METADATA_TOPIC = "__cluster_metadata"
-"""Kafka's own metadata log: it lies among the partitions and is none of ours, not to be recovered, cut or served."""
 
 _NOT_WRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-_PARTITION_FOLDER = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>0|[1-9][0-9]{0,9})")
-_FUTURE_FOLDER = re.compile(r"(?P<partition>.+-[0-9]+)\.[0-9a-f]{32}-future")
-_DELETED_FOLDER = re.compile(r".+-[0-9]+\.[0-9a-f]{32}-delete")
-_RENAMED_FOLDER = re.compile(r"(?P<topic>.+)-(?P<partition>[0-9]+)\.[0-9a-f]{32}-(delete|stray|future)")
-_MAX_PARTITION = 2**31 - 1
-_FOLDER_NAME_MAX = 255
 
 
-class Identity(msgspec.Struct, frozen=True, kw_only=True):
+class BrokerIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """The broker that opens a directory."""
 
     cluster_id: str
@@ -87,17 +85,17 @@ class LogDirectory:
         self.stopped_cleanly = stopped_cleanly
         """Whether the marker of a clean stop was found: the logs need no recovery."""
         self.may_lack_records = may_lack_records
-        """Whether the directory was in use when the machine stopped, or may have been: what was not synced then is perhaps gone."""
+        """Whether the directory was, or may have been, in use when the machine stopped: unsynced bytes may be lost."""
         self.offline_reason: str | None = None
-        """Why the directory isn't used any more; None while it's online."""
+        """Why the directory isn't used any more; None while it is online."""
         self._filesystem = filesystem
         self._lock = lock
 
     @classmethod
-    def open(cls, filesystem: FileSystem, path: str, identity: Identity, random: Random) -> LogDirectory:
-        """Takes the directory for the broker `identity`; makes it, and says whose it is, if it's new.
+    def open(cls, filesystem: FileSystem, path: str, identity: BrokerIdentity, random: Random) -> LogDirectory:
+        """Locks the directory for the broker `identity`; creates it, with its owner, if it is new.
 
-        Start code: it syncs. The logs may be looked at, not changed, before `begin_use`. Errors, in one sentence each:
+        Start code: it syncs. The logs may be read, not changed, before `begin_use`. Errors, in one sentence each:
         RefusedDirectoryError for a lock that another process holds, a directory of another cluster or node, and
         partitions without a `meta.properties`; StorageError for a path that isn't a folder or cannot be created, read
         or written.
@@ -117,15 +115,15 @@ class LogDirectory:
         return cls(filesystem, path, lock, properties, stopped_cleanly=stopped_cleanly, may_lack_records=lacks)
 
     def begin_use(self) -> None:
-        """From here on an end is no clean stop, unless it says so again. Start code: it syncs. Errors: OSError."""
+        """Removes the marker of a clean stop. Start code: it syncs. Errors: OSError."""
         if self.stopped_cleanly:
             self._filesystem.unlink(f"{self.path}/{CLEAN_SHUTDOWN_MARKER}")
             self._filesystem.sync_directory(self.path)
 
     def check_is_there(self) -> None:
-        """Fails where the directory was removed or unmounted. Errors: OSError.
+        """Fails if the directory was removed or unmounted. Errors: OSError.
 
-        Creating a log creates the folders above it too, and so would bring it back without an owner.
+        Creating a log would otherwise create it again, without an owner.
         """
         if not self._filesystem.exists(f"{self.path}/{META_PROPERTIES}"):
             raise OSError(errno.ENOENT, "the log directory is gone", self.path)
@@ -137,21 +135,18 @@ class LogDirectory:
 
     @property
     def directory_id(self) -> TopicId:
-        """The sixteen bytes that name this directory in the cluster's metadata."""
+        """The sixteen bytes that identify this directory in the cluster's metadata."""
         return self.properties.directory_id
 
     def fail(self, reason: str) -> bool:
-        """Takes the directory offline.
-
-        Returns whether it was online. It stays locked: what is in it is ours until we stop.
-        """
+        """Takes the directory offline. Returns whether it was online. It stays locked until the stop."""
         if self.offline_reason is not None:
             return False
         self.offline_reason = reason
         return True
 
     def registration(self) -> int | None:
-        """The number of the last registration that reached this directory, or None if that isn't known: the directory is stale then."""
+        """Returns the number of the last registration that reached this directory; None, which is stale, if unknown."""
         path = f"{self.path}/{REGISTRATION_COUNTER}"
         if not self._filesystem.exists(path):
             return None
@@ -159,26 +154,23 @@ class LogDirectory:
         return int(text) if text.isdigit() else None
 
     def write_registration(self, number: int) -> None:
-        """Notes, durably, the number of a registration. Start code: it syncs. Errors: OSError."""
+        """Notes the number of a registration durably. Start code: it syncs. Errors: OSError."""
         assert number >= 0, number
         self._filesystem.replace_file(f"{self.path}/{REGISTRATION_COUNTER}", b"%d\n" % number)
 
     def note_page_cache(self) -> None:
-        """Note, durably, the memory that files are written through: what was lost before is known.
-
-        Start code: syncs. Errors: OSError.
-        """
+        """Notes durably through which memory files are written. Start code. Errors: OSError."""
         cache = self._filesystem.page_cache_id()
         if cache is not None and not _has_kept_page_cache(self._filesystem, self.path):
             self._filesystem.replace_file(f"{self.path}/{PAGE_CACHE_NOTE}", f"{cache}\n".encode())
 
     def release(self) -> None:
-        """Gives up the lock; another broker may now use the directory."""
+        """Releases the lock; another broker may use the directory."""
         self._lock.release()
 
 
 def may_lack_records(filesystem: FileSystem, path: str) -> bool:
-    """Whether a directory was in use when the machine stopped, or may have been. Errors: OSError."""
+    """Returns whether a directory was, or may have been, in use when the machine stopped. Errors: OSError."""
     was_used, stopped_cleanly = (
         filesystem.exists(f"{path}/{name}") for name in (META_PROPERTIES, CLEAN_SHUTDOWN_MARKER)
     )
@@ -186,16 +178,13 @@ def may_lack_records(filesystem: FileSystem, path: str) -> bool:
 
 
 def _has_kept_page_cache(filesystem: FileSystem, path: str) -> bool:
-    """Whether the files of a directory were written through the memory that is there now. Errors: OSError."""
+    """Returns whether the files were written through the memory that is there now. Errors: OSError."""
     note, cache = f"{path}/{PAGE_CACHE_NOTE}", filesystem.page_cache_id()
     return cache is not None and filesystem.exists(note) and filesystem.read_bytes(note).strip() == cache.encode()
 
 
 class FutureFolder(NamedTuple):
-    """The folder of a log that is being moved into a directory (KIP-113).
-
-    The id is zeros where the folder doesn't tell it.
-    """
+    """The folder of a log that is being moved into a directory (KIP-113). The id is zeros if unknown."""
 
     name: str
     topic_id: TopicId
@@ -205,20 +194,18 @@ class DirectoryListing(msgspec.Struct, frozen=True, kw_only=True):
     """The folders of a log directory, by what they hold."""
 
     partitions: dict[TopicPartition, TopicId]
-    """Each partition's folder is `<path>/<topic>-<partition>`. The id is sixteen zeros where `partition.metadata` doesn't tell it."""
+    """Each partition's folder is `<path>/<topic>-<partition>`. The id is zeros if `partition.metadata` doesn't have it.
+    """
     deleted: tuple[str, ...]
     """Names of folders of deleted partitions, still to be removed."""
     strays: tuple[str, ...]
-    """Names of folders that we don't know and leave alone."""
+    """Names of unknown folders, which are left alone."""
     futures: dict[TopicPartition, FutureFolder] = msgspec.field(default_factory=dict)
     """Folders of logs that are being moved here."""
 
 
 def list_directory(filesystem: FileSystem, path: str) -> DirectoryListing:
-    """Sorts the folders of a log directory.
-
-    Errors: OSError; StorageError for a `partition.metadata` that can't be read by its format.
-    """
+    """Lists the folders of a log directory. Errors: OSError; StorageError for a malformed `partition.metadata`."""
     partitions: dict[TopicPartition, TopicId] = {}
     deleted: list[str] = []
     strays: list[str] = []
@@ -235,39 +222,11 @@ def list_directory(filesystem: FileSystem, path: str) -> DirectoryListing:
                 deleted.append(name)
             else:
                 futures[future] = FutureFolder(name, topic_id_in(filesystem, folder))
-        elif _DELETED_FOLDER.fullmatch(name):
+        elif is_deleted_folder(name):
             deleted.append(name)
         else:
             strays.append(name)
     return DirectoryListing(partitions=partitions, deleted=tuple(deleted), strays=tuple(strays), futures=futures)
-
-
-def parse_folder_name(name: str) -> TopicPartition | None:
-    """The partition whose folder has this name, or None if it's no partition's."""
-    match = _PARTITION_FOLDER.fullmatch(name)
-    if match is None or match["topic"] in {".", "..", KAFKA_METADATA_TOPIC} or int(match["partition"]) > _MAX_PARTITION:
-        return None
-    return TopicPartition(match["topic"], int(match["partition"]))
-
-
-def parse_future_name(name: str) -> TopicPartition | None:
-    """The partition whose log is being moved into the folder of this name, or None if it's no such folder."""
-    match = _FUTURE_FOLDER.fullmatch(name)
-    return None if match is None else parse_folder_name(match["partition"])
-
-
-def future_folder_name(topic_partition: TopicPartition, random: Random) -> str | None:
-    """A fresh name for the folder that a log is moved into, as Kafka's; None for a topic whose name is too long for one."""
-    return _future_name(topic_partition, random.getrandbits(128)) if can_be_moved(topic_partition) else None
-
-
-def can_be_moved(topic_partition: TopicPartition) -> bool:
-    """Whether the folder that its log would be moved into can have a name."""
-    return len(_future_name(topic_partition, 0)) <= _FOLDER_NAME_MAX
-
-
-def _future_name(topic_partition: TopicPartition, number: int) -> str:
-    return f"{topic_partition}.{number:032x}-future"
 
 
 def moving_to(filesystem: FileSystem, folder: str) -> TopicId | None:
@@ -282,48 +241,13 @@ def moving_to(filesystem: FileSystem, folder: str) -> TopicId | None:
 
 
 def deleted_partition(filesystem: FileSystem, path: str, name: str) -> tuple[TopicId, int] | None:
-    """The topic id and partition whose deleted folder is called `name`; None if the folder doesn't tell any more."""
+    """Returns topic id and partition of the deleted folder `name`; None if the folder doesn't say any more."""
     topic_id = topic_id_in(filesystem, f"{path}/{name}")
     return None if topic_id == ZERO_TOPIC_ID else (topic_id, int(name.rpartition(".")[0].rpartition("-")[2]))
 
 
-def is_deleted_folder(name: str) -> bool:
-    """Whether a folder of this name is being deleted."""
-    return _DELETED_FOLDER.fullmatch(name) is not None
-
-
-def partition_of_folder(name: str) -> tuple[TopicPartition, bool] | None:
-    """The partition that a folder of this name is or was of, also one that was renamed; None if it's no partition's.
-
-    True where the name of the topic may have been cut: then it is the beginning of one, and the folder tells the id.
-    """
-    match = _RENAMED_FOLDER.fullmatch(name)
-    if match is None:
-        plain = parse_folder_name(name)
-        return None if plain is None else (plain, False)
-    return TopicPartition(match["topic"], int(match["partition"])), len(name) == _FOLDER_NAME_MAX
-
-
-def deleted_folder_name(topic_partition: TopicPartition, random: Random) -> str:
-    """A fresh name for the folder of a deleted partition.
-
-    A long topic is cut, as in Kafka, so that the name stays within 255 bytes.
-    """
-    return _fresh_folder_name(topic_partition, random, "delete")
-
-
-def stray_folder_name(topic_partition: TopicPartition, random: Random) -> str:
-    """A fresh name for a folder that is set aside: nothing removes it. Source: Kafka's `UnifiedLog.logStrayDirName`."""
-    return _fresh_folder_name(topic_partition, random, "stray")
-
-
-def _fresh_folder_name(topic_partition: TopicPartition, random: Random, ending: str) -> str:
-    suffix = f"-{topic_partition.partition}.{random.getrandbits(128):032x}-{ending}"
-    return topic_partition.topic[: _FOLDER_NAME_MAX - len(suffix)] + suffix
-
-
 def topic_id_in(filesystem: FileSystem, folder: str) -> TopicId:
-    """The topic id in a partition's folder; zeros for an absent, empty or torn file: that of a new log isn't synced at once."""
+    """Returns the topic id in a partition's folder; zeros if the file is absent, empty or torn, as a new log's."""
     path = f"{folder}/{PARTITION_METADATA}"
     if not filesystem.exists(path):
         return ZERO_TOPIC_ID
@@ -341,17 +265,17 @@ def _locked(filesystem: FileSystem, path: str) -> Lock:
         _sync_names_above(filesystem, path)
         return filesystem.lock(f"{path}/{LOCK_FILE}")
     except AlreadyLockedError as error:
-        reason = f"the log directory is in use by another broker, which holds {LOCK_FILE}; stop it, or give this one another directory"
+        reason = (
+            f"the log directory is in use by another broker, which holds {LOCK_FILE}; "
+            "stop it, or give this one another directory"
+        )
         raise RefusedDirectoryError(path, reason) from error
     except OSError as error:
         raise _unusable(path, error) from error
 
 
 def _sync_names_above(filesystem: FileSystem, path: str) -> None:
-    """Makes durable that the directory exists, by whichever process created it.
-
-    Folders that may not be opened are others'.
-    """
+    """Makes durable that the directory exists, whichever process created it; skips parents that can't be opened."""
     above = path
     while above not in {"/", "."}:
         above = parent_directory(above)
@@ -369,26 +293,27 @@ def _unusable(path: str, error: OSError) -> StorageError:
     return storage_error(path, error)
 
 
-def _claimed(filesystem: FileSystem, path: str, identity: Identity, random: Random) -> MetaProperties:
-    """Reads whose directory it is, and writes that it's ours if it has no owner."""
+def _claimed(filesystem: FileSystem, path: str, identity: BrokerIdentity, random: Random) -> MetaProperties:
+    """Reads the owner of the directory, and writes this broker as the owner if it has none."""
     place = f"{path}/{META_PROPERTIES}"
     known = decode_meta_properties(filesystem.read_bytes(place), place) if filesystem.exists(place) else None
+    reason: str | None = None
     if known is None:
         partition = next(filter(None, map(parse_folder_name, filesystem.listdir(path))), None)
         if partition is not None:
             reason = (
-                f"the log directory holds partitions ({partition}) but {META_PROPERTIES}, "
-                "which says whose they are, is missing or empty"
+                f"holds partitions ({partition}) but {META_PROPERTIES}, which says whose they are, is missing or empty"
             )
-            raise RefusedDirectoryError(path, reason)
     elif known.cluster_id != identity.cluster_id:
-        reason = f"the log directory belongs to cluster {known.cluster_id!r} ({META_PROPERTIES}), this broker is of {identity.cluster_id!r}"
-        raise RefusedDirectoryError(path, reason)
+        reason = (
+            f"belongs to cluster {known.cluster_id!r} ({META_PROPERTIES}), this broker is of {identity.cluster_id!r}"
+        )
     elif known.node_id != identity.node_id:
-        reason = f"the log directory belongs to node {known.node_id} ({META_PROPERTIES}), this broker is node {identity.node_id}"
-        raise RefusedDirectoryError(path, reason)
-    elif known.directory_id != ZERO_TOPIC_ID:
-        # Writing nothing would let a directory that can't be written pass until the first append.
+        reason = f"belongs to node {known.node_id} ({META_PROPERTIES}), this broker is node {identity.node_id}"
+    if reason is not None:
+        raise RefusedDirectoryError(path, f"the log directory {reason}")
+    if known is not None and known.directory_id != ZERO_TOPIC_ID:
+        # Without writing, a directory that can't be written would pass until the first append.
         _check_writable(filesystem, path)
         return known
     properties = MetaProperties(
@@ -402,7 +327,7 @@ def _claimed(filesystem: FileSystem, path: str, identity: Identity, random: Rand
 
 
 def _check_writable(filesystem: FileSystem, path: str) -> None:
-    """A full disk is no reason not to use the directory: it's freed by deletes, which need a broker that starts."""
+    """Checks that the directory can be written. A full disk is accepted: deletes free it, and need a running broker."""
     probe = f"{path}/.lowtide-write-check"
     with contextlib.suppress(FileNotFoundError):
         filesystem.unlink(probe)
@@ -416,7 +341,7 @@ def _check_writable(filesystem: FileSystem, path: str) -> None:
 
 
 def _fresh_id(getrandbits: Callable[[int], int]) -> TopicId:
-    """A random id (UUID version 4) whose text doesn't begin with a dash, which command lines would take for an option (as Kafka does)."""
+    """Returns a random id (UUID version 4) whose text doesn't begin with a dash, which looks like an option."""
     while True:
         bits = getrandbits(128)
         bits = bits & ~(0xF << 76) | 4 << 76

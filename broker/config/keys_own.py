@@ -14,8 +14,8 @@ _AUDIT_EVENTS: Final = OneOf(("logins", "logins-refused", "allowed", "denied", "
 
 # fmt: off
 OWN_KEYS: Final[tuple[ConfigKey, ...]] = (
-    ConfigKey("lowtide.request.rows.max", _INT, "100000", at_least(1_000),
-              "The maximum number of rows in all arrays of a request (topics, partitions, groups). Larger requests fail with INVALID_REQUEST."),
+    ConfigKey("lowtide.request.rows.max", _INT, "10000", at_least(1_000),
+              "The maximum number of rows in all arrays of a request (topics, partitions, groups). A larger request closes its connection."),
     ConfigKey("lowtide.answers.unread.max.bytes", _INT, "268435456", at_least(1 << 20),
               "The maximum number of bytes of responses that clients have not read yet, over all connections. "
               "Above it, the broker closes the connections whose clients have not read for longest."),

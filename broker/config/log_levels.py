@@ -48,7 +48,7 @@ _BROKER_ROOMS: Final = (
     "config",
     "coordinator",
     "coordinator.classic",
-    "coordinator.consumer",
+    "coordinator.modern",
     "coordinator.groups",
     "coordinator.runtime",
     "coordinator.transactions",

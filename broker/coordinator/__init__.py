@@ -1,7 +1,6 @@
-"""Coordinators: what groups of consumers and transactions agree on, kept in internal topics of this broker.
+"""Coordinators of groups, transactions and share states, which keep their state in internal topics of this broker.
 
-Guards: all that is answered can be read back from the topic by the next coordinator; decisions are plain functions over
-values, `runtime` appends what they decide. Rooms, from above: `transactions`, `groups`, `consumer`, `classic`,
-`runtime`. Begin with `runtime`, then with
-`groups` or `transactions`.
+Guards: every answer can be read back from the topic by the next coordinator. Decisions are plain functions over values;
+`runtime` appends the records they ask for. Rooms, from above: `transactions`, `groups`, `share_state`, `modern`,
+`classic`, `runtime`. Begin with `runtime`, then with `groups` or `transactions`.
 """

@@ -1,9 +1,7 @@
-"""What every group is to its coordinator, of whichever type: `ClassicGroup`, `ConsumerGroup` and `ShareGroup` have what `Group` lists.
+"""The interface of a group of any type: `ClassicGroup`, `ConsumerGroup` and `ShareGroup`.
 
-Nothing here decides. What the types differ in is asked of the group (`Group`), or of the service of its type
-(`groups/group_services.py`), so that no caller checks a class.
-
-Source: Kafka's `Group`, `Group.GroupType`.
+No caller checks a group's class. What differs between types is a method of the group, or of the service of its type
+(`groups/group_services.py`). Source: Kafka's `Group`, `Group.GroupType`.
 """
 
 from __future__ import annotations
@@ -20,14 +18,14 @@ class GroupType(Enum):
     """The types of groups. Values are the names in ListGroups (KIP-848)."""
 
     CLASSIC = "classic"
-    """Members agree among themselves who reads what: one of them assigns the partitions."""
+    """One member assigns the partitions for all."""
     CONSUMER = "consumer"
     """The broker assigns the partitions."""
     SHARE = "share"
     """The broker assigns the partitions, and members share them (KIP-932)."""
 
     __hash__ = object.__hash__
-    """There is one object of each; the hash that enumerations come with is a function in Python, and heartbeats look types up."""
+    """Each member is one object. The hash of Enum is a Python function, and heartbeats look types up."""
 
 
 class Group(Protocol):
@@ -35,41 +33,44 @@ class Group(Protocol):
 
     group_id: str
     last_record_offset: Offset
-    """The last record about this group or its offsets; what it says can be read when that is committed. -1 without any."""
+    """The last record about this group or its offsets; -1 without any. Answers about it wait until it is committed."""
 
     @property
     def group_type(self) -> GroupType:
-        """Which service it belongs to. It never changes: a group that changes its type is another object."""
+        """The type of the group, which never changes: a group that changes its type becomes another object."""
         ...
 
     @property
     def state(self) -> Enum:
-        """What it does; the value is the name in ListGroups."""
+        """The state; its value is the name in ListGroups."""
         ...
 
     @property
     def protocol_type(self) -> str | None:
-        """What its members are, `consumer` for one; None for a group that has never had a member."""
+        """The protocol type of the members, such as `consumer`; None if the group never had a member."""
         ...
 
     @property
     def members(self) -> Mapping[str, object]:
-        """Its members by their ids."""
+        """The members by id."""
         ...
 
     @property
     def is_unused(self) -> bool:
-        """Whether it has no member, and no client is about to become one."""
+        """Whether the group has no member and no client is about to join."""
         ...
 
     @property
     def since_empty_ms(self) -> int | None:
-        """Since when it has no members, wall clock; None where that isn't recorded, or doesn't count: then each commit's time does."""
+        """Since when the group is empty, wall clock; None if unknown or irrelevant.
+
+        Then each offset expires by its own time.
+        """
         ...
 
     @property
     def may_expire_offsets(self) -> bool:
-        """Whether offsets may expire now: what the members consume is known."""
+        """Whether offsets may expire now: the members' subscriptions are known."""
         ...
 
     def is_subscribed_to(self, topic: str) -> bool:
@@ -77,21 +78,21 @@ class Group(Protocol):
         ...
 
     def living_subscriptions(self) -> frozenset[str] | None:
-        """The topics that living members consume, or are about to; None while that isn't known."""
+        """Returns the topics that members consume or are about to; None if that is unknown."""
         ...
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
-        """Whether its offsets may be answered to this client."""
+        """Checks whether offsets may be returned to a client."""
         ...
 
     def check_offset_delete(self) -> ErrorCode:
-        """Whether single offsets may be deleted. Errors: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+        """Checks whether single offsets may be deleted. Errors: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
         ...
 
     def check_delete(self) -> ErrorCode:
-        """Whether the group may be deleted. Errors: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+        """Checks whether the group may be deleted. Errors: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
         ...
 
     def release(self) -> None:
-        """The group is gone: what it still holds counts no longer."""
+        """Gives the group's memory back to the broker: the group is gone."""
         ...

@@ -1,16 +1,17 @@
-"""How many groups and offsets clients may have a broker remember.
+"""Limits how many groups and offsets clients may make a broker keep.
 
-A group costs its clients one small request and the broker some kilobytes, for seven days (`offsets.retention.minutes`)
-where it has committed something. So groups are bounded, in all and in a second, and so is what their offsets take.
+A group costs its clients one small request and costs the broker some kilobytes, for seven days
+(`offsets.retention.minutes`) if it has committed offsets. So the number of groups, the rate of new groups, and the size
+of their offsets are limited.
 
 | limit | key | above it |
 |---|---|---|
-| groups that a broker coordinates | `lowtide.groups.max` | GROUP_MAX_SIZE_REACHED to who joins, POLICY_VIOLATION to who commits |
-| groups that begin in a second | `lowtide.groups.created.per.second` | COORDINATOR_LOAD_IN_PROGRESS: clients try again |
-| offsets that are remembered | `lowtide.offsets.max` | INVALID_COMMIT_OFFSET_SIZE, of single partitions |
-| the metadata of all offsets | `lowtide.offsets.metadata.bytes.max` | OFFSET_METADATA_TOO_LARGE, of single partitions |
+| groups of a broker | `lowtide.groups.max` | GROUP_MAX_SIZE_REACHED for joins, POLICY_VIOLATION for commits |
+| new groups in a second | `lowtide.groups.created.per.second` | COORDINATOR_LOAD_IN_PROGRESS: clients retry |
+| offsets | `lowtide.offsets.max` | INVALID_COMMIT_OFFSET_SIZE, for single partitions |
+| metadata of all offsets | `lowtide.offsets.metadata.bytes.max` | OFFSET_METADATA_TOO_LARGE, for single partitions |
 
-What is loaded from the log is never refused, and counts. Kafka has none of these limits.
+What is loaded from the log counts but is never refused. Kafka has none of these limits.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from lowtide.protocol.group_records import OffsetCommitValue
 
 GROUPS_GONE_MIN: Final = 1_000
-"""When so many groups are gone, and half of all, what is remembered of their ids may go, too."""
+"""Hashes of group ids are forgotten when this many groups, and half of all, are gone."""
 
 
 def _none() -> int:
@@ -36,7 +37,7 @@ def _none() -> int:
 
 
 class GroupAdmission:
-    """What all groups of a broker have in common: how many they are, and what their offsets take."""
+    """What all groups of a broker share: their number, and the size of their offsets."""
 
     __slots__ = (
         "_bucket",
@@ -51,17 +52,16 @@ class GroupAdmission:
     def __init__(self, settings: GroupSettings, now_ms: int = 0) -> None:
         self.settings = settings
         self.count_groups: Callable[[], int] = _none
-        """How many groups there are."""
         self.offset_count = 0
         self.metadata_bytes = 0
         """Characters of metadata."""
         self.refused_count = 0
-        """Groups and offsets that were refused, for the log."""
+        """Refused groups and offsets, for the log."""
         self._count_most = 0
         self._bucket = TokenBucket(now_ms, settings.groups_created_per_second)
 
     def check_new_group(self, now_ms: int) -> ErrorCode:
-        """Whether another group may begin; it is counted then.
+        """Checks whether another group may be created, and counts it.
 
         Errors: GROUP_MAX_SIZE_REACHED, COORDINATOR_LOAD_IN_PROGRESS.
         """
@@ -73,12 +73,12 @@ class GroupAdmission:
         return ErrorCode.NONE
 
     def check_new_group_of_offsets(self, now_ms: int) -> ErrorCode:
-        """As `check_new_group`, for a commit: POLICY_VIOLATION where there are too many."""
+        """As `check_new_group`, for a commit: POLICY_VIOLATION if there are too many."""
         error = self.check_new_group(now_ms)
         return ErrorCode.POLICY_VIOLATION if error == ErrorCode.GROUP_MAX_SIZE_REACHED else error
 
     def have_most_gone(self) -> bool:
-        """Whether most groups have gone since this was last so. To be asked about once a second."""
+        """Whether most groups have gone since this last returned True. Called about once a second."""
         count = self.count_groups()
         self._count_most = max(self._count_most, count)
         if self._count_most - count < max(GROUPS_GONE_MIN, count):
@@ -88,23 +88,23 @@ class GroupAdmission:
 
     @property
     def offsets_left(self) -> int:
-        """So many more offsets may be remembered; `check_offset` is only needed beyond."""
+        """How many more offsets may be kept. Only beyond that `check_offset` is needed."""
         return self.settings.offsets_max - self.offset_count
 
     @property
     def metadata_bytes_left(self) -> int:
-        """As `offsets_left`, of their metadata; less than 0 where the limit was lowered."""
+        """How much more metadata may be kept; negative if the limit was lowered."""
         return self.settings.offsets_metadata_bytes_max - self.metadata_bytes
 
     def has_room_for(self, count: int) -> bool:
-        """Whether so many more offsets without metadata may be remembered, so that none needs `check_offset`."""
+        """Whether this many more offsets without metadata may be kept, so that none needs `check_offset`."""
         return count <= self.offsets_left and self.metadata_bytes_left >= 0
 
     def check_offset(self, metadata: str, kept_count: int, kept_bytes: int) -> ErrorCode:
-        """Whether another offset may be remembered, besides those that the request has had let in, `kept_count` with `kept_bytes`.
+        """Checks whether another offset may be kept, after `kept_count` offsets with `kept_bytes` of the same request.
 
-        Whether it takes the place of another one, and so may always be, is for the caller to know.
-        Errors: INVALID_COMMIT_OFFSET_SIZE, OFFSET_METADATA_TOO_LARGE.
+        The caller checks first whether the offset replaces a known one, which is always allowed. Errors:
+        INVALID_COMMIT_OFFSET_SIZE, OFFSET_METADATA_TOO_LARGE.
         """
         if self.offset_count + kept_count >= self.settings.offsets_max:
             return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
@@ -113,7 +113,7 @@ class GroupAdmission:
         return ErrorCode.NONE
 
     def forget(self, values: Iterable[OffsetCommitValue]) -> None:
-        """These offsets are gone."""
+        """Stops counting these offsets."""
         for value in values:
             self.offset_count -= 1
             self.metadata_bytes -= len(value.metadata)

@@ -1,11 +1,11 @@
-"""How much members of classic groups may make a broker remember.
+"""Limits the memory that members of groups may take.
 
-A member says what it likes, in as many bytes as a request may have, and stays for as long a session as it asks for,
-whether or not a client is there any more. So what is held for members, and for ids that were given out, has a limit in
-each group, and one over all groups of a broker. Kafka has neither; what a group may hold is far above what fits into
-its record there, and without that it is never stable.
+A member sends as many bytes as a request may have, and stays for the session timeout it asks for, even if its client is
+gone. So the memory of members and of reserved member ids is limited for each group and for all groups of a broker.
+Kafka has neither limit; a group's limit is far above what fits into its record there, without which a group is never
+stable.
 
-Guards: what a group holds is counted once, from the moment in which it is held until the member, or the group, is gone.
+Guards: memory is counted once, from the time it is taken until the member or the group is gone.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ from collections.abc import Iterable
 from typing import Final
 
 GROUP_BYTES_MAX: Final = 32 << 20
-"""Of one group: the leader receives all of it in one answer."""
+"""The limit of one group, whose leader receives all subscriptions in one response."""
 
 BROKER_BYTES_MAX: Final = 128 << 20
-"""Of all groups that are coordinated here: some ten thousands of members."""
+"""The limit of all groups on this broker: some ten thousand members."""
 
 RESERVED_BYTES: Final = 32 << 20
 SMALL_GROUP_BYTES: Final = 1 << 20
-"""The last `RESERVED_BYTES` of a broker are for groups that hold less than this: a few large ones keep no other out."""
+"""The last `RESERVED_BYTES` are for groups below this size, so that a few large groups don't keep others out."""
 
 MEMBER_BYTES: Final = 2 << 10
-"""What a member takes besides what it says, and an id that was given out, which may be the only one of its group."""
+"""The memory of a member besides its subscription, and of a reserved member id."""
 
 PROTOCOL_BYTES: Final = 256
-"""What a protocol takes besides its name and metadata."""
+"""The memory of a protocol besides its name and metadata."""
 
 
 class MemberMemory:
-    """What all groups of a broker hold."""
+    """The memory of all groups of a broker."""
 
     __slots__ = ("held_bytes", "refused_count")
 
     def __init__(self) -> None:
         self.held_bytes = 0
         self.refused_count = 0
-        """Joins that were refused for want of room, for the log."""
+        """Joins refused for lack of room, for the log."""
 
     def has_room(self, group_bytes: int, more_bytes: int) -> bool:
-        """Whether a group that holds so much may hold more; what takes no more may always be."""
+        """Whether a group that takes `group_bytes` may take more. Not taking more is always allowed."""
         allowed_bytes = (
             BROKER_BYTES_MAX if group_bytes + more_bytes <= SMALL_GROUP_BYTES else BROKER_BYTES_MAX - RESERVED_BYTES
         )
@@ -49,7 +49,37 @@ class MemberMemory:
         return fits or more_bytes <= 0
 
 
+class GroupMemory:
+    """The memory of one group, which counts for the broker until it is released."""
+
+    __slots__ = ("broker", "held_bytes")
+
+    def __init__(self, broker: MemberMemory | None) -> None:
+        self.broker = broker if broker is not None else MemberMemory()
+        self.held_bytes = 0
+
+    def hold(self, more_bytes: int) -> None:
+        """Counts more memory, or less."""
+        self.held_bytes += more_bytes
+        self.broker.held_bytes += more_bytes
+
+    def has_room(self, more_bytes: int) -> bool:
+        """Whether the group may take more memory. Counts a refusal."""
+        if self.broker.has_room(self.held_bytes, more_bytes):
+            return True
+        self.broker.refused_count += 1
+        return False
+
+    def release(self) -> None:
+        """Gives the memory back to the broker. Later changes no longer count."""
+        self.broker.held_bytes -= self.held_bytes
+        self.broker = MemberMemory()
+
+
 def bytes_of_member(words: Iterable[str | None], protocols: Iterable[tuple[str, bytes]]) -> int:
-    """What a member takes that has these names and speaks these protocols; its id has one of the names in it, hence twice."""
+    """Returns the memory of a member with these names and protocols.
+
+    Its id contains one of the names, so names count twice.
+    """
     names = sum(2 * len(word) for word in words if word is not None)
     return MEMBER_BYTES + names + sum(PROTOCOL_BYTES + len(name) + len(metadata) for name, metadata in protocols)

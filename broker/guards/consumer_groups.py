@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from lowtide.broker.authorizer.resources import ALL_GROUP_OPERATIONS, Operation, group, topic
-from lowtide.broker.coordinator.consumer.consumer_heartbeats import heartbeat_failed
+from lowtide.broker.coordinator.modern.consumer_heartbeats import heartbeat_failed
 from lowtide.broker.guards.guard import Asker, Verdict
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.consumer_group_describe import (

@@ -11,17 +11,16 @@ from functools import partial
 from typing import Any
 
 from lowtide.broker.authorizer.authorizer import Audit
-from lowtide.broker.authorizer.resources import CLUSTER, Operation, topic
+from lowtide.broker.authorizer.resources import Operation, topic
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.network.endpoints import MadeOnce, endpoints_for
-from lowtide.broker.partitions.delayed.fetch_reader import FetchReader
-from lowtide.broker.partitions.delayed.fetch_rules import FetchRules
-from lowtide.broker.partitions.fetch_session import FetchTarget
-from lowtide.broker.request_context import Client, RequestContext
+from lowtide.broker.partitions.fetch.fetch_reader import FetchReader
+from lowtide.broker.partitions.fetch.fetch_rules import FetchRules
+from lowtide.broker.partitions.fetch.fetch_session import FetchTarget
+from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.session import MetadataSession
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import NodeEndpoint
-from lowtide.protocol.native import SmallFetch
 from lowtide.protocol.types import BrokerEpoch
 from lowtide.replication.partition import Partition
 
@@ -59,17 +58,9 @@ class FetchReaders:
 
         return GuardedFetchReader(may_read, *self._parts(context.connection.listener_name))
 
-    def of_small(self, client: Client, asked: SmallFetch) -> FetchReader:
-        """The same for a request that was read in the compiled form."""
-        return self.for_client(RequestContext(asked[0], asked[2], client, None, asked[1]))
-
-    def may_read(self, client: Client, name: str) -> bool:
-        """Whether a client may read a topic; a refusal is to be asked for again, and is noted then."""
+    def may_read(self, client: RequestContext, name: str) -> bool:
+        """Whether a client may read a topic; a refusal is noted when the definition asks again."""
         return self._broker.authorizer.authorize(client, Operation.READ, topic(name), Audit.NOTHING)
-
-    def may_follow(self, client: Client) -> bool:
-        """The same of a broker that follows."""
-        return self._broker.authorizer.authorize(client, Operation.CLUSTER_ACTION, CLUSTER, Audit.NOTHING)
 
     def _parts(self, listener_name: str) -> tuple[Any, ...]:
         metadata = self._broker.metadata
@@ -82,7 +73,7 @@ def _serving_epoch(metadata: MetadataSession) -> BrokerEpoch:
 
     Deletes don't wait for the replicas of such a broker (rule DR3).
     """
-    return 0 if metadata.wants_to_stop else metadata.broker_epoch
+    return 0 if metadata.reports.stops else metadata.broker_epoch
 
 
 def _node_endpoints(metadata: MetadataSession, listener_name: str) -> list[NodeEndpoint]:

@@ -7,7 +7,6 @@ third of a small Produce (bench_acls).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from lowtide.broker.authorizer.authorizer import Audit
@@ -16,13 +15,11 @@ from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards import topics
 from lowtide.broker.guards.guard import Asker, Verdict, guarded
 from lowtide.broker.network.answer_errors import AnswerErrors
-from lowtide.broker.network.routes import GroupPath, HandlerSpec, QuickPath, RunPath
+from lowtide.broker.network.routes import HandlerSpec, JointForm
+from lowtide.broker.partitions.produce.joint_produce import ProduceGroup
 from lowtide.broker.request_context import Client, RequestContext
 from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.messages.produce import ProduceRequest, ProduceResponse
-from lowtide.protocol.native import ProduceGroup as Group
-from lowtide.protocol.native import ProduceRun as Run
-from lowtide.protocol.native import SmallProduce as Asked
 
 
 def guarded_produce(spec: HandlerSpec, broker: BrokerContext) -> HandlerSpec:
@@ -54,48 +51,22 @@ def guarded_produce(spec: HandlerSpec, broker: BrokerContext) -> HandlerSpec:
         _learn(request, context, broker)
         return the_long_way(request, context)
 
-    return spec.wrapped(handle=at_once, quick=None if spec.quick is None else _guarded_quickly(spec.quick))
+    return spec.wrapped(handle=at_once, joint=None if spec.joint is None else _guarded(spec.joint))
 
 
-def _guarded_quickly(quick: QuickPath) -> QuickPath:
-    """The quick path for topics that the connection is known to be allowed to write to."""
-    run, group, handle = quick.run, quick.group, _permitted(quick.handle)
+def _guarded(joint: JointForm) -> JointForm:
+    """Returns the joint form for topics that each connection is known to be allowed to write to."""
 
-    def handle_plain(asked: Asked, buffer: Any, client: Client) -> Any:
-        return (
-            handle(asked, buffer, client) if asked[10] is None else None
-        )  # A transactional id needs a permission of its own.
+    def answer(group: ProduceGroup, buffer: Any, clients: list[Client]) -> list[Any] | None:
+        if group.transactional_id is not None:
+            return None  # It needs a permission of its own.
+        for client in clients:
+            grants = client.write_grants
+            if grants is None or grants.principal is not client.principal or group.topic not in grants:
+                return None
+        return joint.answer(group, buffer, clients)
 
-    return QuickPath(
-        quick.read,
-        handle_plain,
-        None if run is None else RunPath(run.read, _permitted(run.handle)),
-        None if group is None else GroupPath(group.read, _all_permitted(group.handle)),
-    )
-
-
-def _may_write(client: Client, topic_or_id: str | bytes) -> bool:
-    grants = client.write_grants
-    return grants is not None and grants.principal is client.principal and topic_or_id in grants
-
-
-def _permitted(handle: Callable[[Any, Any, Client], Any]) -> Callable[[Any, Any, Client], Any]:
-    def handle_permitted(asked: Asked | Run, buffer: Any, client: Client) -> Any:
-        grants = client.write_grants  # As `_may_write`, without a call: nearly all requests come by.
-        if grants is None or grants.principal is not client.principal or asked[4] not in grants:
-            return None
-        return handle(asked, buffer, client)
-
-    return handle_permitted
-
-
-def _all_permitted(
-    handle: Callable[[Any, Any, list[Client]], list[Any] | None],
-) -> Callable[[Any, Any, list[Client]], list[Any] | None]:
-    def handle_permitted(asked: Group, buffer: Any, clients: list[Client]) -> list[Any] | None:
-        return handle(asked, buffer, clients) if all(_may_write(client, asked[4]) for client in clients) else None
-
-    return handle_permitted
+    return JointForm(joint.read, answer)
 
 
 def _learn(request: ProduceRequest, context: RequestContext, broker: BrokerContext) -> None:

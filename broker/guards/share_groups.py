@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from lowtide.broker.authorizer.resources import ALL_GROUP_OPERATIONS, Operation, group, topic
-from lowtide.broker.coordinator.consumer.share_groups import heartbeat_failed
+from lowtide.broker.coordinator.modern.share_heartbeats import heartbeat_failed
 from lowtide.broker.guards.guard import Asker, Guard, Verdict
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.alter_share_group_offsets import (

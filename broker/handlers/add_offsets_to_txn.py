@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.runtime.effects import Effects
-from lowtide.broker.coordinator.transactions.small_transaction import small_added_offsets
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
@@ -55,7 +54,7 @@ def handler(groups: GroupCoordinator, transactions: TransactionCoordinator) -> H
 
         return transactions.decide(shard, decide)
 
-    return HandlerSpec(key=ApiKey.ADD_OFFSETS_TO_TXN, handle=handle, quick=small_added_offsets(groups, transactions))
+    return HandlerSpec(key=ApiKey.ADD_OFFSETS_TO_TXN, handle=handle)
 
 
 def _response(version: int, error: ErrorCode) -> AddOffsetsToTxnResponse:

@@ -18,11 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
+from typing import Final
 
 from lowtide.broker.coordinator.runtime.effects import Effects
-from lowtide.broker.coordinator.transactions.small_transaction import small_added_partitions
 from lowtide.broker.coordinator.transactions.transaction import EPOCH_BUMPS_SINCE
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
+from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
@@ -45,6 +46,16 @@ _MANY_SINCE = 4
 _PRODUCER_FENCED_SINCE = 2
 
 Errors = dict[TopicPartition, ErrorCode]
+
+
+_TRANSACTIONS_SINCE: Final = 4
+
+
+def cut(version: int) -> Cut | None:
+    """Returns how a large request is cut: only those of brokers have several transactions."""
+    if version < _TRANSACTIONS_SINCE:
+        return None
+    return Cut(levels=(("transactions", "results_by_transaction"),), changes=True)
 
 
 def handler(transactions: TransactionCoordinator) -> HandlerSpec:
@@ -103,7 +114,7 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
             errors.listen(partial(answered, index))
         return pending
 
-    return HandlerSpec(key=ApiKey.ADD_PARTITIONS_TO_TXN, handle=handle, quick=small_added_partitions(transactions))
+    return HandlerSpec(key=ApiKey.ADD_PARTITIONS_TO_TXN, handle=handle, cut=cut)
 
 
 def _partitions(

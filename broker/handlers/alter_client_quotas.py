@@ -19,6 +19,7 @@ from typing import Final
 from lowtide.broker.administration.committing import decide_and_commit
 from lowtide.broker.administration.spread import Spread
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.quotas.quota_changes import QuotaChanges, plan_quota_changes
 from lowtide.broker.quotas.quota_entity import described
@@ -36,6 +37,8 @@ WHAT: Final = "quotas"
 
 TIMEOUT_MS: Final = 30_000
 """How long it may take: the request does not say."""
+
+CUT: Final = Cut(levels=(("entries", "entries"),), changes=True, sequential=True)
 
 
 def handler(broker: BrokerContext, spread: Spread) -> HandlerSpec:
@@ -64,4 +67,4 @@ def handler(broker: BrokerContext, spread: Spread) -> HandlerSpec:
             ]
         )
 
-    return HandlerSpec(key=ApiKey.ALTER_CLIENT_QUOTAS, handle_later=handle)
+    return HandlerSpec(key=ApiKey.ALTER_CLIENT_QUOTAS, handle_later=handle, cut=CUT)

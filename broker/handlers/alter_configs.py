@@ -14,8 +14,11 @@ KIPs: 133, 226, 714, 848.
 
 from __future__ import annotations
 
+from typing import Final
+
 from lowtide.broker.administration.config_administrator import ConfigAdministrator, change_each
 from lowtide.broker.config.resources import ResourceType, check_keys, resource_of
+from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
@@ -26,6 +29,10 @@ from lowtide.protocol.messages.alter_configs import (
     AlterConfigsResponse,
 )
 from lowtide.replication.refusal import Refusal
+
+CUT: Final = Cut(
+    levels=(("resources", "responses"),), names=("resource_type", "resource_name"), changes=True, sequential=True
+)
 
 
 def handler(administrator: ConfigAdministrator) -> HandlerSpec:
@@ -59,4 +66,4 @@ def handler(administrator: ConfigAdministrator) -> HandlerSpec:
             ]
         )
 
-    return HandlerSpec(key=ApiKey.ALTER_CONFIGS, handle_later=handle)
+    return HandlerSpec(key=ApiKey.ALTER_CONFIGS, handle_later=handle, cut=CUT)

@@ -15,7 +15,10 @@ KIPs: 455, 860.
 
 from __future__ import annotations
 
+from typing import Final
+
 from lowtide.broker.administration.partition_administrator import PartitionAdministrator
+from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
@@ -29,6 +32,13 @@ from lowtide.protocol.messages.alter_partition_reassignments import (
 )
 from lowtide.replication.reassignments import Reassignment
 from lowtide.replication.refusal import Refusal
+
+CUT: Final = Cut(
+    levels=(("topics", "responses"), ("partitions", "partitions")),
+    names=("name", "partition_index"),
+    changes=True,
+    sequential=True,
+)
 
 
 def handler(administrator: PartitionAdministrator) -> HandlerSpec:
@@ -51,7 +61,7 @@ def handler(administrator: PartitionAdministrator) -> HandlerSpec:
             ],
         )
 
-    return HandlerSpec(key=ApiKey.ALTER_PARTITION_REASSIGNMENTS, handle_later=handle)
+    return HandlerSpec(key=ApiKey.ALTER_PARTITION_REASSIGNMENTS, handle_later=handle, cut=CUT)
 
 
 def refused(

@@ -24,14 +24,11 @@ from functools import lru_cache
 from typing import Final
 
 from lowtide.broker.network.features import features_of, finalized, supported
-from lowtide.broker.network.kept_answers import KeptAnswer, KeptAnswers, kept_answer, key_of, read_again
-from lowtide.broker.network.routes import HandlerSpec, QuickPath, VersionRange
-from lowtide.broker.request_context import Client, RequestContext
+from lowtide.broker.network.routes import HandlerSpec, VersionRange
+from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import ApiKey
-from lowtide.protocol.compiler import codec_for
-from lowtide.protocol.errors import ErrorCode, ProtocolError
-from lowtide.protocol.headers import read_request_header
+from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 
 _SOFTWARE_SINCE = 3
@@ -79,44 +76,4 @@ def handler(advertised: Mapping[ApiKey, VersionRange], seen: Callable[[], Metada
         image, from_0 = seen(), context.api_version >= _FEATURES_FROM_0_SINCE
         return offer(image.features_revision, from_0=from_0, tells_telemetry=bool(image.client_metrics))
 
-    @lru_cache(maxsize=_OFFERS_KEPT)
-    def encoded(version: int, epoch: int, *, tells_telemetry: bool) -> KeptAnswer:
-        response = offer(epoch, from_0=version >= _FEATURES_FROM_0_SINCE, tells_telemetry=tells_telemetry)
-        return kept_answer(ApiKey.API_VERSIONS, version, response)
-
-    kept, valid_for = KeptAnswers(), (-1, False)
-
-    def handle_quickly(asked: bytes, _buffer: memoryview, client: Client) -> bytes | None:
-        """The answer that was given to the same request before; None for the first one, and for what is refused."""
-        nonlocal valid_for
-        image = seen()
-        now = (image.features_revision, bool(image.client_metrics))
-        if now != valid_for:
-            kept.clear()
-            valid_for = now
-        key = key_of("", asked)
-        answer = kept.found.get(key)
-        if answer is None:
-            answer = answer_to(asked, client)
-            if answer is None:
-                return None
-            kept.keep(key, answer)
-        if answer.beside is not None:
-            client.software = answer.beside
-        return answer.frame(asked)
-
-    def answer_to(asked: bytes, client: Client) -> KeptAnswer | None:
-        try:
-            _, version, _, client_id, position = read_request_header(asked, 0, len(asked))
-            request = codec_for(ApiVersionsRequest, version).decode(memoryview(asked), position, len(asked))
-        except ProtocolError:
-            return None
-        if handle(request, RequestContext(version, client_id, client)).error_code != ErrorCode.NONE:
-            return None
-        image = seen()
-        answer = encoded(version, image.features_revision, tells_telemetry=bool(image.client_metrics))
-        return answer._replace(beside=client.software) if version >= _SOFTWARE_SINCE else answer
-
-    return HandlerSpec(
-        key=ApiKey.API_VERSIONS, handle=handle, answers_again=2, quick=QuickPath(read_again, handle_quickly)
-    )
+    return HandlerSpec(key=ApiKey.API_VERSIONS, handle=handle, answers_again=_OFFERS_KEPT)

@@ -15,13 +15,15 @@ KIPs: 430, 848, 1099.
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import Final
 
 from lowtide.broker.authorizer.resources import ALL_GROUP_OPERATIONS
-from lowtide.broker.coordinator.consumer.consumer_member import NOTHING, Assignment, ConsumerMember
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.groups.group_descriptions import GroupDescriptions
 from lowtide.broker.coordinator.groups.group_shard import Groups
+from lowtide.broker.coordinator.modern.modern_member import NOTHING, Assignment, ModernMember
 from lowtide.broker.coordinator.runtime.shard import Shard
+from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
@@ -40,6 +42,8 @@ from lowtide.protocol.messages.metadata import OPERATIONS_NOT_ASKED
 
 _CLASSIC_MEMBER = 0
 _CONSUMER_MEMBER = 1
+
+CUT: Final = Cut(levels=(("group_ids", "groups"),))
 
 
 def handler(groups: GroupCoordinator) -> HandlerSpec:
@@ -77,10 +81,10 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
         operations = ALL_GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED
         return descriptions.answer(request.group_ids, operations)
 
-    return HandlerSpec(key=ApiKey.CONSUMER_GROUP_DESCRIBE, handle=handle)
+    return HandlerSpec(key=ApiKey.CONSUMER_GROUP_DESCRIBE, handle=handle, cut=CUT)
 
 
-def _member(member: ConsumerMember, target: Assignment, image: MetadataImage) -> DescribedConsumerMember:
+def _member(member: ModernMember, target: Assignment, image: MetadataImage) -> DescribedConsumerMember:
     return DescribedConsumerMember(
         member_id=member.member_id,
         instance_id=member.instance_id,

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from lowtide.broker.coordinator.consumer.consumer_heartbeats import check_heartbeat, heartbeat_failed
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
+from lowtide.broker.coordinator.modern.consumer_heartbeats import check_heartbeat, heartbeat_failed
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending

@@ -22,6 +22,7 @@ from lowtide.broker.administration.committing import check_timeout
 from lowtide.broker.administration.creation_limits import Throttle
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
 from lowtide.broker.config.topic_config import describe_topic_configs
+from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import MetadataImage
@@ -40,6 +41,8 @@ from lowtide.replication.topic_names import repeated_names
 
 _THROTTLING_SINCE: Final = 6
 """The version that tells THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+
+CUT: Final = Cut(levels=(("topics", "topics"),), names=("name",), changes=True, sequential=True)
 
 
 def handler(administrator: TopicAdministrator) -> HandlerSpec:
@@ -98,7 +101,7 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
         ]
         return CreateTopicsResponse(throttle_time_ms=throttle.told_ms, topics=results)
 
-    return HandlerSpec(key=ApiKey.CREATE_TOPICS, handle_later=handle)
+    return HandlerSpec(key=ApiKey.CREATE_TOPICS, handle_later=handle, cut=CUT)
 
 
 def refused(request: CreateTopicsRequest, _version: int, refusal: Refusal) -> CreateTopicsResponse:

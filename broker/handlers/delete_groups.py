@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from functools import partial
+from typing import Final
 
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
+from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
@@ -21,6 +23,8 @@ from lowtide.broker.slices import ask_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+
+CUT: Final = Cut(levels=(("groups_names", "results"),), changes=True, sequential=True)
 
 
 class _Answer:
@@ -63,4 +67,4 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
         ask_in_slices(groups.broker.turns, groups.broker.log, answer.pending, ask())
         return answer.pending
 
-    return HandlerSpec(key=ApiKey.DELETE_GROUPS, handle=handle)
+    return HandlerSpec(key=ApiKey.DELETE_GROUPS, handle=handle, cut=CUT)

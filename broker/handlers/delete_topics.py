@@ -13,7 +13,10 @@ KIPs: 4, 516.
 
 from __future__ import annotations
 
+from typing import Final
+
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
+from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import MetadataImage
@@ -25,6 +28,16 @@ from lowtide.replication.deletions import TopicDeletion
 from lowtide.replication.refusal import Refusal
 
 _BY_ID_SINCE = 6
+
+
+_TOPICS_BY_ID_SINCE: Final = 6
+
+
+def cut(version: int) -> Cut:
+    """Returns how a large request is cut."""
+    if version < _TOPICS_BY_ID_SINCE:
+        return Cut(levels=(("topic_names", "responses"),), names=(), changes=True, sequential=True)
+    return Cut(levels=(("topics", "responses"),), names=("name", "topic_id"), changes=True, sequential=True)
 
 
 def handler(administrator: TopicAdministrator) -> HandlerSpec:
@@ -56,7 +69,7 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
         ]
         return DeleteTopicsResponse(throttle_time_ms=0, responses=rows)
 
-    return HandlerSpec(key=ApiKey.DELETE_TOPICS, handle_later=handle)
+    return HandlerSpec(key=ApiKey.DELETE_TOPICS, handle_later=handle, cut=cut)
 
 
 def refused(request: DeleteTopicsRequest, version: int, refusal: Refusal) -> DeleteTopicsResponse:

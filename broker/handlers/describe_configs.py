@@ -17,10 +17,12 @@ KIPs: 133, 226, 412, 569, 714, 848.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from typing import Final
 
 from lowtide.broker.administration.config_administrator import ConfigAdministrator
 from lowtide.broker.config.described import DescribedConfig
 from lowtide.broker.config.resources import resource_of
+from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
@@ -36,6 +38,8 @@ from lowtide.protocol.messages.describe_configs import (
     DescribeConfigsSynonym,
 )
 from lowtide.replication.refusal import Refusal
+
+CUT: Final = Cut(levels=(("resources", "results"),))
 
 
 def handler(administrator: ConfigAdministrator) -> HandlerSpec:
@@ -66,7 +70,7 @@ def handler(administrator: ConfigAdministrator) -> HandlerSpec:
             return DescribeConfigsResponse(results=[_refused(row, refusals[0]) for row in request.resources])
         return answer_in_slices(administrator.broker.turns, administrator.broker.log, steps(request))
 
-    return HandlerSpec(key=ApiKey.DESCRIBE_CONFIGS, handle=handle)
+    return HandlerSpec(key=ApiKey.DESCRIBE_CONFIGS, handle=handle, cut=CUT)
 
 
 def _described(

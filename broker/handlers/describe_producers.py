@@ -14,8 +14,10 @@ KIPs: 664.
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import Final
 
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
@@ -38,6 +40,8 @@ PRODUCERS_A_STEP = 250
 """Some three tenths of a millisecond each."""
 
 _UNKNOWN_TOPIC = Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+
+CUT: Final = Cut(levels=(("topics", "topics"), ("partition_indexes", "partitions")))
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:
@@ -86,7 +90,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
         return answer_in_slices(broker.turns, broker.log, answer(wanted))
 
-    return HandlerSpec(key=ApiKey.DESCRIBE_PRODUCERS, handle=handle)
+    return HandlerSpec(key=ApiKey.DESCRIBE_PRODUCERS, handle=handle, cut=CUT)
 
 
 def _producers(partition: Partition) -> Generator[None, None, list[ProducerState]]:

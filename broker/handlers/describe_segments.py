@@ -38,8 +38,8 @@ from lowtide.protocol.messages.describe_segments import (
 from lowtide.protocol.types import TopicPartition
 from lowtide.replication.partition import Partition
 from lowtide.storage.errors import StorageError
-from lowtide.storage.log.retention_explain import Boundary, boundaries
-from lowtide.storage.log.retention_plan import Reason
+from lowtide.storage.log.retention.retention_explain import Boundary, boundaries
+from lowtide.storage.log.retention.retention_plan import Reason
 
 PARTITIONS_MAX: Final = 100
 """Of one request."""
@@ -94,7 +94,7 @@ class DescribeSegmentsHandler:
         offsets = offsets_of(partition, consumed.offset if consumed.is_known else None)
         asked, now_ms = answering.request, self._broker.clock.wall_ms()
         try:
-            found = yield from boundaries(log.segments, offsets, log.config, times, now_ms)
+            found = yield from boundaries(tuple(log.segments), offsets, log.config, times, now_ms)
             segments = yield from segment_rows(log, times, asked.first_offset, min(asked.segments_max, answering.room))
         except StorageError as error:
             replicas.on_read_failed(partition, error)

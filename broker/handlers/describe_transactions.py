@@ -15,6 +15,7 @@ from typing import Final
 
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from lowtide.broker.coordinator.transactions.transaction_state import STATE_NAMES
+from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
@@ -30,6 +31,8 @@ from lowtide.protocol.messages.describe_transactions import (
 
 PARTITIONS_A_STEP: Final = 500
 """A tenth of a millisecond's work."""
+
+CUT: Final = Cut(levels=(("transactional_ids", "transaction_states"),))
 
 
 def handler(transactions: TransactionCoordinator) -> HandlerSpec:
@@ -74,4 +77,4 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
         broker = transactions.broker
         return answer_in_slices(broker.turns, broker.log, steps(dict.fromkeys(request.transactional_ids)))
 
-    return HandlerSpec(key=ApiKey.DESCRIBE_TRANSACTIONS, handle=handle)
+    return HandlerSpec(key=ApiKey.DESCRIBE_TRANSACTIONS, handle=handle, cut=CUT)

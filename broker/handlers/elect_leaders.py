@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from lowtide.broker.administration.partition_administrator import PartitionAdministrator
+from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import walk_in_slices
@@ -41,6 +42,12 @@ _ELECTIONS = {PREFERRED: Election.PREFERRED, UNCLEAN: Election.UNCLEAN}
 
 PARTITIONS_AT_ONCE: Final = 200
 """Of those of a request that names none so many are decided and committed together: some milliseconds' work."""
+
+CUT: Final = Cut(
+    levels=(("topic_partitions", "replica_election_results"), ("partitions", "partition_result")),
+    changes=True,
+    sequential=True,
+)
 
 
 def handler(administrator: PartitionAdministrator) -> HandlerSpec:
@@ -68,7 +75,7 @@ def handler(administrator: PartitionAdministrator) -> HandlerSpec:
         )
         return response
 
-    return HandlerSpec(key=ApiKey.ELECT_LEADERS, handle_later=handle)
+    return HandlerSpec(key=ApiKey.ELECT_LEADERS, handle_later=handle, cut=CUT)
 
 
 def _add_rows(

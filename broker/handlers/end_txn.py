@@ -15,7 +15,6 @@ KIPs: 98, 360, 588, 890.
 from __future__ import annotations
 
 from lowtide.broker.coordinator.runtime.effects import Effects
-from lowtide.broker.coordinator.transactions.small_transaction import small_end
 from lowtide.broker.coordinator.transactions.transaction import EPOCH_BUMPS_SINCE
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from lowtide.broker.network.routes import HandlerSpec
@@ -59,7 +58,7 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
 
         return transactions.decide(shard, decide)
 
-    return HandlerSpec(key=ApiKey.END_TXN, handle=handle, quick=small_end(transactions))
+    return HandlerSpec(key=ApiKey.END_TXN, handle=handle)
 
 
 def _response(version: int, error: ErrorCode, producer_id: ProducerId, producer_epoch: ProducerEpoch) -> EndTxnResponse:

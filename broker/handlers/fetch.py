@@ -15,9 +15,8 @@ registration or no leader epoch is refused. Their fetch is answered at once whil
 waits only shortly while it lacks a partition that is led here: a follower may not know yet whom to ask (rule DR5). With
 a replica selector that knows racks a consumer is sent to an in-sync replica in its own (KIP-392).
 
-What is there is read in `broker/partitions/delayed/fetch_reader`; `delayed/fetch` waits for more. A request of very
-many partitions goes by
-`broker/guards/large_fetch`, and a usual one of few is read and answered by `delayed/small_fetch`.
+The room of the act is `broker/partitions/fetch`: `fetch_reader` reads, `delayed_fetch` waits for more, and `usual_fetch`
+is a short form of what consumers ask most.
 
 Errors: TOPIC_AUTHORIZATION_FAILED, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID,
 NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, KAFKA_STORAGE_ERROR; for the whole request the
@@ -28,29 +27,23 @@ KIPs: 74, 107, 227, 320, 392, 516, 595, 951.
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from lowtide.broker.authorizer.resources import CLUSTER, Operation
 from lowtide.broker.config.keys_cluster import RACK_AWARE_SELECTOR
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards.fetching import FetchReaders
-from lowtide.broker.guards.large_fetch import fetch_steps
-from lowtide.broker.network.large_requests import Bounds
 from lowtide.broker.network.routes import HandlerSpec
-from lowtide.broker.partitions.delayed.fetch import DelayedFetch, PlannedFetches
-from lowtide.broker.partitions.delayed.fetch_of_rows import RowsPlan
-from lowtide.broker.partitions.delayed.fetch_reader import READ_COMMITTED, is_sound, replica_of
-from lowtide.broker.partitions.delayed.fetch_refused import SESSIONS_SINCE, failed_throughout, refuse
-from lowtide.broker.partitions.delayed.fetch_rules import FetchRules
-from lowtide.broker.partitions.delayed.small_fetch import FetchParts, small_fetches
-from lowtide.broker.partitions.fetch_session import CONSUMER, FetchPlan, requested_targets
+from lowtide.broker.partitions.fetch.delayed_fetch import PlannedFetches
+from lowtide.broker.partitions.fetch.fetch_reader import READ_COMMITTED, is_sound, replica_of
+from lowtide.broker.partitions.fetch.fetch_refused import SESSIONS_SINCE, failed_throughout, refuse
+from lowtide.broker.partitions.fetch.fetch_rules import FetchRules
+from lowtide.broker.partitions.fetch.fetch_session import CONSUMER, FetchPlan, requested_targets
+from lowtide.broker.partitions.fetch.usual_fetch import UsualFetch
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import FetchRequest
-
-BOUNDS: Final = Bounds()
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:
@@ -65,9 +58,9 @@ def handler(broker: BrokerContext) -> HandlerSpec:
     planned = PlannedFetches(replicas)
     readers, nothing_is_forbidden = FetchReaders(broker), broker.authorizer.allows_all
 
-    def handle(request: FetchRequest, context: RequestContext, plan: FetchPlan | None = None) -> Any:
+    def handle(request: FetchRequest, context: RequestContext) -> Any:
         version = context.api_version
-        if plan is None and not is_sound(request):
+        if not is_sound(request):
             return refuse(request, version, ErrorCode.INVALID_REQUEST, replicas.traffic.errors)
         now_ms = clock.monotonic_ms()
         replica_id, broker_epoch = replica_of(request)
@@ -80,12 +73,12 @@ def handler(broker: BrokerContext) -> HandlerSpec:
                 request, ErrorCode.TOPIC_AUTHORIZATION_FAILED, replicas.traffic.errors
             )  # As Kafka does.
         context.connection.of_a_follower = replica_id >= 0
-        if plan is None and version >= SESSIONS_SINCE:
+        if version >= SESSIONS_SINCE:
             opens = replica_id < 0 or replicas.is_registered(replica_id, broker_epoch)
             plan = sessions.plan(
                 request, version, now_ms, replica_id=max(replica_id, CONSUMER), broker_epoch=broker_epoch, opens=opens
             )
-        elif plan is None:
+        else:
             plan = FetchPlan(targets=requested_targets(request).values())
         if plan.error_code != ErrorCode.NONE:
             return refuse(request, version, ErrorCode(plan.error_code), replicas.traffic.errors)
@@ -102,30 +95,25 @@ def handler(broker: BrokerContext) -> HandlerSpec:
         )
         sees_all = nothing_is_forbidden or replica_id >= 0
         reader = readers.of_listener[context.connection.listener_name] if sees_all else readers.for_client(context)
-        if type(plan) is RowsPlan:
-            return DelayedFetch(reader, replicas, plan, [], rules, now_ms + rules.maximum_wait_ms).start_in_slices(
-                notes=replica_id >= 0
-            )
         if replica_id >= 0:
             return planned.of_follower(reader, plan, list(plan.targets), rules, now_ms)
         must_visit_all = plan.incremental and replicas.is_fenced is not None and replicas.is_fenced()
         targets = plan.session.visit_all() if must_visit_all and plan.session is not None else list(plan.targets)
         return planned.of_consumer(reader, plan, targets, rules, now_ms)
 
-    steps = partial(fetch_steps, broker, readers, handle)
-    parts = FetchParts(
+    usual = UsualFetch(
         replicas=replicas,
         sessions=sessions,
         clock=clock,
-        planned=planned,
-        readers=readers.of_listener,
-        reader_of=readers.of_small,
         may_read=None if nothing_is_forbidden else readers.may_read,
-        may_follow=None if nothing_is_forbidden else readers.may_follow,
         maximum_bytes=fetch_maximum,
         selects_replicas=selects_replicas,
     )
-    quick = None if broker.authorizer.audits_allowed else small_fetches(parts)
-    return HandlerSpec(
-        key=ApiKey.FETCH, handle=handle, handle_steps=steps, bounds=BOUNDS, sends_records=True, quick=quick
-    )
+    # Where what is allowed is audited, the definition asks once for each topic.
+    answer_usual = None if broker.authorizer.audits_allowed else usual.answer
+
+    def handle_either(request: FetchRequest, context: RequestContext) -> Any:
+        answer = None if answer_usual is None else answer_usual(request, context)
+        return handle(request, context) if answer is None else answer
+
+    return HandlerSpec(key=ApiKey.FETCH, handle=handle_either)

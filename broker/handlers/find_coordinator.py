@@ -19,13 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from functools import partial
-from typing import cast
+from typing import Final, cast
 
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.runtime.offsets_topic import OffsetsTopic
-from lowtide.broker.coordinator.share.share_coordinator import is_share_key
+from lowtide.broker.coordinator.share_state.share_coordinator import is_share_key
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from lowtide.broker.network.endpoints import endpoint_of, local_endpoint
+from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending, answer_of, promised
 from lowtide.broker.request_context import Client, RequestContext
@@ -40,6 +41,8 @@ GROUP, TRANSACTION, SHARE = 0, 1, 2
 _SHARE_SINCE = 6
 _SINCE = {GROUP: 0, TRANSACTION: 1, SHARE: _SHARE_SINCE}
 _MANY_KEYS_SINCE = 4
+
+CUT: Final = Cut(levels=(("coordinator_keys", "coordinators"),))
 
 
 def handler(
@@ -131,7 +134,7 @@ def handler(
             return promised(partial(answer_later, request, context), groups.broker.tasks.spawn, name=name)
         return answer(request, context)
 
-    return HandlerSpec(key=ApiKey.FIND_COORDINATOR, handle=handle)
+    return HandlerSpec(key=ApiKey.FIND_COORDINATOR, handle=handle, cut=CUT)
 
 
 def _failed(key: str, error: ErrorCode, message: str) -> Coordinator:

@@ -13,16 +13,12 @@ KIPs: 345.
 
 from __future__ import annotations
 
-from typing import Any
-
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
-from lowtide.broker.network.routes import HandlerSpec, QuickPath
+from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
-from lowtide.protocol import native
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from lowtide.protocol.native import SmallHeartbeat
 
 
 def handler(groups: GroupCoordinator) -> HandlerSpec:
@@ -41,14 +37,4 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
         )
         return HeartbeatResponse(error_code=error)
 
-    def handle_quickly(asked: SmallHeartbeat, _buffer: memoryview, _client: Any) -> bytes | HeartbeatResponse | None:
-        group_id, generation_id, member_id, instance_id, alive = asked
-        shard = groups.find(group_id) if group_id else ErrorCode.INVALID_GROUP_ID
-        if isinstance(shard, ErrorCode):
-            return None
-        error = shard.state.heartbeat(group_id, member_id, instance_id, generation_id, clock.monotonic_ms())
-        return alive if error == ErrorCode.NONE else HeartbeatResponse(error_code=error)
-
-    compiled = native.compiled
-    quick = None if compiled is None else QuickPath(compiled.read_heartbeat, handle_quickly)
-    return HandlerSpec(key=ApiKey.HEARTBEAT, handle=handle, quick=quick)
+    return HandlerSpec(key=ApiKey.HEARTBEAT, handle=handle)

@@ -16,8 +16,11 @@ KIPs: 226, 339, 412, 714, 848.
 
 from __future__ import annotations
 
+from typing import Final
+
 from lowtide.broker.administration.config_administrator import ConfigAdministrator, change_each
 from lowtide.broker.config.resources import check_keys, resource_of
+from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
@@ -30,6 +33,10 @@ from lowtide.protocol.messages.incremental_alter_configs import (
 )
 from lowtide.replication.config_changes import KeyChange, Operation
 from lowtide.replication.refusal import Refusal
+
+CUT: Final = Cut(
+    levels=(("resources", "responses"),), names=("resource_type", "resource_name"), changes=True, sequential=True
+)
 
 
 def handler(administrator: ConfigAdministrator) -> HandlerSpec:
@@ -70,7 +77,7 @@ def handler(administrator: ConfigAdministrator) -> HandlerSpec:
             ]
         )
 
-    return HandlerSpec(key=ApiKey.INCREMENTAL_ALTER_CONFIGS, handle_later=handle)
+    return HandlerSpec(key=ApiKey.INCREMENTAL_ALTER_CONFIGS, handle_later=handle, cut=CUT)
 
 
 def _changes(row: AlterConfigsResource) -> list[KeyChange] | Refusal:

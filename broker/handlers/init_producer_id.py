@@ -49,7 +49,7 @@ def handler(broker: BrokerContext, transactions: TransactionCoordinator) -> Hand
                 )
             await transactions.ids.reserve()
         except (MetadataStoreError, SessionError) as error:
-            broker.log.warning("no producer ids", error=str(error))
+            broker.log.warning("producer id allocation failed", error=str(error))
             return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         answer = await answer_of(_begin(request.transactional_id, request, context.api_version))
         assert answer is not None

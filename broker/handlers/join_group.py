@@ -13,9 +13,6 @@ FENCED_INSTANCE_ID, GROUP_MAX_SIZE_REACHED (also for more than ten thousand ids 
 where members would have more to be remembered than `coordinator/member_memory.py` allows), NOT_COORDINATOR,
 COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
 
-A member that has an id and few protocols is served by a quick path: the compiled module reads its request, and writes
-the answer that it has joined. What is decided is decided by the same functions.
-
 KIPs: 62, 134, 345, 389, 394, 559, 800, 814.
 """
 
@@ -27,19 +24,16 @@ from lowtide.broker.coordinator.classic.rebalancing import join_failed
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.runtime.shard import Shard
-from lowtide.broker.network.routes import HandlerSpec, QuickPath
+from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending, mapped
-from lowtide.broker.request_context import Client as Connection
 from lowtide.broker.request_context import RequestContext
-from lowtide.protocol import native
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from lowtide.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 
 if TYPE_CHECKING:
-    from lowtide.broker.coordinator.classic.joining import Client
+    from lowtide.broker.coordinator.classic.joining import MemberClient
     from lowtide.broker.coordinator.groups.group_shard import Groups
-    from lowtide.protocol.native import CompiledWalk, SmallJoin
 
 _NULL_PROTOCOL_SINCE = 7
 
@@ -56,59 +50,11 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
             return response if version >= _NULL_PROTOCOL_SINCE else _without_null(response)
         return _join(groups, shard, request, groups.client_of(context))
 
-    compiled = native.compiled
-    return HandlerSpec(
-        key=ApiKey.JOIN_GROUP, handle=handle, quick=None if compiled is None else _quick(groups, compiled)
-    )
-
-
-def _quick(groups: GroupCoordinator, compiled: CompiledWalk) -> QuickPath:
-    write = compiled.join_answer
-
-    def handle(
-        asked: SmallJoin, _buffer: memoryview, connection: Connection
-    ) -> bytes | Pending[JoinGroupResponse] | None:
-        (
-            version,
-            correlation_id,
-            client_id,
-            group_id,
-            session_ms,
-            rebalance_ms,
-            member_id,
-            instance_id,
-            protocol_type,
-            protocols,
-        ) = asked
-        shard = groups.find(group_id)
-        client = groups.open_client_of(client_id, connection, version)
-        if isinstance(shard, ErrorCode) or client is None:
-            return None
-        request = JoinGroupRequest(
-            group_id=group_id,
-            session_timeout_ms=session_ms,
-            rebalance_timeout_ms=rebalance_ms,
-            member_id=member_id,
-            group_instance_id=instance_id,
-            protocol_type=protocol_type,
-            protocols=[JoinGroupRequestProtocol(name=name, metadata=metadata) for name, metadata in protocols],
-        )
-        pending = _join(groups, shard, request, client)
-        answer = pending.response
-        if answer is None or answer.error_code != ErrorCode.NONE:
-            return pending
-        members = tuple([(member.member_id, member.group_instance_id, member.metadata) for member in answer.members])
-        named = answer.protocol_type, answer.protocol_name
-        frame = write(
-            version, correlation_id, answer.generation_id, *named, answer.leader, answer.skip_assignment, answer.member_id, members
-        )  # fmt: skip
-        return pending if frame is None else frame
-
-    return QuickPath(compiled.read_join, handle)
+    return HandlerSpec(key=ApiKey.JOIN_GROUP, handle=handle)
 
 
 def _join(
-    groups: GroupCoordinator, shard: Shard[Groups], request: JoinGroupRequest, client: Client
+    groups: GroupCoordinator, shard: Shard[Groups], request: JoinGroupRequest, client: MemberClient
 ) -> Pending[JoinGroupResponse]:
     def decide(pending: Pending[JoinGroupResponse], effects: Effects) -> None:
         shard.state.join(request, client, pending, effects)

@@ -22,11 +22,12 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
-from lowtide.broker.partitions.delayed.timestamp_search import LongRow, Progress, TimestampSearches, Unfinished
+from lowtide.broker.partitions.timestamp_search import LongRow, Progress, TimestampSearches, Unfinished
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
@@ -41,7 +42,7 @@ from lowtide.protocol.messages.list_offsets import (
 from lowtide.protocol.types import Offset
 from lowtide.replication.partition import Partition
 from lowtide.storage.errors import StorageError
-from lowtide.storage.log.timestamps import Found, LongSearch, SearchOn
+from lowtide.storage.log.timestamps import Found, LongSearch, SearchOn, search_max_timestamp, search_timestamp
 
 LATEST = -1
 EARLIEST = -2
@@ -54,6 +55,8 @@ _SINCE = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TI
 _READ_COMMITTED = 1
 _CONSUMER, _DEBUGGER = -1, -2
 _OFFSET_NOT_AVAILABLE_SINCE = 5
+
+CUT: Final = Cut(levels=(("topics", "topics"), ("partitions", "partitions")), names=("name", "partition_index"))
 
 
 class _Bounds(NamedTuple):
@@ -133,7 +136,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
         response = ListOffsetsResponse(throttle_time_ms=0, topics=topics)
         return searches.start(response) if searches else response
 
-    return HandlerSpec(key=ApiKey.LIST_OFFSETS, handle=handle)
+    return HandlerSpec(key=ApiKey.LIST_OFFSETS, handle=handle, cut=CUT)
 
 
 def _visible_end(partition: Partition, request: ListOffsetsRequest) -> Offset:
@@ -176,9 +179,9 @@ def _search(partition: Partition, row: ListOffsetsPartition, bounds: _Bounds, pr
         found = known
     elif row.timestamp == MAX_TIMESTAMP:
         is_in_vain = start_offset > 0 and largest is None and known is None
-        found = None if is_in_vain else log.search_max_timestamp(start_offset, largest)
+        found = None if is_in_vain else search_max_timestamp(log, start_offset, largest)
     else:
-        found = log.search_timestamp(row.timestamp, start_offset)
+        found = search_timestamp(log, row.timestamp, start_offset)
     if isinstance(found, LongSearch | SearchOn):
         return Unfinished(partition, found)
     if found is None or found.offset >= bounds.end_offset:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import walk_in_slices
@@ -30,6 +31,8 @@ from lowtide.replication.refusal import Refusal
 
 PARTITIONS_A_STEP: Final = 100
 """Some two tenths of a millisecond's work."""
+
+CUT: Final = Cut(levels=(("topics", "topics"), ("partition_indexes", "partitions")), sequential=True)
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:
@@ -48,7 +51,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
         await walk_in_slices(broker.turns, _add_moving(response, asked))
         return response
 
-    return HandlerSpec(key=ApiKey.LIST_PARTITION_REASSIGNMENTS, handle_later=handle)
+    return HandlerSpec(key=ApiKey.LIST_PARTITION_REASSIGNMENTS, handle_later=handle, cut=CUT)
 
 
 def refused(

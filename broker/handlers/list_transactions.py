@@ -13,13 +13,14 @@ KIPs: 664, 994, 1152.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from typing import Final
 
-from lowtide.broker.coordinator.consumer.subscription_patterns import NamePattern, PatternError
+import msgspec
+
+from lowtide.broker.coordinator.modern.subscription_patterns import NamePattern, PatternError
 from lowtide.broker.coordinator.transactions.transaction import Transaction
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
-from lowtide.broker.coordinator.transactions.transaction_filter import TransactionFilter
 from lowtide.broker.coordinator.transactions.transaction_state import STATE_NAMES
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
@@ -32,6 +33,7 @@ from lowtide.protocol.messages.list_transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
+from lowtide.protocol.types import ProducerId
 
 STATES: Final = frozenset(STATE_NAMES.values()) | {"PrepareEpochFence"}
 """The states that may be asked for. In the last one nothing ever is, in Kafka neither, but its name is known."""
@@ -39,9 +41,44 @@ STATES: Final = frozenset(STATE_NAMES.values()) | {"PrepareEpochFence"}
 IDS_A_STEP: Final = 200
 """A fifth of a millisecond's work."""
 
+LISTED_A_STEP: Final = 500
+"""Some two tenths of a millisecond of work."""
+
 LONG_NAME: Final = 500
 """Longer ids are matched by a worker: up to 32,767 letters would hold the loop for a tenth of a second each. The package that matches them
 releases the interpreter."""
+
+
+class TransactionFilter(msgspec.Struct, frozen=True):
+    """Names of states and producer ids, where an empty set means all, and a minimum age; a negative one means any.
+
+    Source: Kafka's `TransactionStateManager.listTransactionStates`; KIP-664, KIP-994.
+    """
+
+    states: frozenset[str]
+    producer_ids: frozenset[ProducerId]
+    duration_ms: int
+
+    def matches(self, transaction: Transaction, wall_ms: int) -> bool:
+        """Whether a transaction matches at a wall-clock time."""
+        return (
+            (not self.states or STATE_NAMES[transaction.state] in self.states)
+            and (not self.producer_ids or transaction.producer_id in self.producer_ids)
+            and (
+                self.duration_ms < 0
+                or (transaction.started_ms >= 0 and wall_ms - transaction.started_ms > self.duration_ms)
+            )
+        )
+
+    def select(self, transactions: Iterable[Transaction], wall_ms: int) -> Generator[None, None, list[Transaction]]:
+        """Returns the transactions that match, in steps. `transactions` may change meanwhile."""
+        found = []
+        for number, transaction in enumerate(list(transactions), 1):
+            if self.matches(transaction, wall_ms):
+                found.append(transaction)
+            if number % LISTED_A_STEP == 0:
+                yield
+        return found
 
 
 def handler(transactions: TransactionCoordinator) -> HandlerSpec:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator
 from operator import is_
+from typing import Final
 
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
 from lowtide.broker.authorizer.resources import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS
@@ -35,8 +36,8 @@ from lowtide.broker.network.endpoints import (
     offline_replicas,
     with_local,
 )
-from lowtide.broker.network.kept_answers import KeptAnswer, KeptAnswers, kept_answer, key_of, read_again
-from lowtide.broker.network.routes import HandlerSpec, QuickPath
+from lowtide.broker.network.request_parts import Cut
+from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import Client, RequestContext
@@ -44,9 +45,7 @@ from lowtide.broker.slices import answer_in_slices
 from lowtide.metadata.image import MetadataImage, TopicImage
 from lowtide.metadata.records import Listener
 from lowtide.protocol.api_keys import ApiKey
-from lowtide.protocol.compiler import codec_for
-from lowtide.protocol.errors import ErrorCode, ProtocolError
-from lowtide.protocol.headers import read_request_header
+from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -75,6 +74,8 @@ _LISTENER_NOT_FOUND_SINCE = 6
 _ROWS_DIFFER_SINCE = (0, 1, _LISTENER_NOT_FOUND_SINCE)
 """The versions from which on rows are different from those before."""
 _AUTHORIZED_OPERATIONS_SINCE = 8
+
+CUT: Final = Cut(levels=(("topics", "topics"),), names=("name", "topic_id"), changes=True)
 
 
 class _RowsNow:
@@ -172,15 +173,12 @@ class _Answers:
         self._replicas = replicas
         self._valid_for: tuple[object, object] = (None, None)
         self._kept: dict[_AnswerKey, MetadataResponse] = {}
-        self.encoded = KeptAnswers()
-        """Those of them that were asked for with the same bytes: valid after `check` alone."""
 
     def check(self, image: MetadataImage) -> None:
         """Drop all that were kept under another image, or with other partitions offline."""
         if self._valid_for[0] is not image or self._valid_for[1] is not self._replicas.offline.keys:
             self._valid_for = (image, self._replicas.offline.keys)
             self._kept.clear()
-            self.encoded.clear()
 
     def find(self, key: _AnswerKey, image: MetadataImage) -> MetadataResponse | None:
         """The answer that was kept under this image and with the same partitions offline."""
@@ -258,34 +256,6 @@ class MetadataHandler:
             return None
         return client.listener_name, version, wanted[0].name, wanted[0].topic_id
 
-    def handle_quickly(self, asked: bytes, _buffer: memoryview, client: Client) -> bytes | None:
-        """The answer to the same request of before, if nothing has changed; None where the request is to be handled."""
-        image, answers = self._broker.metadata.image, self._answers
-        answers.check(image)
-        key = key_of(client.listener_name, asked)
-        answer = answers.encoded.found.get(key)
-        if answer is None:
-            answer = self._encoded(asked, image, client)
-            if answer is None:
-                return None
-            answers.encoded.keep(key, answer)
-        return None if self._broker.config.advertises_local_address else answer.frame(asked)
-
-    def _encoded(self, asked: bytes, image: MetadataImage, client: Client) -> KeptAnswer | None:
-        """The bytes of an answer that is kept already, and has no error that would be counted each time."""
-        try:
-            _, version, _, _, position = read_request_header(asked, 0, len(asked))
-            request = codec_for(MetadataRequest, version).decode(memoryview(asked), position, len(asked))
-        except ProtocolError:
-            return None
-        key = self._key_of(request, version, client)
-        response = None if key is None else self._answers.find(key, image)
-        if response is None or any(
-            row.error_code != ErrorCode.NONE for topic in response.topics for row in topic.partitions
-        ):
-            return None
-        return kept_answer(ApiKey.METADATA, version, response)
-
     def _steps(
         self, request: MetadataRequest, image: MetadataImage, context: RequestContext
     ) -> Generator[None, None, MetadataResponse]:
@@ -333,8 +303,7 @@ class MetadataHandler:
 def handler(broker: BrokerContext, administrator: TopicAdministrator) -> HandlerSpec:
     """The handler over a broker's state."""
     made = MetadataHandler(broker, administrator)
-    quick = QuickPath(read_again, made.handle_quickly)
-    return HandlerSpec(key=ApiKey.METADATA, handle=made.handle, answers_again=KEPT_ANSWERS, quick=quick)
+    return HandlerSpec(key=ApiKey.METADATA, handle=made.handle, answers_again=KEPT_ANSWERS, cut=CUT)
 
 
 def _rows_for(made: dict[tuple[str, int], _Rows], replicas: ReplicaManager, listener_name: str, version: int) -> _Rows:

@@ -17,11 +17,13 @@ KIPs: 211, 320, 345, 848, 1251.
 
 from __future__ import annotations
 
+from typing import Final
+
 from lowtide.broker.coordinator.groups.commit_topics import CommitTopics
 from lowtide.broker.coordinator.groups.committers import committers
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
-from lowtide.broker.coordinator.groups.small_commit import small_commit
 from lowtide.broker.coordinator.runtime.effects import Effects
+from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
@@ -37,6 +39,8 @@ from lowtide.protocol.messages.offset_commit import (
 
 _TOPIC_IDS_SINCE = 10
 _TYPES = (OffsetCommitResponseTopic, OffsetCommitResponsePartition)
+
+CUT: Final = Cut(levels=(("topics", "topics"), ("partitions", "partitions")), changes=True)
 
 
 def handler(groups: GroupCoordinator) -> HandlerSpec:
@@ -69,4 +73,4 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
 
         return groups.decide(shard, decide)
 
-    return HandlerSpec(key=ApiKey.OFFSET_COMMIT, handle=handle, quick=small_commit(groups))
+    return HandlerSpec(key=ApiKey.OFFSET_COMMIT, handle=handle, cut=CUT)

@@ -13,9 +13,11 @@ KIPs: 496.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.runtime.effects import Effects
+from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
@@ -29,6 +31,8 @@ from lowtide.protocol.messages.offset_delete import (
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
+
+CUT: Final = Cut(levels=(("topics", "topics"), ("partitions", "partitions")), changes=True, sequential=True)
 
 
 def handler(groups: GroupCoordinator) -> HandlerSpec:
@@ -56,7 +60,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
 
         return groups.decide(shard, decide)
 
-    return HandlerSpec(key=ApiKey.OFFSET_DELETE, handle=handle)
+    return HandlerSpec(key=ApiKey.OFFSET_DELETE, handle=handle, cut=CUT)
 
 
 def _check_topics(

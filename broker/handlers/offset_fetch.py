@@ -22,6 +22,7 @@ from functools import partial
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.runtime.shard import Shard
+from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
@@ -49,6 +50,12 @@ _TOPIC_IDS_SINCE = 10
 
 PARTITIONS_A_STEP = 100
 """Some two tenths of a millisecond's work."""
+
+
+def cut(version: int) -> Cut:
+    """Returns how a large request is cut."""
+    levels = (("topics", "topics"), ("partition_indexes", "partitions"))
+    return Cut(levels=levels if version < _GROUPS_SINCE else (("groups", "groups"), *levels))
 
 
 class OffsetFetchHandler:
@@ -164,7 +171,7 @@ class OffsetFetchHandler:
 
 def handler(groups: GroupCoordinator) -> HandlerSpec:
     """The handler over the groups of a broker."""
-    return HandlerSpec(key=ApiKey.OFFSET_FETCH, handle=OffsetFetchHandler(groups).handle)
+    return HandlerSpec(key=ApiKey.OFFSET_FETCH, handle=OffsetFetchHandler(groups).handle, cut=cut)
 
 
 def _as_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:

@@ -12,7 +12,10 @@ KIPs: 101, 279, 320.
 
 from __future__ import annotations
 
+from typing import Final
+
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.request_context import RequestContext
@@ -25,6 +28,8 @@ from lowtide.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
+
+CUT: Final = Cut(levels=(("topics", "topics"), ("partitions", "partitions")))
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:
@@ -41,7 +46,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             ],
         )
 
-    return HandlerSpec(key=ApiKey.OFFSET_FOR_LEADER_EPOCH, handle=handle)
+    return HandlerSpec(key=ApiKey.OFFSET_FOR_LEADER_EPOCH, handle=handle, cut=CUT)
 
 
 def _end(replicas: ReplicaManager, topic: str, row: OffsetForLeaderPartition) -> EpochEndOffset:

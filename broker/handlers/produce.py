@@ -24,16 +24,19 @@ KIPs: 98, 467, 516, 890, 951.
 
 from __future__ import annotations
 
+from typing import Final
+
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from lowtide.broker.coordinator.transactions.transaction_verifier import TransactionVerifier
+from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.partitions.produce.joint_produce import joint_produce
 from lowtide.broker.partitions.produce.produce_attempt import CurrentLeaders, ProduceAttempt, ProduceParts
 from lowtide.broker.partitions.produce.produce_in_slices import SlicedProduce
 from lowtide.broker.partitions.produce.produce_rows import failed, has_transactional, once_each
 from lowtide.broker.partitions.produce.produce_slowly import SlowProduce
 from lowtide.broker.partitions.produce.slow_batches import KeptBytes
-from lowtide.broker.partitions.produce.small_produce import small_produce
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
@@ -42,6 +45,12 @@ from lowtide.protocol.messages.produce import ProduceRequest, ProduceResponse, T
 
 REQUEST_MS = 5
 """How long one request is worked on at a time; what is left then is done in slices."""
+
+CUT: Final = Cut(
+    levels=(("topic_data", "responses"), ("partition_data", "partition_responses")),
+    names=("name", "topic_id", "index"),
+    changes=True,
+)
 
 
 class ProduceHandler:
@@ -93,7 +102,7 @@ def handler(broker: BrokerContext, transactions: TransactionCoordinator) -> Hand
     verifier = TransactionVerifier(transactions, transactions.peers, transactions.loop)
     produce = ProduceHandler(broker, verifier)
     return HandlerSpec(
-        key=ApiKey.PRODUCE, handle=produce.handle, advertised_minimum=0, quick=small_produce(produce.parts)
+        key=ApiKey.PRODUCE, handle=produce.handle, advertised_minimum=0, joint=joint_produce(produce.parts), cut=CUT
     )
 
 

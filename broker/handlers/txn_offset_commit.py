@@ -19,15 +19,17 @@ KIPs: 98, 320, 447, 848, 890.
 
 from __future__ import annotations
 
+from typing import Final
+
 from lowtide.broker.coordinator.groups.commit_topics import CommitTopics
 from lowtide.broker.coordinator.groups.committers import committers
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.runtime.shard import Shard
-from lowtide.broker.coordinator.transactions.small_transaction import small_transactional_commit
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from lowtide.broker.coordinator.transactions.transaction_verifier import TransactionVerifier, told_to_committer
+from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.partitions.produce.transaction_question import AskedTransaction, Question
 from lowtide.broker.pending import Pending
@@ -42,13 +44,15 @@ from lowtide.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponseTopic,
 )
 from lowtide.protocol.types import NO_SEQUENCE
-from lowtide.storage.log.verifications import Verification
+from lowtide.storage.log.producers.verifications import Verification
 
 _LOADING_SINCE = 2
 _ABORTABLE_SINCE = 4
 _ADDS_SINCE = 5
 _TOPIC_IDS_SINCE = 6
 _TYPES = (TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition)
+
+CUT: Final = Cut(levels=(("topics", "topics"), ("partitions", "partitions")), changes=True, sequential=True)
 
 
 class _Commit:
@@ -174,4 +178,4 @@ def handler(groups: GroupCoordinator, transactions: TransactionCoordinator) -> H
     ) -> TxnOffsetCommitResponse | Pending[TxnOffsetCommitResponse]:
         return _Commit(groups, request, context).start(verifier)
 
-    return HandlerSpec(key=ApiKey.TXN_OFFSET_COMMIT, handle=handle, quick=small_transactional_commit(groups, verifier))
+    return HandlerSpec(key=ApiKey.TXN_OFFSET_COMMIT, handle=handle, cut=CUT)

@@ -14,6 +14,7 @@ KIPs: 98, 890.
 from __future__ import annotations
 
 from functools import partial
+from typing import Final
 
 from lowtide.broker.authorizer.authorizer import Audit
 from lowtide.broker.authorizer.resources import CLUSTER, Operation
@@ -21,6 +22,7 @@ from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.transactions.marker_sender import TIMEOUT_MS
 from lowtide.broker.coordinator.transactions.marker_writer import MarkerWriter, TransactionEnd
 from lowtide.broker.coordinator.transactions.transaction import EPOCH_BUMPS_SINCE
+from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
@@ -35,6 +37,10 @@ from lowtide.protocol.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 from lowtide.protocol.types import TopicPartition
+
+CUT: Final = Cut(
+    levels=(("markers", "markers"), ("topics", "topics"), ("partition_indexes", "partitions")), changes=True
+)
 
 
 def handler(broker: BrokerContext, writer: MarkerWriter) -> HandlerSpec:
@@ -66,7 +72,7 @@ def handler(broker: BrokerContext, writer: MarkerWriter) -> HandlerSpec:
                     done(index, key, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return pending
 
-    return HandlerSpec(key=ApiKey.WRITE_TXN_MARKERS, handle=handle)
+    return HandlerSpec(key=ApiKey.WRITE_TXN_MARKERS, handle=handle, cut=CUT)
 
 
 def _keys(marker: WritableTxnMarker) -> list[TopicPartition]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from lowtide.broker.slices import run_in_slices
 from lowtide.runtime.clock import Clock
-from lowtide.storage.directory.log_directories import LogDirectories
+from lowtide.storage.directory.log_directories import LogDirectorySet
 
 if TYPE_CHECKING:
     from lowtide.runtime.clock import Clock
@@ -37,7 +37,7 @@ class DueWork:
         self,
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
-        directories: LogDirectories,
+        directories: LogDirectorySet,
         pieces: Sequence[Callable[[], object]],
     ) -> None:
         """`pieces` are called in their order, before the upkeep of the logs."""

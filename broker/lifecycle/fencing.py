@@ -55,7 +55,7 @@ class RegistrationFence:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._on_turned: Callable[[bool], None] = _nobody_listens
-        session.on_registration(self._on_registration)
+        session.registration.on_change(self._on_registration)
 
     def is_up(self) -> bool:
         """Returns whether the broker must not act now."""

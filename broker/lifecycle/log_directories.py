@@ -79,7 +79,7 @@ def _for_unknown_topics(config: LogConfig) -> LogConfig:
 
 
 class BrokerDirectories:
-    """The `LogDirectories` of one broker, as its registration needs them.
+    """The `LogDirectorySet` of one broker, as its registration needs them.
 
     Guards: a replica counts as present only if its log is loaded, belongs to the topic, and is in a working directory.
     """
@@ -96,7 +96,7 @@ class BrokerDirectories:
         self._log_manager.directories.notes.write_registration(number, directories)
 
     def missing_replicas(self, image: MetadataImage, unsound: Collection[str]) -> Replicas:
-        """See `LogDirectories.missing_replicas`.
+        """See `LogDirectorySet.missing_replicas`.
 
         Excludes partitions with a single replica: no other replica has the missing records, so it is served as it is.
         """

@@ -18,7 +18,6 @@ from lowtide.broker.lifecycle.fencing import RegistrationFence
 from lowtide.broker.network.peer_client import PeerClients
 from lowtide.broker.partitions.alter_partition_manager import IsrChanges
 from lowtide.broker.partitions.assigned_partitions import AssignedPartitions, AssignmentRules
-from lowtide.broker.partitions.delayed.waiting import Waiting
 from lowtide.broker.partitions.followed_partitions import FollowedPartitions
 from lowtide.broker.partitions.hosted_logs import OfflinePartitions
 from lowtide.broker.partitions.leader_partitions import LedPartitions
@@ -27,6 +26,7 @@ from lowtide.broker.partitions.replica_fetchers import ReplicaFetchers
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.partitions.replication_health import ReplicationHealth
 from lowtide.broker.partitions.replication_throttle import ReplicationThrottle
+from lowtide.broker.partitions.waiting import Waiting
 from lowtide.metadata.session import MetadataSession
 from lowtide.storage.directory.log_manager import LogManager
 
@@ -92,7 +92,7 @@ def build_partitions(
         session, peers, waiting, ports.clock, base.tasks.spawn, lag_time_max_ms=config.replica_lag_time_max_ms
     )
     assigned = AssignedPartitions(replicas, FollowedPartitions(fetchers), removals, rules, ports.clock, ports.loop, log)
-    session.on_registration(assigned.on_registration)
+    session.registration.on_change(assigned.on_registration)
     log_manager.moves.limit(
         lambda: number(base.configs.current.values["replica.alter.log.dirs.io.max.bytes.per.second"])
     )

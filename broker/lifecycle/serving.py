@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from lowtide.broker.administration.config_administrator import ConfigAdministrator
-from lowtide.broker.administration.delegation_token_sweep import TokenSweep
+from lowtide.broker.administration.delegation_token_administrator import TokenSweep
 from lowtide.broker.administration.forwarding import Forwarder
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
 from lowtide.broker.audit.audit_log import AuditEvent
@@ -20,13 +20,13 @@ from lowtide.broker.config.http_listeners import HTTPS
 from lowtide.broker.config.key import number
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
-from lowtide.broker.coordinator.share.enabled import share_groups_enabled
-from lowtide.broker.coordinator.share.share_coordinator import ShareCoordinator
-from lowtide.broker.coordinator.share.share_persister import SharePersister
+from lowtide.broker.coordinator.share_state.share_coordinator import ShareCoordinator
+from lowtide.broker.coordinator.share_state.share_persister import SharePersister
+from lowtide.broker.coordinator.share_state.share_settings import share_groups_enabled
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from lowtide.broker.handlers.registry import Coordinators, handlers, handlers_of_ours
 from lowtide.broker.handlers.share.registry import ShareParts, share_handlers
-from lowtide.broker.http.readiness import Stage
+from lowtide.broker.http.readiness import BrokerStage
 from lowtide.broker.lifecycle.auditing import make_audit, make_authorizer
 from lowtide.broker.lifecycle.certificates import ListenerCertificates
 from lowtide.broker.lifecycle.disk_space import DiskSpace
@@ -46,18 +46,17 @@ from lowtide.broker.network.server import Server, open_listeners
 from lowtide.broker.observation.health import Observed, Vitals
 from lowtide.broker.observation.history import LogHistory
 from lowtide.broker.partitions.batch_lane import BatchLane
-from lowtide.broker.partitions.fetch_session_cache import FetchSessionCache
+from lowtide.broker.partitions.fetch.fetch_session_cache import FetchSessionCache
 from lowtide.broker.partitions.share.share_partitions import SharePartitions
 from lowtide.broker.partitions.share.share_rules import ShareRules, share_rules
 from lowtide.broker.quotas.client_quotas import ClientQuotas
-from lowtide.broker.quotas.configured_window import configured_window
-from lowtide.broker.quotas.creation_rates import creation_rates
+from lowtide.broker.quotas.creation_rates import configured_window, creation_rates
 from lowtide.broker.quotas.metered_handlers import Meter
 from lowtide.broker.request_context import Client
 from lowtide.broker.retention.cleaner import Cleaner
 from lowtide.broker.retention.consumption import Consumption
 from lowtide.broker.retention.log_retention import Retention
-from lowtide.storage.log.segment_ages import SegmentAges
+from lowtide.storage.log.retention.segment_ages import SegmentAges
 
 if TYPE_CHECKING:
     from lowtide.broker.lifecycle.broker_base import BrokerBase
@@ -111,7 +110,12 @@ class Serving:
         shares = self._share_parts(context, administrator, peers) if share_groups_enabled(config.values) else None
         persister = None if shares is None else shares.persister
         groups = GroupCoordinator(context, administrator, ports.loop, is_alone=is_alone, persister=persister)
-        dispatcher = Dispatcher(spawn=base.tasks.spawn, maximum_versions=config.max_versions, metered=meter.metered)
+        dispatcher = Dispatcher(
+            spawn=base.tasks.spawn,
+            maximum_versions=config.max_versions,
+            rows_max=config.request_rows_max,
+            metered=meter.metered,
+        )
         transactions = TransactionCoordinator(context, administrator, peers, groups, ports.loop, is_alone=is_alone)
         if shares is not None:
             dispatcher.register(share_handlers(context, groups, shares))
@@ -270,7 +274,7 @@ class Serving:
             self.cleaner.start()
         self._health.start()
         self._due_work.start()
-        self._readiness.enter(Stage.SERVES)
+        self._readiness.enter(BrokerStage.SERVES)
 
     # Events
 
@@ -371,7 +375,7 @@ class Serving:
 
     async def close(self, grace_s: float) -> None:
         """Stops accepting, completes waiting requests, and sends pending responses for at most `grace_s` seconds."""
-        self._readiness.enter(Stage.STOPS)
+        self._readiness.enter(BrokerStage.STOPS)
         self.server.stop_accepting()
         self.coordinators.groups.close()
         self.coordinators.transactions.close()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lowtide.broker.network.answer_memory import AnswerMemory
-    from lowtide.storage.log.open_files import OpenFiles
+    from lowtide.storage.log.segments.open_files import OpenFiles
 
 
 class AnswerFiles:

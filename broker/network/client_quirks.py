@@ -7,47 +7,47 @@ too often. Responses, what is in a request, and what is kept in files must end w
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from typing import Any, Final
+
+from lowtide.protocol.headers import REQUEST_HEADER_BYTES_MIN
 
 SURPLUS_SERIES_MAX: Final = 200
 """Pairs of request and software that are counted by themselves."""
 
 _PADDING = bytes(4)
+_CLIENT_ID_LENGTH = struct.Struct(">h")
 
 
-def without_array_padding(buffer: Any, position: int, stop: int, plain_bytes: int) -> tuple[Any, int, int]:
-    """A Metadata request for all topics as librdkafka writes it in flexible versions: null takes the four bytes kept for a count.
+def without_array_padding(buffer: Any, start: int, stop: int, plain_bytes: int) -> tuple[Any, int, int]:
+    """Returns a Metadata request, and its bounds, without the padding that librdkafka writes into one for all topics.
 
-    `plain_bytes` is the length of such a body when null takes one byte. Returns the buffer and the bounds of the body to decode.
-    Seen from librdkafka 2.16 (confluent-kafka, kcat).
+    In flexible versions its null array takes the four bytes kept for a count. `plain_bytes` is the length of the body of
+    such a request when null takes one byte. Seen from librdkafka 2.16 (confluent-kafka, kcat).
     """
-    if stop - position == plain_bytes + 3 and buffer[position : position + 4] == _PADDING:
-        return b"\0" + bytes(buffer[position + 4 : stop]), 0, plain_bytes
-    return buffer, position, stop
+    position = stop - plain_bytes - len(_PADDING) + 1
+    id_end = start + REQUEST_HEADER_BYTES_MIN
+    if (
+        position - id_end - 1 == max(_CLIENT_ID_LENGTH.unpack_from(buffer, id_end - _CLIENT_ID_LENGTH.size)[0], 0)
+        and buffer[position : position + len(_PADDING)] == _PADDING
+    ):
+        plain = b"".join((buffer[start:position], b"\0", buffer[position + len(_PADDING) : stop]))
+        return plain, 0, len(plain)
+    return buffer, start, stop
 
 
 class SurplusBytes:
-    """Requests with bytes behind their fields, which are passed over as Kafka does, by their names and the clients' software.
-
-    A reader says with `see` that it has met some; the connection then says whose they are (`note`).
-    """
+    """Requests with bytes behind their fields, which are passed over as Kafka does, by their names and the clients' software."""
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()
-        self.met = 0
-        """How many were behind the request that was read last; 0 once that is noted."""
-
-    def see(self, count: int) -> None:
-        """So many bytes are behind the fields of the request that is being read."""
-        self.met = count
 
     def note(self, request: str, software: str) -> bool:
         """Count a request that had some.
 
         Returns whether it is the first of its kind. Software has no name where too many have one.
         """
-        self.met = 0
         key = request, software
         if key not in self.counts and len(self.counts) >= SURPLUS_SERIES_MAX:
             key = request, ""

@@ -21,11 +21,12 @@ from typing import Any, cast
 
 from lowtide.broker.network.connection_host import ConnectionHost
 from lowtide.broker.network.execution import GO_ON, LANED, PARK, PARKED, RUNNING
-from lowtide.broker.network.large_requests import LargeRequest
-from lowtide.broker.network.outgoing import AnswerSlot, EncodedAnswer, OutgoingQueue, Part, held_bytes
+from lowtide.broker.network.large_requests import ROWS_MAX_KEY, LargeRequest
+from lowtide.broker.network.outgoing import AnswerSlot, OutgoingQueue, Part, held_bytes
 from lowtide.broker.network.partial_frame import FREE_FRAME_BYTES
+from lowtide.broker.network.request_parts import row_count
 from lowtide.broker.network.routes import Route
-from lowtide.broker.network.run_taking import RunTaking
+from lowtide.broker.network.run_taking import FRAME_HEAD_BYTES, RunTaking
 from lowtide.broker.pending import NO_ANSWER, Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.security.principal import ANONYMOUS, KafkaPrincipal, ShownBy
@@ -196,7 +197,7 @@ class Connection(RunTaking):
         """Handle the whole frames in `buffer[:end]`; keep the rest."""
         position = 0
         maximum, turn_ns = self._maximum_frame_bytes, TURN_NS if self._execution == RUNNING else 0
-        slots, gathering = self._slots, self._host.gathering
+        slots = self._slots
         outgoing: OutgoingQueue = self._outgoing  # type: ignore[assignment]  # it is open
         # As `_blocked`, without a call: every request comes by.
         while end - position >= 4 and not (  # noqa: PLR2004
@@ -209,17 +210,9 @@ class Connection(RunTaking):
             stop = position + 4 + size
             if stop > end:
                 break
-            if stop < end and turn_ns and not slots and (ran := self._on_run(buffer, position, end)):
-                stop = ran
-            elif (
-                gathering.last is not self
-                and buffer is gathering.room
-                and not (stop < end or position or slots or buffer[5])
-                and self._waits(end)
-            ):
-                return  # The sixth byte is 0 for Produce alone, the second of the API key.
-            elif not self.closed:
-                self._on_request(buffer, position + 4, stop)
+            stop = self._execute(buffer, position, stop, end if turn_ns and not slots else stop)
+            if not stop:
+                return
             if self.closed:
                 return
             position = stop
@@ -234,6 +227,23 @@ class Connection(RunTaking):
             self._pause_reading()
         else:
             self._start_frame(buffer[position:end])
+
+    def _execute(self, buffer: memoryview, position: int, stop: int, end: int) -> int:
+        """Executes the request whose frame is `buffer[position:stop]`, with those up to `end` that go with it.
+
+        Returns where they end; 0 for a request that waits for the end of this pass of the loop.
+        """
+        # Two bytes of zero are the API key of Produce, which alone has a joint form.
+        if stop - position >= FRAME_HEAD_BYTES and not (buffer[position + 4] or buffer[position + 5]):
+            gathering = self._host.gathering
+            is_alone = stop == end and not (position or self._slots) and buffer is gathering.room
+            if is_alone and gathering.last is not self and self._waits(end):
+                return 0
+            if ran := self._execute_joint(buffer, position, end):
+                return ran
+        if not self.closed:
+            self._on_request(buffer, position + 4, stop)
+        return stop
 
     @property
     def awaits_bytes(self) -> bool:
@@ -256,13 +266,12 @@ class Connection(RunTaking):
                     host.dispatcher.answer_unsupported(api_key, api_version, correlation_id, buffer[start + 8 : stop])
                 )
                 return
-            quick = route.quick
-            asked = None if quick is None else quick.read(buffer, start, stop)
-            response = None if quick is None or asked is None else quick.handle(asked, buffer, self)
-            if response is None:
-                request, client_id = self._read(route, buffer, start, stop)
-                context = RequestContext(api_version, client_id, self, None, correlation_id)
-                response = route.handle(request, context)
+            request, client_id = self._read(route, buffer, start, stop)
+            if stop - start > route.undivided_bytes and (rows := _rows_of(route, request)):
+                self._submit_large(route, correlation_id, rows, buffer, start, stop)
+                return
+            context = RequestContext(api_version, client_id, self, None, correlation_id)
+            response = route.handle(request, context)
             if type(response) is Pending:
                 if not response.done:
                     self._park(route, correlation_id, response, stop - start)
@@ -271,14 +280,7 @@ class Connection(RunTaking):
                 if response is None:
                     self.close(f"{route.name} could not be answered")
             if response is not None and response is not NO_ANSWER:
-                kind = type(response) if context is None else None
-                parts = (
-                    [response]
-                    if kind is bytes
-                    else response.parts
-                    if kind is EncodedAnswer
-                    else route.write(correlation_id, response)
-                )
+                parts = route.write(correlation_id, response)
                 if self._slots:
                     self._answer(parts)
                 else:
@@ -287,30 +289,32 @@ class Connection(RunTaking):
             times = clock.times = route.follower_times if self.of_a_follower else route.times
             times.quick[took_ns.bit_length()] += 1
             times.quick_ns += took_ns
-        except TooManyRowsError:
+        except TooManyRowsError as error:
             assert route is not None
-            if context is None:
-                self._submit_large(route, correlation_id, buffer, start, stop)
-                return
-            self._park(
-                route, correlation_id, host.large_requests.encode(route.large, correlation_id, response), stop - start
-            )
+            self.refuse(f"{route.name} has {error}; {ROWS_MAX_KEY} is the limit")
         except Exception as error:  # noqa: BLE001  a bug of ours costs one connection, and is logged with its traceback
             self._on_failed(route, host.dispatcher.describe(api_key, api_version), error, was_read=context is not None)
 
-    def _submit_large(self, route: Route, correlation_id: int, buffer: memoryview, start: int, stop: int) -> None:
-        """It has many rows: have it worked on in turns with others.
-
-        The frame is kept, where it was mapped, or copied.
-        """
-        frame = buffer if isinstance(buffer.obj, mmap.mmap) else memoryview(bytes(buffer[start:stop]))
-        request = LargeRequest(
-            route.large, frame, (start, stop) if frame is buffer else (0, stop - start), correlation_id, self
-        )
-        if frame is buffer:
+    def _submit_large(
+        self, route: Route, correlation_id: int, rows: int, buffer: memoryview, start: int, stop: int
+    ) -> None:
+        """Lets a request of many rows be worked on in turns with others. Its frame is kept where it was mapped, or copied."""
+        is_mapped = isinstance(buffer.obj, mmap.mmap)
+        frame = buffer if is_mapped else memoryview(bytes(buffer[start:stop]))
+        bounds = (start, stop) if is_mapped else (0, stop - start)
+        read = partial(self._read_large, route, correlation_id, frame, *bounds)
+        assert route.cut is not None, "it is cut"
+        request = LargeRequest(route.name, route.cut, route.bounds, rows, read, route.handle)
+        if is_mapped:
             request.on_done = partial(self._host.memory.give_back, request)
             self._host.memory.keep(self, request)
         self._park(route, correlation_id, self._host.large_requests.submit(request), stop - start)
+
+    def _read_large(
+        self, route: Route, correlation_id: int, frame: memoryview, start: int, stop: int
+    ) -> tuple[Any, RequestContext]:
+        request, client_id = self._read(route, frame, start, stop, again=True)
+        return request, RequestContext(_HEAD.unpack_from(frame, start)[1], client_id, self, {}, correlation_id)
 
     def _answer(self, parts: list[Part]) -> None:
         if self._slots:
@@ -352,19 +356,10 @@ class Connection(RunTaking):
         if response is None:
             self.close(f"{slot.route.name} could not be answered")
             return
-        if type(response) is EncodedAnswer:
-            slot.parts = response.parts
-        elif type(response) is bytes and slot.route.quick is not None:
-            slot.parts = [response]
+        if type(response) is bytes:
+            slot.parts = [response]  # That of a joint form.
         else:
-            try:
-                slot.parts = slot.route.write(slot.correlation_id, response) if response is not NO_ANSWER else []
-            except TooManyRowsError:  # Its slot waits on, and holds the connection, until the answer is bytes.
-                slot.may_be_followed = False
-                self._execution = PARK[self._execution]
-                slot.pending = self._host.large_requests.encode(slot.route.large, slot.correlation_id, response)
-                slot.pending.listen(partial(self._on_answer, slot))
-                return
+            slot.parts = slot.route.write(slot.correlation_id, response) if response is not NO_ANSWER else []
         slots = self._slots
         if slots[0] is not slot:
             return
@@ -445,3 +440,11 @@ class Connection(RunTaking):
         ):
             self._reading_paused = False
             self._transport.resume_reading()
+
+
+def _rows_of(route: Route, request: Any) -> int:
+    """Returns the rows of a request that is to be cut, 0 for one that isn't."""
+    if route.cut is None:
+        return 0
+    rows = row_count(request, route.cut.fields)
+    return rows if rows > route.bounds.undivided_max else 0

@@ -12,7 +12,7 @@ from lowtide.broker.network.dispatcher import Dispatcher
 from lowtide.broker.network.frame_buffers import FrameBuffers
 from lowtide.broker.network.gathering import Gathering
 from lowtide.broker.network.handshake_turns import HandshakeTurns
-from lowtide.broker.network.large_requests import LargeRequests, LargeRoute
+from lowtide.broker.network.large_requests import LargeRequests
 from lowtide.broker.network.login_memory import LOGIN_MEMORY_BYTES, LoginMemory
 from lowtide.broker.network.outgoing import CHUNK_BYTES, BufferPool
 from lowtide.broker.network.request_memory import RequestMemory
@@ -110,9 +110,7 @@ class ConnectionHost:
         self.bounds = RequestBounds(maximum_frame_bytes, parked_max, max(parked_max // PARKED_COUNT, 1))
         self.memory = RequestMemory(request_memory_bytes)
         self.answers = AnswerMemory(answer_memory_bytes, clock.monotonic_ms)
-        self.large_requests = LargeRequests(
-            turns, request_rows_max, self._on_large_bug, self.on_refused, self.on_surplus
-        )
+        self.large_requests = LargeRequests(turns, request_rows_max, self._on_large_bug)
         self.frame_buffers = FrameBuffers(BufferPool(CHUNK_BYTES, _IDLE_CHUNKS))
         self.gathering = Gathering(SCRATCH_BYTES, self.routes, self.clock)
         """Its room is what connections receive into."""
@@ -177,10 +175,9 @@ class ConnectionHost:
         if self._refusals.admit(f"{event} {network_of(connection.client_address)}", now_ms):
             self.log.warning(event, peer=connection.peer, reason=reason)
 
-    def on_surplus(self, connection: Client, request: str) -> None:
-        """A request has bytes behind its fields: count it, and log the first of each kind."""
+    def on_surplus(self, connection: Client, request: str, count: int) -> None:
+        """Counts a request that has `count` bytes behind its fields, and logs the first of each kind."""
         surplus, software = self.dispatcher.surplus, connection.software
-        count = surplus.met
         if surplus.note(request.partition(" ")[0], software[0]):
             self.log.info(
                 "request has bytes behind its fields; they are ignored",
@@ -196,8 +193,8 @@ class ConnectionHost:
         self.on_refused(connection, reason, "login refused")
         self.on_login(connection, reason)
 
-    def _on_large_bug(self, route: LargeRoute, error: Exception) -> None:
-        self.log.error("request failed", request=route.name, exc_info=error)
+    def _on_large_bug(self, name: str, error: Exception) -> None:
+        self.log.error("request failed", request=name, exc_info=error)
 
     def on_bug(self, connection: Client, route: Route, error: Exception) -> None:
         """A handler raised: a bug, logged with its traceback."""

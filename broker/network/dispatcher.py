@@ -16,7 +16,6 @@ from typing import Any
 
 from lowtide.broker.network.answer_errors import COUNT_THEIR_OWN, AnswerErrors, Errors
 from lowtide.broker.network.client_quirks import SurplusBytes, without_array_padding
-from lowtide.broker.network.large_routes import large_route
 from lowtide.broker.network.outgoing import Part
 from lowtide.broker.network.request_times import RequestTimes
 from lowtide.broker.network.routes import Handle, HandlerSpec, Route, VersionRange
@@ -31,7 +30,7 @@ from lowtide.protocol.api_keys import (
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.constructs import row_bytes_min
 from lowtide.protocol.errors import ErrorCode, ProtocolError
-from lowtide.protocol.headers import FrameLimits, parts_writer, request_reader, response_writer
+from lowtide.protocol.headers import REQUEST_HEADER_BYTES_MIN, frame_parts
 from lowtide.protocol.messages.metadata import MetadataRequest
 from lowtide.protocol.schema import wire_form
 
@@ -40,12 +39,13 @@ _API_VERSIONS_V0 = struct.Struct(">iihihhh")
 CLIENT_ID_SHOWN_MAX = 64
 """Bytes of a client id in a line of the log."""
 
+ROWS_MAX = 10_000
+FRAME_BYTES_MAX = 1 << 31
+"""Above what any frame has."""
+
 _KEPT_BODY_BYTES = 16 * 1024
 _KEPT_BODIES_BYTES = 256 * 1024
 """Of responses that are given again: the largest body that is kept, and all of them in one version of an API."""
-
-_LARGE_FRAME_BYTES = 1 << 20
-"""A frame above this is decoded in slices, unless nearly all of it may be records: its fields alone may take long to be copied."""
 
 
 class Routes(dict[tuple[int, int], Route | None]):
@@ -74,10 +74,12 @@ class Dispatcher:
         *,
         spawn: Spawn,
         maximum_versions: Mapping[ApiKey, int],
+        rows_max: int = ROWS_MAX,
         metered: Callable[[HandlerSpec], HandlerSpec] = lambda spec: spec,
     ) -> None:
-        """`metered` makes of each handler the one that is called, when a route is made."""
+        """`metered` returns, for each handler, the one that is called. `rows_max` is how many rows a request may have."""
         self._metered = metered
+        self._rows_max = rows_max
         self._specs: dict[ApiKey, HandlerSpec] = {}
         self._spawn = spawn
         self._maximum_versions = maximum_versions
@@ -159,18 +161,29 @@ class Dispatcher:
         if not api.min_version <= api_version <= offered.maximum:
             return None
         handle = spec.handle if spec.handle is not None else self._spawning(spec)
-        found = None if spec.key in COUNT_THEIR_OWN else AnswerErrors(spec.key, api_version, self.errors)
+        counts = None if spec.key in COUNT_THEIR_OWN else AnswerErrors(spec.key, api_version, self.errors)
         write = _writer(spec, api_version)
+        form = wire_form(api.request, api_version)
+        cut = spec.cut(api_version) if callable(spec.cut) else spec.cut
+        if cut is not None and cut.fields[0] not in dict(form.fields):
+            cut = None  # This version asks for one.
+        row_bytes = row_bytes_min(form)
         return Route(
-            name=(name := f"{api.request.__name__.removesuffix('Request')} v{api_version}"),
+            name=f"{api.request.__name__.removesuffix('Request')} v{api_version}",
             is_produce=spec.key == ApiKey.PRODUCE,
             handle=handle,
-            read=_reader(spec, api_version, self.surplus.see),
-            write=write if found is None else found.after(write),
-            large=large_route(spec, api_version, name, handle, found),
+            read=_reader(spec.key, api_version),
+            rows_max=self._rows_max if cut is not None else min(self._rows_max, spec.bounds.whole_max),
+            is_flexible=request_header_is_flexible(spec.key, api_version),
+            write=write if counts is None else counts.after(write),
+            cut=cut,
+            bounds=spec.bounds,
+            undivided_bytes=FRAME_BYTES_MAX
+            if cut is None or row_bytes is None
+            else row_bytes * spec.bounds.undivided_max + REQUEST_HEADER_BYTES_MIN,
             times=self.times.of(spec.key),
             follower_times=self.times.of_followers(spec.key),
-            quick=spec.quick,
+            joint=spec.joint,
         )
 
     def _spawning(self, spec: HandlerSpec) -> Handle:
@@ -187,36 +200,28 @@ class Dispatcher:
         return handle
 
 
-def _reader(
-    spec: HandlerSpec, version: int, on_surplus: Callable[[int], None]
-) -> Callable[[Any, int, int], tuple[Any, str | None]]:
-    """Reads a request; see `request_reader`."""
-    key, codec = spec.key, codec_for(API[spec.key].request, version)
-    row_bytes, rows_max = row_bytes_min(wire_form(API[key].request, version)), spec.bounds.undivided_max
-    plain_bytes = _LARGE_FRAME_BYTES if row_bytes is None else row_bytes * rows_max
-    limits = FrameLimits(plain_bytes, 1 << 31 if key == ApiKey.PRODUCE else _LARGE_FRAME_BYTES, rows_max)
-    decode = codec.decode
-    if key == ApiKey.METADATA and response_header_is_flexible(key, version):
-        all_topics_bytes = len(codec_for(MetadataRequest, version).encode(MetadataRequest(topics=None)))
-        decode = lambda buffer, position, stop: codec.decode(  # noqa: E731
-            *without_array_padding(buffer, position, stop, all_topics_bytes)
-        )
-    return request_reader(
-        decode, codec.decode_counted, limits, flexible=request_header_is_flexible(key, version), on_surplus=on_surplus
-    )
+def _reader(key: ApiKey, version: int) -> Callable[[Any, int, int, int, bool], tuple[Any, str | None]]:
+    codec = codec_for(API[key].request, version)
+    if key != ApiKey.METADATA or not request_header_is_flexible(key, version):
+        return codec.read_request
+    all_topics_bytes = len(codec_for(MetadataRequest, version).encode(MetadataRequest(topics=None)))
+
+    def read(buffer: Any, start: int, stop: int, rows_max: int, is_flexible: bool) -> tuple[Any, str | None]:  # noqa: FBT001
+        plain = without_array_padding(buffer, start, stop, all_topics_bytes)
+        return codec.read_request(*plain, rows_max, is_flexible)
+
+    return read
 
 
 def _writer(spec: HandlerSpec, version: int) -> Callable[[int, Any], list[Part]]:
-    """Writes a response.
-
-    Errors of what it returns: TooManyRowsError for one that is to be encoded in slices (`LargeRoute.encode`).
-    """
+    """Writes a response."""
     codec = codec_for(API[spec.key].response, version)
     flexible = response_header_is_flexible(spec.key, version)
-    if spec.sends_records:
-        return parts_writer(codec.encode_parts_counted, flexible=flexible)
-    encode = _remembering(codec.encode_counted, spec.answers_again) if spec.answers_again else codec.encode_counted
-    return response_writer(encode, flexible=flexible)
+    if spec.answers_again:
+        encode = _remembering(codec.encode, spec.answers_again)
+        return lambda correlation_id, response: frame_parts(correlation_id, [encode(response)], flexible)
+    encode_frame = codec.encode_frame
+    return lambda correlation_id, response: encode_frame(correlation_id, response, flexible)
 
 
 def _remembering(encode: Callable[[Any], bytes], maximum: int) -> Callable[[Any], bytes]:

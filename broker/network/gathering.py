@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from lowtide.broker.network.request_times import RequestClock
-from lowtide.broker.network.routes import GroupPath, Route
+from lowtide.broker.network.routes import JointForm, Route
 from lowtide.broker.request_context import Client
 from lowtide.protocol.api_keys import ApiKey
 
@@ -30,7 +30,7 @@ REST_NS = 2_000_000
 """So long requests are executed as they come, after a pass that brought nothing to execute together."""
 
 GATHERED_MAX = 64
-"""Requests that wait at most: as many as one call of the compiled module takes (`ROUND_MAX` in runs.h)."""
+"""Requests that wait at most: as many as one call of the compiled module takes (`REQUESTS_MAX` in produce.h)."""
 
 _FRAME = struct.Struct(">ihh")
 """The length of a frame, then the API key and version of its request."""
@@ -54,9 +54,9 @@ class Gathered(Client, Protocol):
         ...
 
 
-def _group_path(route: Route | None) -> GroupPath | None:
-    """That of a route; it is lost while a handler is wrapped, as by a quota."""
-    return None if route is None or route.quick is None else route.quick.group
+def _joint_form(route: Route | None) -> JointForm | None:
+    """Returns that of a route; it is lost while a handler is wrapped, as by a quota."""
+    return None if route is None else route.joint
 
 
 class Gathering:
@@ -84,7 +84,7 @@ class Gathering:
         self.last, self._last_ns = connection, now_ns
         if not is_near or now_ns < self._rest_until_ns or size < _FRAME.size:
             return False
-        if _group_path(self._routes[_FRAME.unpack_from(self.room)[1:]]) is None:
+        if _joint_form(self._routes[_FRAME.unpack_from(self.room)[1:]]) is None:
             return False
         if not self._connections:
             self._first_ns = now_ns
@@ -126,21 +126,21 @@ class Gathering:
     def _execute_groups(self, connections: list[Gathered], end: int) -> set[int]:
         """Returns the places of the requests that were executed."""
         executed = set[int]()
-        path = _group_path(self._routes[_FRAME.unpack_from(self._buffer)[1:]])
-        for asked in () if path is None else path.read(self._buffer, 0, end) or ():
-            if self._execute_group(asked, [connections[place] for place in asked[3]]):
-                executed.update(asked[3])
+        joint = _joint_form(self._routes[_FRAME.unpack_from(self._buffer)[1:]])
+        for group in () if joint is None else joint.read(self._buffer, 0, end, len(self._buffer), False) or ():
+            if self._execute_group(group, [connections[place] for place in group.places]):
+                executed.update(group.places)
         return executed
 
-    def _execute_group(self, asked: Any, connections: list[Gathered]) -> bool:
-        """Returns whether they were executed; if not, nothing was changed."""
-        route, clock = self._routes[ApiKey.PRODUCE, asked[0]], self._clock
-        path = _group_path(route)
-        if route is None or path is None:
+    def _execute_group(self, group: Any, connections: list[Gathered]) -> bool:
+        """Returns whether the requests were executed; if not, nothing was changed."""
+        route, clock = self._routes[ApiKey.PRODUCE, group.version], self._clock
+        joint = _joint_form(route)
+        if route is None or joint is None:
             return False
         began_ns = clock.now_ns()
         try:
-            answers = path.handle(asked, self._buffer, list[Client](connections))
+            answers = joint.answer(group, self._buffer, list[Client](connections))
         except Exception as error:  # noqa: BLE001  as in `Connection._on_request`, of several
             for connection in connections:
                 connection.fail_gathered(route, error)
@@ -153,6 +153,6 @@ class Gathering:
         if count := sum([type(answer) is bytes for answer in answers]):
             times.quick[(took_ns // count).bit_length()] += count
             times.quick_ns += took_ns
-        for connection, correlation_id, answer in zip(connections, asked[1], answers, strict=True):
+        for connection, correlation_id, answer in zip(connections, group.correlation_ids, answers, strict=True):
             connection.give_answer(route, correlation_id, answer)
         return True

@@ -12,10 +12,9 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from lowtide.broker.network.answer_memory import AnswerMemory
-from lowtide.broker.network.packed_part import PackedPart
 from lowtide.broker.network.request_times import ApiTimes, RequestClock
 from lowtide.broker.pending import Pending
 from lowtide.runtime.worker import Worker
@@ -24,32 +23,19 @@ from lowtide.storage.log.log import FileSlice
 CHUNK_BYTES = 1 << 20
 """At most this much is read from a file for one write: design limit, also the size of the reused buffers."""
 
-UNPACKED_BYTES = 128 * 1024
-"""A write has about so many bytes when some of them were packed: those of connections that aren't read are unpacked for nothing."""
-
 PARTS_AT_ONCE = 400
 """So many pieces, at most, are written before others have their turn: an answer may have thousands of small ones, each a read."""
 
 Buffer = bytes | bytearray | memoryview
 
 
-Part = Buffer | FileSlice | PackedPart
-_NOT_READY: Final = frozenset({FileSlice, PackedPart})
+Part = Buffer | FileSlice
 RouteT = TypeVar("RouteT")
 
 
 def held_bytes(parts: Iterable[Part]) -> int:
-    """What they take of memory: slices of files take none."""
-    return sum(len(part.packed if type(part) is PackedPart else part) for part in parts if type(part) is not FileSlice)
-
-
-class EncodedAnswer:
-    """An answer that is bytes already, its size and header with it."""
-
-    __slots__ = ("parts",)
-
-    def __init__(self, parts: list[Part]) -> None:
-        self.parts = parts
+    """Returns how much memory they take: slices of files take none."""
+    return sum(len(part) for part in parts if type(part) is not FileSlice)
 
 
 class AnswerSlot(Generic[RouteT]):
@@ -194,7 +180,7 @@ class OutgoingQueue:
 
     def send(self, parts: list[Part]) -> None:
         """Queue parts behind what is there and send what the socket takes."""
-        is_bytes = type(parts[0]) is bytes if len(parts) == 1 else _NOT_READY.isdisjoint(map(type, parts))
+        is_bytes = type(parts[0]) is bytes if len(parts) == 1 else FileSlice not in map(type, parts)
         if is_bytes and not (self._parts or self.paused or self._reading):
             # Nearly all answers are bytes that nothing is before: they need no turn in the queue.
             self._transport.writelines(parts)  # type: ignore[arg-type]  # no slices are among them
@@ -275,17 +261,11 @@ class OutgoingQueue:
         """
         parts, run = self._parts, list[Buffer]()
         size = filled = 0
-        limit = CHUNK_BYTES
-        while parts and size < limit and len(run) < PARTS_AT_ONCE:
+        while parts and size < CHUNK_BYTES and len(run) < PARTS_AT_ONCE:
             part = parts[0]
             if type(part) is not FileSlice:
-                if type(part) is PackedPart:
-                    limit = UNPACKED_BYTES
-                    run.append(part.content())
-                    self._queued_bytes -= len(part.packed)
-                else:
-                    run.append(part)
-                    self._queued_bytes -= len(part)
+                run.append(part)
+                self._queued_bytes -= len(part)
                 size += len(part)
                 parts.popleft()
                 continue

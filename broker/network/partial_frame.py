@@ -59,7 +59,7 @@ class PartialFrame(asyncio.BufferedProtocol):
     def _blocked(self) -> bool | int:
         raise NotImplementedError
 
-    def _on_request(self, buffer: memoryview, start: int, stop: int) -> None:
+    def _execute(self, buffer: memoryview, position: int, stop: int, end: int) -> int:
         raise NotImplementedError
 
     def _pause_reading(self) -> None:
@@ -105,7 +105,7 @@ class PartialFrame(asyncio.BufferedProtocol):
 
     def _execute_frame(self, frame: bytearray | mmap.mmap) -> None:
         self._frame = None
-        self._on_request(memoryview(frame), _LENGTH.size, self._target)
+        self._execute(memoryview(frame), 0, self._target, self._target)
         self._host.frame_buffers.give(frame)
         self._forget_large_frame()
 

@@ -7,56 +7,30 @@ from typing import Any
 
 import msgspec
 
-from lowtide.broker.network.large_requests import Bounds, LargeRoute
+from lowtide.broker.network.large_requests import Bounds
 from lowtide.broker.network.outgoing import Part
+from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.request_times import ApiTimes
 from lowtide.broker.request_context import Client
-from lowtide.broker.turns import Steps
 from lowtide.protocol.api_keys import ApiKey
 
 Handle = Callable[[Any, Any], Any]
 HandleLater = Callable[[Any, Any], Coroutine[Any, Any, Any]]
 
 
-class RunPath(msgspec.Struct, frozen=True):
-    """A way for requests that have arrived together and are alike: all of them read, handled and answered at once.
+class JointForm(msgspec.Struct, frozen=True):
+    """The short form of an API whose requests may be executed together: those of one connection, or of several (`gathering`).
 
-    `read` takes a buffer, where in it the first one's frame begins, where what was received ends, and the size of the largest frame that is
-    allowed. What it returns has the correlation ids as its second item. `handle` takes that, the buffer, and the
-    client; it returns the answers, where in the buffer the run ends, and of how many requests it is. The answers are
-    bytes, or a list of what handlers return. Either returns None where they aren't, before anything was changed: they
-    are executed one by one then.
+    `read(buffer, start, end, frame_max, is_one)` reads the frames between `start` and `end`, each of at most `frame_max`
+    bytes; `is_one` says that one connection sent all of them. It returns groups of requests that are alike, for one
+    connection at most the first. A group has `version`, `correlation_ids`, `places` (of its requests among all) and `stop`
+    (where the last frame ends). `answer(group, buffer, clients)` executes them, and returns for each the frame of its
+    answer, what a handler returns, or the promise of either; None where that isn't the way, before anything was changed:
+    each is executed by the handler then.
     """
 
-    read: Callable[[Any, int, int, int], Any]
-    handle: Callable[[Any, Any, Client], tuple[bytes | list[Any], int, int] | None]
-
-
-class GroupPath(msgspec.Struct, frozen=True):
-    """A way for requests that have come on several connections in the same moment and are alike: see `gathering`.
-
-    `read` takes a buffer, and where in it their frames begin and end. It returns groups, of which the fourth item has the places of their
-    requests among all, and the second their correlation ids. `handle` takes a group, the buffer, and the clients of the
-    group's requests; it returns for each of them the answer's frame, or what a handler returns. Either returns None
-    where that isn't the way, before anything was changed: they are executed one by one.
-    """
-
-    read: Callable[[Any, int, int], list[Any] | None]
-    handle: Callable[[Any, Any, list[Client]], list[Any] | None]
-
-
-class QuickPath(msgspec.Struct, frozen=True):
-    """A second way through a handler, for its usual requests only: fewer steps to the same answer, the same changes, the same figures.
-
-    `read` takes a buffer, and where in it a request begins and ends; `handle` takes what it returned, the buffer, and the client. Either
-    returns None for a request that isn't usual, before anything was changed: it goes the way of all others then. `handle` returns the
-    answer's frame, or what a handler returns. A handler that is wrapped loses this way, unless its wrapper wraps both.
-    """
-
-    read: Callable[[Any, int, int], Any]
-    handle: Callable[[Any, Any, Client], Any]
-    run: RunPath | None = None
-    group: GroupPath | None = None
+    read: Callable[[Any, int, int, int, bool], list[Any] | None]
+    answer: Callable[[Any, Any, list[Client]], list[Any] | None]
 
 
 class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,23 +40,22 @@ class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
     responses the handler may give out more than once, as the same object that doesn't change: so many are kept in their
     encoded form.
 
-    `bounds` say how many rows of a request the handler takes at once. `handle_steps` is the handler for requests of more, in bounded steps;
-    without it they are cut, or handled whole (`large_requests`).
+    `bounds` say how many rows of a request the handler takes at once. `cut` says how a request of more is cut, where it
+    may depend on the version; without it a request is handled whole.
     """
 
     key: ApiKey
     handle: Handle | None = None
     handle_later: HandleLater | None = None
     advertised_minimum: int | None = None
-    handle_steps: Callable[[Any, Any], Steps] | None = None
     bounds: Bounds = Bounds()
-    sends_records: bool = False
+    cut: Cut | Callable[[int], Cut | None] | None = None
     answers_again: int = 0
-    quick: QuickPath | None = None
+    joint: JointForm | None = None
 
     def wrapped(self, **handlers: Any) -> HandlerSpec:
-        """With handlers around these, and without the quick path, unless that is given too: it would go past them."""
-        return msgspec.structs.replace(self, **({"quick": None} | handlers))
+        """Returns it with handlers around these, and without the joint form unless that is given too: it would go past them."""
+        return msgspec.structs.replace(self, **({"joint": None} | handlers))
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -91,14 +64,21 @@ class Route(msgspec.Struct, frozen=True):
     name: str
     is_produce: bool
     handle: Callable[[Any, Any], Any]
-    read: Callable[[Any, int, int], tuple[Any, str | None]]
+    read: Callable[[Any, int, int, int, bool], tuple[Any, str | None]]
+    """`Codec.read_request`, to be called with the next two."""
+    rows_max: int
+    """How many rows a request may have."""
+    is_flexible: bool
+    """Whether tagged fields end the header of a request."""
     write: Callable[[int, Any], list[Part]]
-    large: LargeRoute
-    """For requests that `read` refuses with TooManyRowsError."""
+    cut: Cut | None
+    """How a large request is cut; one with at most `undivided_bytes` isn't large, and has no more than `bounds.undivided_max` rows."""
+    bounds: Bounds
+    undivided_bytes: int
     times: ApiTimes
     follower_times: ApiTimes
     """For requests of brokers that follow: `Client.of_a_follower`."""
-    quick: QuickPath | None = None
+    joint: JointForm | None = None
     """Tried first."""
 
 

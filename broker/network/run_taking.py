@@ -1,4 +1,4 @@
-"""Requests that have arrived together and are alike, executed together: on this connection (`RunPath`), or on several (`gathering`).
+"""Requests that have arrived together and are alike, executed together: on this connection, or on several (`gathering`).
 
 Guards: the connection asks only while it executes at once and owes no answer, so that answers leave in the order of their requests.
 """
@@ -21,6 +21,8 @@ from lowtide.protocol.errors import ProtocolError
 _FRAME = struct.Struct(">ihh")
 """The length of a frame, then the API key and version of its request."""
 
+FRAME_HEAD_BYTES = _FRAME.size
+
 
 class RunTaking(TurnTaking):
     """The part of a connection that executes runs of requests."""
@@ -41,6 +43,9 @@ class RunTaking(TurnTaking):
         self._host.on_bug(cast("Client", self), route, error)
         return self.close(f"{name} failed inside")
 
+    def _on_request(self, buffer: memoryview, start: int, stop: int) -> None:
+        raise NotImplementedError
+
     def _park(self, route: Route, correlation_id: int, pending: Pending[Any], size: int) -> None:
         raise NotImplementedError
 
@@ -50,33 +55,35 @@ class RunTaking(TurnTaking):
     def _flush(self) -> None:
         raise NotImplementedError
 
-    def _on_run(self, buffer: memoryview, position: int, end: int) -> int:
-        """Execute the requests whose frames begin at `position` together, if they are alike (`RunPath`).
+    def _execute_joint(self, buffer: memoryview, position: int, end: int) -> int:
+        """Executes the request whose frame begins at `position`, with those behind it that are alike, by the `JointForm`.
 
-        Returns where they end, or 0.
+        Returns where they end, or 0 where that isn't the way.
         """
-        if end - position < _FRAME.size:
-            return 0
         host = self._host
         route = host.routes[_FRAME.unpack_from(buffer, position)[1:]]
-        run = None if route is None or route.quick is None else route.quick.run
-        if route is None or run is None:
+        joint = None if route is None else route.joint
+        if route is None or joint is None:
             return 0
         clock = host.clock
         try:
-            asked = run.read(buffer, position, end, self._maximum_frame_bytes)
-            done = None if asked is None else run.handle(asked, buffer, cast("Client", self))
+            groups = joint.read(buffer, position, end, self._maximum_frame_bytes, True)
+            if not groups:
+                return 0
+            group = groups[0]
+            answers = joint.answer(group, buffer, [cast("Client", self)] * len(group.places))
         except Exception as error:  # noqa: BLE001  as in `_on_request`
             self._on_failed(route, route.name, error, was_read=True)
             return 0
-        if done is None:
+        if answers is None:
             return 0
-        answers, stop, count = done
-        if type(answers) is not bytes:
-            for correlation_id, answer in zip(asked[1], answers, strict=True):
+        stop: int = group.stop
+        count = len(answers)
+        if self._slots or type(answers[0]) is not bytes:
+            for correlation_id, answer in zip(group.correlation_ids, answers, strict=True):
                 self._give(route, correlation_id, answer, (stop - position) // count)
             return stop
-        self._ready.append(answers)
+        self._ready += answers
         took_ns = clock.now_ns() - clock.moment_ns
         times = clock.times = route.times
         times.quick[(took_ns // count).bit_length()] += count

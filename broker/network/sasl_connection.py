@@ -122,9 +122,13 @@ class SaslConnection(Connection):
         super()._pause_reading()
 
     # ------------------------------------------------------------------ requests
-    def _on_run(self, buffer: memoryview, position: int, end: int) -> int:
-        """Only while nothing can end the login."""
-        return super()._on_run(buffer, position, end) if self._is_in and self._login.expires_ms == NEVER_MS else 0
+    def _execute(self, buffer: memoryview, position: int, stop: int, end: int) -> int:
+        """Executes requests together only while nothing can end the login, and none by a short form without a login."""
+        expires_ms = self._login.expires_ms
+        if self._is_in and self.last_active_ms < expires_ms:
+            return super()._execute(buffer, position, stop, end if expires_ms == NEVER_MS else stop)
+        self._on_request(buffer, position + _LENGTH.size, stop)
+        return stop
 
     def _waits(self, size: int) -> bool:
         """Only while nothing can end the login."""

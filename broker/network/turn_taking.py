@@ -20,6 +20,7 @@ from lowtide.broker.network.outgoing import AnswerSlot
 from lowtide.broker.network.partial_frame import PartialFrame
 from lowtide.broker.network.routes import Route
 from lowtide.broker.request_context import Client
+from lowtide.protocol.errors import SurplusBytesError
 from lowtide.runtime.network import peer_has_closed
 
 _FRAME = struct.Struct(">ihh")
@@ -48,12 +49,16 @@ class TurnTaking(PartialFrame):
     def _resume_reading(self) -> None:
         raise NotImplementedError
 
-    def _read(self, route: Route, buffer: memoryview, start: int, stop: int) -> tuple[Any, str | None]:
+    def _read(
+        self, route: Route, buffer: memoryview, start: int, stop: int, *, again: bool = False
+    ) -> tuple[Any, str | None]:
         """The request in `buffer[start:stop]`, and its client id. Errors: those of `Route.read`."""
-        read = route.read(buffer, start, stop)
-        if self._host.dispatcher.surplus.met:
-            self._host.on_surplus(cast("Client", self), route.name)
-        return read
+        try:
+            return route.read(buffer, start, stop, route.rows_max, route.is_flexible)
+        except SurplusBytesError as surplus:  # Kafka passes over them too.
+            if not again:
+                self._host.on_surplus(cast("Client", self), route.name, stop - surplus.position)
+            return route.read(buffer, start, surplus.position, route.rows_max, route.is_flexible)
 
     @property
     def parked_ms(self) -> int | None:

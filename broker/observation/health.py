@@ -12,8 +12,8 @@ from lowtide.broker.observation.history import LogHistory
 from lowtide.protocol.messages.describe_health import LagBucket, LoopLagHistogram
 from lowtide.runtime.loop_lag import BOUNDS_MS, HistogramSnapshot, LoopLagSnapshot
 from lowtide.storage.directory.directory_reports import DirectoryUsage
-from lowtide.storage.directory.log_directories import LogDirectories
-from lowtide.storage.log.unfreed import Waiting
+from lowtide.storage.directory.log_directories import LogDirectorySet
+from lowtide.storage.log.segments.unfreed import UnfreedReason
 
 
 class Vitals(msgspec.Struct, frozen=True):
@@ -50,10 +50,10 @@ class Space(msgspec.Struct):
 
     live_bytes: int
     """The size of segments above the log start offsets."""
-    deleted: Counter[Waiting]
+    deleted: Counter[UnfreedReason]
 
 
-def space_of(directories: LogDirectories, path: str, usage: DirectoryUsage) -> Generator[None, None, Space]:
+def space_of(directories: LogDirectorySet, path: str, usage: DirectoryUsage) -> Generator[None, None, Space]:
     """Returns the space of an online directory: live bytes, and deleted bytes by cause. In steps."""
     space = Space(0, Counter(usage.unfreed))
     for number, log in enumerate(usage.logs, 1):

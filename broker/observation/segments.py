@@ -12,12 +12,12 @@ from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.messages.describe_retention import UNKNOWN
 from lowtide.protocol.messages.describe_segments import DescribedReplica, DescribedSegment
 from lowtide.protocol.types import Offset
-from lowtide.replication.leadership import NEVER_MS
+from lowtide.replication.follower_state import NEVER_MS
 from lowtide.replication.partition import Partition
 from lowtide.storage.log.log import Log
-from lowtide.storage.log.retention_plan import SegmentTimes
-from lowtide.storage.log.segment import Segment
-from lowtide.storage.log.segment_ages import SegmentAges
+from lowtide.storage.log.retention.retention_plan import SegmentTimes
+from lowtide.storage.log.retention.segment_ages import SegmentAges
+from lowtide.storage.log.segments.segment import Segment
 
 SEGMENTS_MAX: Final = 10_000
 """The maximum number of rows of a response: less than a megabyte."""
@@ -27,7 +27,7 @@ def segment_rows(
     log: Log, times: SegmentTimes[Segment], first_offset: Offset, rows_max: int
 ) -> Generator[None, None, list[DescribedSegment]]:
     """Returns the oldest segments that end above `first_offset`, at most `rows_max`. Errors: StorageError."""
-    segments, rows = log.segments, list[DescribedSegment]()
+    segments, rows = tuple(log.segments), list[DescribedSegment]()
     for number, segment in enumerate(segments):
         is_active = number + 1 == len(segments)
         end_offset = log.log_end_offset if is_active else segments[number + 1].base_offset

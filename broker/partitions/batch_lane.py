@@ -16,8 +16,8 @@ from mmap import mmap
 from typing import Any, Final, TypeAlias
 
 from lowtide.runtime.worker import Worker
-from lowtide.storage.log.decompression_room import DecompressionRoom, release_pages
 from lowtide.storage.log.timestamps import DECOMPRESSED_BYTES_MAX
+from lowtide.storage.log.validation.decompression_room import DecompressionRoom, release_pages
 
 Work: TypeAlias = Callable[[DecompressionRoom], Any]
 """Runs in the worker. Nothing of the room may be in its result."""

@@ -19,7 +19,7 @@ from lowtide.replication.former_replicas import awaited_former
 
 if TYPE_CHECKING:
     from lowtide.broker.network.peer_client import PeerClients
-    from lowtide.broker.partitions.delayed.waiting import Waiting
+    from lowtide.broker.partitions.waiting import Waiting
     from lowtide.broker.pending import Spawn
     from lowtide.metadata.session import MetadataSession
     from lowtide.metadata.store import Revision

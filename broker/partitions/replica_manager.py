@@ -15,31 +15,32 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from lowtide.broker.partitions.delayed.commit import CommitWait
+from lowtide.broker.partitions.commit_waits import CommitWait
 from lowtide.broker.slices import RequestSlices
 from lowtide.metadata.records import NO_LEADER
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicPartition
-from lowtide.replication.leadership import UNKNOWN_BROKER_EPOCH, may_be_registered
+from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH
+from lowtide.replication.leadership import may_be_registered
 from lowtide.replication.partition import Partition, PartitionChange
 from lowtide.replication.topic_traffic import TrafficTable
 from lowtide.storage.directory.log_starts import LogStartIncrement
 from lowtide.storage.errors import DamagedSegmentError, StorageError
 from lowtide.storage.log.log import AppendedBatch, Log
-from lowtide.storage.log.verifications import EarlyRefusals
+from lowtide.storage.log.producers.verifications import EarlyRefusals
 
 if TYPE_CHECKING:
     import asyncio
 
-    from lowtide.broker.partitions.delayed.waiting import Waiting
     from lowtide.broker.partitions.fence import Fence
     from lowtide.broker.partitions.hosted_logs import OfflinePartitions
     from lowtide.broker.partitions.leader_partitions import LedPartitions
     from lowtide.broker.partitions.replication_throttle import ReplicationThrottle
+    from lowtide.broker.partitions.waiting import Waiting
     from lowtide.metadata.image import MetadataImage
     from lowtide.runtime.clock import Clock
     from lowtide.storage.directory.log_manager import LogManager
-    from lowtide.storage.log.validator import ValidatedBatch
+    from lowtide.storage.log.validation.validator import ValidatedBatch
 
 _PASSING_LOGGED_MS: Final = 1000
 """How often a lack of descriptors or memory is logged that a read met."""
@@ -289,7 +290,7 @@ class ReplicaManager:
                 ):  # The log may be in another directory by now.
                     partition.tell(PartitionChange.LOG_START)
                     self.waiting.follower_fetches.release(key)
-            leaving = [log for log, _ in increments if log.leaves_much]
+            leaving = [log for log, _ in increments if log.frees_many_bytes]
             if leaving:
                 self.log_manager.directories.answers.hold(leaving, partial(self._wake_deletes, increments))
             else:

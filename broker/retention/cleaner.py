@@ -27,9 +27,9 @@ from lowtide.storage.compaction.log_cleaning import CleaningLimits, CleaningRepo
 from lowtide.storage.compaction.offset_map import ENTRY_BYTES
 from lowtide.storage.errors import DamagedSegmentError, StorageError
 from lowtide.storage.log.log import Log
-from lowtide.storage.log.retention_plan import Reason
-from lowtide.storage.log.segment_ages import SegmentAges
-from lowtide.storage.log.validation_rules import MAXIMUM_DECOMPRESSED_BYTES
+from lowtide.storage.log.retention.retention_plan import Reason
+from lowtide.storage.log.retention.segment_ages import SegmentAges
+from lowtide.storage.log.validation.validation_rules import MAXIMUM_DECOMPRESSED_BYTES
 
 LOGS_PER_STEP: Final = 16
 """The number of logs between two checks of the clock."""
@@ -122,7 +122,7 @@ class Cleaner:
         if (
             "compact" not in log.config.cleanup_policy
             or log.offline
-            or log.unsettled
+            or log.truncating
             or log.swaps.is_taken
             or len(log.segments) == 1
         ):

@@ -35,7 +35,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.coordinator.groups.consumed import NOT_CONSUMED, Consumed, Release
+from lowtide.broker.coordinator.groups.consumed import NOT_CONSUMED, ConsumedEnd, Release
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.groups.survey import survey
 from lowtide.broker.coordinator.runtime.offsets_topic import GROUP_TOPIC
@@ -89,7 +89,7 @@ def consumption_query(partition: Partition) -> ConsumptionQuery:
     )
 
 
-Outcome = Mapping[ConsumptionQuery, Consumed]
+Outcome = Mapping[ConsumptionQuery, ConsumedEnd]
 
 _Coordinators = dict[int, tuple[BrokerId, LeaderEpoch]]
 
@@ -167,7 +167,7 @@ def _batches(asked: Sequence[ConsumptionQuery]) -> list[list[ConsumedOffsetsTopi
 
 
 def _take(
-    outcome: dict[ConsumptionQuery, Consumed],
+    outcome: dict[ConsumptionQuery, ConsumedEnd],
     batch: Sequence[ConsumedOffsetsTopic],
     answer: DescribeConsumedOffsetsResponse | str,
     expected: Mapping[int, LeaderEpoch],
@@ -201,8 +201,8 @@ def _take(
     return None
 
 
-def _consumed(row: ConsumedPartition) -> Consumed:
+def _consumed(row: ConsumedPartition) -> ConsumedEnd:
     release = (
         None if row.releasing_group_id is None else Release(row.releasing_offset, row.releasing_group_id, row.committer)
     )
-    return Consumed(row.consumed_offset, row.group_id, release)
+    return ConsumedEnd(row.consumed_offset, row.group_id, release)

@@ -27,8 +27,8 @@ from lowtide.broker.coordinator.groups.consumed import Release
 from lowtide.protocol.types import Offset, TopicPartition, topic_id_text
 from lowtide.replication.partition import Partition
 from lowtide.storage.log.log import Log
-from lowtide.storage.log.retention_plan import Deletion, Reason
-from lowtide.storage.log.segment_files import RemovedSegment
+from lowtide.storage.log.retention.retention_plan import Reason, SegmentDeletion
+from lowtide.storage.log.segments.segment_files import RemovedSegment
 
 QUIET_S: Final = 10.0
 """The time between two lines about a topic and reason without deleted segments."""
@@ -72,7 +72,7 @@ class _UnloggedDeletes(msgspec.Struct):
 class _PlannedDeletes(NamedTuple):
     """The deletions that retention announced, and the commit that allows deleting consumed records."""
 
-    deletions: tuple[Deletion, ...]
+    deletions: tuple[SegmentDeletion, ...]
     release: Release | None
 
 
@@ -111,7 +111,7 @@ class DeletionLedger:
         """Returns the counts by reason, including deleted topics."""
         return total_counts([self._gone, *self._counts.values()])
 
-    def expect(self, key: TopicPartition, deletions: Sequence[Deletion], release: Release | None = None) -> None:
+    def expect(self, key: TopicPartition, deletions: Sequence[SegmentDeletion], release: Release | None = None) -> None:
         """Announces deletions by retention; `release` allows those of consumed records."""
         expected = tuple(deletion for deletion in deletions if deletion.reason is not Reason.LOG_START)
         if expected:

@@ -14,7 +14,7 @@ from lowtide.broker.authorizer.authorizer import allowed_topics
 from lowtide.broker.authorizer.resources import Operation, group
 from lowtide.broker.client_waits import client_wait
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.coordinator.groups.consumed import NOT_CONSUMED, Consumed
+from lowtide.broker.coordinator.groups.consumed import NOT_CONSUMED, ConsumedEnd
 from lowtide.broker.places import WaitingPlaces
 from lowtide.broker.request_context import Client, RequestContext
 from lowtide.broker.retention.consumption import Doubt, Outcome, consumption_query
@@ -24,9 +24,9 @@ from lowtide.protocol.messages.describe_retention import UNKNOWN, RetainedPartit
 from lowtide.protocol.types import Offset, TopicPartition
 from lowtide.replication.partition import Partition
 from lowtide.storage.errors import StorageError
-from lowtide.storage.log.retention_explain import Kept, Outlook, explain
-from lowtide.storage.log.retention_plan import Reason
-from lowtide.storage.log.unfreed import Unfreed
+from lowtide.storage.log.retention.retention_explain import KeptSegment, Outlook, explain
+from lowtide.storage.log.retention.retention_plan import Reason
+from lowtide.storage.log.segments.unfreed import UnfreedRoom
 
 WAITING_MAX: Final = 16
 WAITING_SHARE: Final = 8
@@ -96,7 +96,7 @@ class Explanations:
             except TimeoutError:
                 return ErrorCode.REQUEST_TIMED_OUT
 
-    def consumed(self, partition: Partition, outcome: Outcome | Doubt, context: RequestContext) -> Consumed:
+    def consumed(self, partition: Partition, outcome: Outcome | Doubt, context: RequestContext) -> ConsumedEnd:
         """Returns what groups have consumed of a partition, as far as the client can see it; nothing in doubt."""
         consumed = (
             NOT_CONSUMED if isinstance(outcome, Doubt) else outcome.get(consumption_query(partition), NOT_CONSUMED)
@@ -132,7 +132,7 @@ def refused(key: TopicPartition, error: ErrorCode) -> RetainedPartition:
     return RetainedPartition(partition_index=key.partition, error_code=error)
 
 
-def _rule(outlook: Outlook, consumed: Consumed, doubt: str | None, end_offset: Offset) -> RetentionRule:
+def _rule(outlook: Outlook, consumed: ConsumedEnd, doubt: str | None, end_offset: Offset) -> RetentionRule:
     rule = RetentionRule(
         reason=outlook.reason.value,
         goes_at_ms=UNKNOWN if outlook.goes_at_ms is None else outlook.goes_at_ms,
@@ -144,7 +144,7 @@ def _rule(outlook: Outlook, consumed: Consumed, doubt: str | None, end_offset: O
 
 
 def _partition_row(
-    partition: Partition, kept: Kept, rules: list[RetentionRule], unfreed: Unfreed | None
+    partition: Partition, kept: KeptSegment, rules: list[RetentionRule], unfreed: UnfreedRoom | None
 ) -> RetainedPartition:
     log = partition.log
     return RetainedPartition(

@@ -1,6 +1,6 @@
 """Deletes old records of the partitions that this broker leads, by their topics' configuration.
 
-Only the leader decides; followers delete below the log start offset that they learn. `storage/log/retention_plan.py`
+Only the leader decides; followers delete below the log start offset that they learn. `storage/log/retention/retention_plan.py`
 decides what is deleted. It works like a client's delete: the new log start offset becomes durable in the journal, then
 visible, then files are removed (`ReplicaManager.request_log_starts`). Each deletion is logged and counted
 (`deletion_ledger`).
@@ -23,7 +23,7 @@ from typing import Final
 
 from lowtide.broker.config.key import number
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.coordinator.groups.consumed import NOT_CONSUMED, Consumed
+from lowtide.broker.coordinator.groups.consumed import NOT_CONSUMED, ConsumedEnd
 from lowtide.broker.retention.consumption import Consumption, ConsumptionQuery, Doubt, Outcome, consumption_query
 from lowtide.broker.retention.deletion_ledger import DeletedCount, DeletionLedger
 from lowtide.broker.slices import walk_in_slices
@@ -32,7 +32,7 @@ from lowtide.replication.partition import Partition
 from lowtide.storage.directory.log_starts import LogStartIncrement
 from lowtide.storage.errors import DamagedSegmentError, StorageError
 from lowtide.storage.log.log import Log
-from lowtide.storage.log.retention_plan import (
+from lowtide.storage.log.retention.retention_plan import (
     Reason,
     RetentionOffsets,
     RetentionPlan,
@@ -40,7 +40,7 @@ from lowtide.storage.log.retention_plan import (
     may_go_as_consumed,
     plan_retention,
 )
-from lowtide.storage.log.segment import Segment
+from lowtide.storage.log.segments.segment import Segment
 
 PARTITIONS_PER_STEP: Final = 16
 """The number of partitions between two checks of the clock: about ten microseconds each, without deletions."""
@@ -204,9 +204,9 @@ class Retention:
 
     def _may_delete(self, partition: Partition) -> bool:
         log, is_fenced = partition.log, self._replicas.is_fenced
-        return partition.is_leader and not (log.offline or log.unsettled or (is_fenced is not None and is_fenced()))
+        return partition.is_leader and not (log.offline or log.truncating or (is_fenced is not None and is_fenced()))
 
-    def _look_at(self, partition: Partition, row: Consumed) -> bool:
+    def _look_at(self, partition: Partition, row: ConsumedEnd) -> bool:
         """Deletes old records of a partition. Returns whether anything was deleted."""
         log, now_ms, consumed = partition.log, self._clock.wall_ms(), row.offset if row.is_known else None
         try:

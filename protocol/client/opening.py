@@ -24,7 +24,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeAlias
 
 from lowtide.protocol.api_keys import ApiKey
-from lowtide.protocol.client.refused import ClientFailure, FailureKind
+from lowtide.protocol.client.refused import ClientFailure, ClientFailureKind
 from lowtide.protocol.client.sasl import SaslError, SaslExchange
 from lowtide.protocol.client.versions import ApiVersions
 from lowtide.protocol.errors import ErrorCode
@@ -115,7 +115,7 @@ class Opening:
         try:
             step = handle(self, answer)
         except SaslError as error:
-            step = ClientFailure(FailureKind.AUTHENTICATION, str(error))
+            step = ClientFailure(ClientFailureKind.AUTHENTICATION, str(error))
         if not isinstance(step, Ask):
             self.state = OpeningState.OPEN if isinstance(step, ClientSession) else OpeningState.REFUSED
         return step
@@ -131,7 +131,7 @@ class Opening:
             return ClientSession(self._versions)
         self._exchange = SaslExchange(self._sasl, self._nonce)
         if self._versions.highest(ApiKey.SASL_HANDSHAKE) < 0:
-            return ClientFailure(FailureKind.AUTHENTICATION, _NO_SASL)
+            return ClientFailure(ClientFailureKind.AUTHENTICATION, _NO_SASL)
         version = self._versions.choose(SaslHandshakeRequest, at_least=1)
         if isinstance(version, ClientFailure):
             return version
@@ -154,29 +154,31 @@ class Opening:
 
     def _sasl_is_missing(self, _answer: Any) -> Step:
         reason = "the broker requires a login: set security.protocol to SASL_PLAINTEXT or SASL_SSL"
-        return ClientFailure(FailureKind.AUTHENTICATION, reason)
+        return ClientFailure(ClientFailureKind.AUTHENTICATION, reason)
 
     def _versions_refused(self, answer: Any) -> Step:
-        return ClientFailure(FailureKind.ANSWER, "the broker refused ApiVersions", answer.error_code)
+        return ClientFailure(ClientFailureKind.ANSWER, "the broker refused ApiVersions", answer.error_code)
 
     def _no_mechanism(self, answer: Any) -> Step:
         assert self._sasl is not None
         has = ", ".join(answer.mechanisms) or "none"
         return ClientFailure(
-            FailureKind.AUTHENTICATION,
+            ClientFailureKind.AUTHENTICATION,
             f"the broker doesn't have the SASL mechanism {self._sasl.mechanism}; it has {has}",
         )
 
     def _no_sasl(self, _answer: Any) -> Step:
-        return ClientFailure(FailureKind.AUTHENTICATION, _NO_SASL)
+        return ClientFailure(ClientFailureKind.AUTHENTICATION, _NO_SASL)
 
     def _handshake_refused(self, answer: Any) -> Step:
-        return ClientFailure(FailureKind.ANSWER, "SaslHandshake was refused", answer.error_code)
+        return ClientFailure(ClientFailureKind.ANSWER, "SaslHandshake was refused", answer.error_code)
 
     def _login_refused(self, answer: Any) -> Step:
         assert self._sasl is not None
         who, why = self._sasl.username or "the client", answer.error_message or answer.error_code
-        return ClientFailure(FailureKind.AUTHENTICATION, f"{who} cannot log in with {self._sasl.mechanism}: {why}")
+        return ClientFailure(
+            ClientFailureKind.AUTHENTICATION, f"{who} cannot log in with {self._sasl.mechanism}: {why}"
+        )
 
     TABLE: ClassVar[Mapping[OpeningState, Mapping[OpeningEvent, Callable[[Opening, Any], Step]]]] = {
         OpeningState.ASKING_VERSIONS: dict.fromkeys(OpeningEvent, _versions_refused)

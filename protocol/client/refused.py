@@ -11,7 +11,7 @@ from typing import NamedTuple
 from lowtide.protocol.errors import ErrorCode
 
 
-class FailureKind(Enum):
+class ClientFailureKind(Enum):
     """The kind of failure."""
 
     AUTHENTICATION = "authentication"
@@ -28,6 +28,6 @@ class ClientFailure(NamedTuple):
     `code` is the broker's error code, for `RefusalKind.ANSWER`.
     """
 
-    kind: FailureKind
+    kind: ClientFailureKind
     reason: str
     code: int = ErrorCode.NONE

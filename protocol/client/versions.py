@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lowtide.protocol.api_keys import API, ApiKey, api_name, response_header_is_flexible
-from lowtide.protocol.client.refused import ClientFailure, FailureKind
+from lowtide.protocol.client.refused import ClientFailure, ClientFailureKind
 from lowtide.protocol.compiler import Codec, codec_for
 from lowtide.protocol.errors import ErrorCode
 
@@ -101,7 +101,7 @@ class ApiVersions:
         if high >= 0 and chosen >= max(low, spec.min_version, at_least):
             return chosen
         if high < 0:
-            return ClientFailure(FailureKind.VERSION, f"the broker does not support {api_name(spec.key)}")
+            return ClientFailure(ClientFailureKind.VERSION, f"the broker does not support {api_name(spec.key)}")
         ours = f"{max(at_least, spec.min_version)} to {spec.max_version if at_most is None else at_most}"
         versions = f"the broker supports {api_name(spec.key)} in versions {low} to {high}"
-        return ClientFailure(FailureKind.VERSION, f"{versions}, but the request needs {ours}")
+        return ClientFailure(ClientFailureKind.VERSION, f"{versions}, but the request needs {ours}")

@@ -16,7 +16,7 @@ from __future__ import annotations
 import importlib
 import os  # noqa: TID251 - one variable, read once: there's no port that the protocol could have
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from lowtide.protocol.compression import Buffer
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from lowtide.protocol.column_walk import BatchRecords
 
-VERSION: Final = 12
+VERSION: Final = 13
 """That of the functions below. A module of another one is left from another version's sources, and isn't used."""
 
 MODULE: Final = "_lowtide_walk"
@@ -48,77 +48,6 @@ RowBuffers = tuple[
 """Rows, timestamps, keys, values, lists of headers, names, contents."""
 
 
-SmallProduce = tuple[int, int, int, int, str | bytes, int, int, int, int, tuple[Any, ...], str | None]
-"""Version, correlation id, acks, timeout in ms, topic (its name, or its id where the version has ids), partition, where the batch begins in
-the buffer, its checksum, which has yet to be compared, the smallest timestamp of its records, the fields of a
-`storage.log.validator.ValidatedBatch` with an empty tail, and the transactional id. With one the batch is of a producer's transaction, and
-without one of none."""
-
-_BatchesTogether = tuple[tuple[int, int, tuple[Any, ...]], ...]
-
-ProduceRun = tuple[int, tuple[int, ...], int, int, str | bytes, int, int, int, int, int, _BatchesTogether, int]
-"""Version, correlation ids, acks, where the run ends in the buffer, topic, partition, the smallest and the largest timestamp of its
-records, the size of the largest batch and of all, of each batch where it begins, its checksum, and fields, as of a `SmallProduce`, and the
-timeout in ms."""
-
-ProduceGroup = tuple[
-    int, tuple[int, ...], int, tuple[int, ...], str | bytes, int, int, int, int, int, _BatchesTogether, int
-]
-"""The same of requests that have come on several connections: instead of an end it has their places among all that were read, from 0 on."""
-
-
-CommittedRow = tuple[int, int, int]
-"""Partition, offset, leader epoch."""
-
-SmallCommit = tuple[str, int, str, str | None, int, str | bytes, int, tuple[CommittedRow, ...], bytes]
-"""Group, generation, member and group instance id, version, topic (its name, or its id where the version has ids), the largest partition,
-the offsets, none of which has metadata, and the frame that answers where all were kept. Partitions aren't below 0."""
-
-AddedPartitions = tuple[str, int, int, str, int, tuple[int, ...], bytes]
-"""Transactional id, producer id and epoch, topic, the largest partition, the partitions, each once and none below 0, and the frame that
-answers where all were added."""
-
-AddedOffsets = tuple[str, int, int, str, bytes]
-"""Transactional id, producer id and epoch, group, and the frame that answers where there is no error."""
-
-EndOfTransaction = tuple[str, int, int, bool, bytes]
-"""Transactional id, producer id and epoch, whether it commits, and the frame that answers where there is no error."""
-
-TransactionalCommit = tuple[
-    str, int, int, str, int, str, str | None, int, str | bytes, int, tuple[CommittedRow, ...], bytes
-]
-"""Transactional id, producer id and epoch, and then the fields of a `SmallCommit`."""
-
-SmallHeartbeat = tuple[str, int, str, str | None, bytes]
-"""Group, generation, member and group instance id, and the frame that answers where there is no error."""
-
-FetchedRow = tuple["str | bytes", int, int, int, int, int, int]
-"""Topic (its name, or its id where the version has ids), partition, leader epoch of the client, offset, last fetched epoch, the follower's
-log start, and how many bytes it takes."""
-
-SmallFetch = tuple[int, int, "str | None", int, int, int, int, int, bool, int, int, str, tuple[FetchedRow, ...]]
-"""Version, correlation id, client id, replica id and its broker epoch (-1 of a consumer), how long to wait in ms, for how many bytes, how
-many bytes it takes, whether of committed records only, session and its epoch, rack, and at most 64 rows; nothing leaves the session."""
-
-AnsweredRow = tuple["str | bytes", int, int, int, int, int]
-"""Topic (its name, or its id where the version has ids), partition, high watermark, last stable offset, log start, and how many bytes of
-records; there is no error."""
-
-NamedBytes = tuple[str, bytes]
-
-SmallJoin = tuple[int, int, str | None, str, int, int, str, str | None, str, tuple[NamedBytes, ...]]
-"""Version, correlation id, client id, group, session and rebalance timeout in ms, member, group instance id, protocol type, and name and
-metadata of each protocol, of which there is one at least. Group and member aren't empty."""
-
-SmallSync = tuple[int, int, str, int, str, str | None, str | None, str | None, tuple[NamedBytes, ...]]
-"""Version, correlation id, group, generation, member, group instance id, protocol type and protocol (None where the version has none), and
-member and assignment for each that is assigned something. Group and member aren't empty."""
-
-SmallDelete = tuple[str | None, str, int, int, int, bool, bytes]
-"""Client id, topic, partition, offset, timeout in ms, whether the leader's own log start is enough, and the frame that answers where the
-offset is both the low watermark and the leader's log start. Partition and offset aren't below 0."""
-
-
 class CompiledSyncs(Protocol):
     """Its functions for a thread that syncs files: see `runtime.quick_syncs`, which uses them."""
 
@@ -135,42 +64,27 @@ class CompiledSyncs(Protocol):
 
 
 class CompiledProduce(Protocol):
-    """Its functions for Produce requests. Where one answers None, the plain form decides."""
+    """Its functions for Produce: see `broker.partitions.produce.joint_produce`, which has the classes."""
 
-    def read_produce(self, buffer: Buffer, start: int, stop: int, /) -> SmallProduce | None:
-        """The Produce request in `buffer[start:stop]`, header included: one small batch for one partition, sound but for its checksum.
-
-        Not compressed; acks is 1 or -1.
-        """
-
-    def produce_answer(  # noqa: PLR0913  the compiled function's
+    def read_produce(
         self,
-        version: int,
-        correlation_id: int,
-        topic: str | bytes,
-        partition: int,
-        base_offset: int,
-        log_append_time_ms: int,
-        log_start_offset: int,
+        types: tuple[type, type, type],
+        buffer: Buffer,
+        start: int,
+        end: int,
+        frame_max: int,
+        is_one: bool,  # noqa: FBT001 - C has no names for arguments
         /,
-    ) -> bytes | None:
-        """The frame that answers it where the batch was appended; never None for a topic that `read_produce` has returned."""
+    ) -> list[Any] | None:
+        """Returns the groups of small requests in `buffer[start:end]`, each frame of at most `frame_max` bytes.
 
-    def read_run(self, buffer: Buffer, start: int, end: int, frame_max: int, /) -> ProduceRun | None:
-        """Requests as `read_produce` takes them, whose frames, lengths included, follow each other from `start` on: two at least.
-
-        They have version, acks, timeout, topic, partition and producer of the first one, and no transactional id. Of an idempotent
-        producer their sequences have no gap.
+        A small request has one sound batch, not compressed, for one partition, and acks 1 or -1. `is_one`: they came on
+        one connection. Then there is at most the group of the first one, without a gap; otherwise each came on another
+        connection, and what is in no group is left out. The classes of a group, of a batch in it, and of a validated batch
+        are `types`.
         """
 
-    def read_round(self, buffer: Buffer, start: int, end: int, /) -> list[ProduceGroup] | None:
-        """Requests of several connections, one of each, whose frames, lengths included, follow each other: at most the first 64.
-
-        In a group are those that `read_produce` takes and that have version, acks, timeout, topic and partition in common, and no
-        transactional id: two at least, and of an idempotent producer no more than one. None where there is no group.
-        """
-
-    def run_answer(  # noqa: PLR0913  the compiled function's
+    def produce_answers(  # noqa: PLR0913  the compiled function's
         self,
         version: int,
         correlation_ids: tuple[int, ...],
@@ -180,14 +94,40 @@ class CompiledProduce(Protocol):
         log_append_time_ms: int,
         log_start_offset: int,
         /,
-    ) -> bytes | None:
-        """The frames that answer a run or a group that was appended, all of the same size; never None for a topic that was read."""
+    ) -> list[bytes] | None:
+        """Returns the frames that answer a group that was appended; never None for a topic that was read."""
+
+
+class CompiledCodec(Protocol):
+    """A message at one version: see `compiler.Codec`."""
+
+    def __init__(self, shape: tuple[Any, ...], plain: Callable[[str], Callable[..., Any]], /) -> None:
+        """`plain` returns the function of a name in generated Python, for what the shape doesn't take."""
+
+    def decode(self, buffer: Buffer, start: int, end: int, rows_max: int = ..., /) -> Any: ...
+
+    def encode(self, message: Any, /) -> bytes: ...
+
+    def encode_parts(self, message: Any, /) -> list[Any]: ...
+
+    def encode_frame(self, correlation_id: int, message: Any, is_flexible: bool, /) -> list[Any]: ...  # noqa: FBT001
+
+    def read_request(
+        self,
+        buffer: Buffer,
+        start: int,
+        stop: int,
+        rows_max: int,
+        is_flexible: bool,  # noqa: FBT001 - C has no names for arguments
+        /,
+    ) -> tuple[Any, str | None]: ...
 
 
 class CompiledWalk(CompiledSyncs, CompiledProduce, Protocol):
     """The module. Where a function answers None, the plain form decides."""
 
     VERSION: int
+    Codec: type[CompiledCodec]
     HEADERS: int
     """The version of Python whose headers it was built with, in the form of `sys.hexversion`."""
 
@@ -252,84 +192,6 @@ class CompiledWalk(CompiledSyncs, CompiledProduce, Protocol):
 
         Only of a list.
         """
-
-    def read_head(self, buffer: Buffer, start: int, stop: int, is_flexible: bool, /) -> tuple[str | None, int] | None:  # noqa: FBT001
-        """The client id of the request in `buffer[start:stop]`, and where its body begins, as `protocol.headers.read_client_id`."""
-
-    def read_commit(self, buffer: Buffer, start: int, stop: int, /) -> SmallCommit | None:
-        """The OffsetCommit request in `buffer[start:stop]`, header included: of one topic, without metadata and a time to keep them."""
-
-    def read_added_partitions(self, buffer: Buffer, start: int, stop: int, /) -> AddedPartitions | None:
-        """The AddPartitionsToTxn request in `buffer[start:stop]`, header included: of one topic, in a version for producers."""
-
-    def read_added_offsets(self, buffer: Buffer, start: int, stop: int, /) -> AddedOffsets | None:
-        """The AddOffsetsToTxn request in `buffer[start:stop]`, header included."""
-
-    def read_transactional_commit(self, buffer: Buffer, start: int, stop: int, /) -> TransactionalCommit | None:
-        """The TxnOffsetCommit request in `buffer[start:stop]`, header included: of one topic, without metadata."""
-
-    def read_end(self, buffer: Buffer, start: int, stop: int, /) -> EndOfTransaction | None:
-        """The EndTxn request in `buffer[start:stop]`, header included, in a version whose answer has no identity."""
-
-    def read_heartbeat(self, buffer: Buffer, start: int, stop: int, /) -> SmallHeartbeat | None:
-        """The Heartbeat request in `buffer[start:stop]`, header included."""
-
-    def read_fetch(self, buffer: Buffer, start: int, stop: int, /) -> SmallFetch | None:
-        """The Fetch request in `buffer[start:stop]`, header included: of few partitions."""
-
-    def fetch_answer(
-        self,
-        version: int,
-        correlation_id: int,
-        session_id: int,
-        is_read_committed: bool,  # noqa: FBT001 - C has no names for arguments
-        rows: tuple[AnsweredRow, ...],
-        /,
-    ) -> tuple[bytes, ...] | None:
-        """The frame that answers a Fetch, in pieces: what is before the records of the first row that has any, between, and behind.
-
-        Rows of one topic are to be behind each other.
-        """
-
-    def read_delete(self, buffer: Buffer, start: int, stop: int, /) -> SmallDelete | None:
-        """The DeleteRecords request in `buffer[start:stop]`, header included: of one partition."""
-
-    def read_join(self, buffer: Buffer, start: int, stop: int, /) -> SmallJoin | None:
-        """The JoinGroup request in `buffer[start:stop]`, header included: of a member that has an id, from version 2 on."""
-
-    def join_answer(  # noqa: PLR0913  the compiled function's
-        self,
-        version: int,
-        correlation_id: int,
-        generation_id: int,
-        protocol_type: str | None,
-        protocol_name: str | None,
-        leader: str,
-        skips_assignment: bool,  # noqa: FBT001 - C has no names for arguments
-        member_id: str,
-        members: tuple[tuple[str, str | None, bytes], ...],
-        /,
-    ) -> bytes | None:
-        """The frame that answers a member that has joined; `members` has id, group instance id and metadata of each."""
-
-    def read_sync(self, buffer: Buffer, start: int, stop: int, /) -> SmallSync | None:
-        """The SyncGroup request in `buffer[start:stop]`, header included: with what its version must have."""
-
-    def sync_answer(
-        self,
-        version: int,
-        correlation_id: int,
-        protocol_type: str | None,
-        protocol_name: str | None,
-        assignment: bytes,
-        /,
-    ) -> bytes | None:
-        """The frame that answers a member with its assignment."""
-
-    def offset_records(
-        self, key_start: bytes, value_end: bytes, rows: tuple[CommittedRow, ...], /
-    ) -> list[tuple[bytes, bytes | None]] | None:
-        """Keys and values of the records of offsets: as `protocol.group_records.OffsetRecords`, which says what all have in common."""
 
     def retain(  # noqa: PLR0913  the compiled function's
         self,

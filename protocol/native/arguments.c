@@ -70,3 +70,40 @@ bool as_record_count(PyObject *object, size_t size, int32_t *count)
 {
     return as_int32(object, count) && *count >= 0 && (size_t)*count <= size / SMALLEST_RECORD_BYTES;
 }
+
+bool put_item(PyObject *tuple, Py_ssize_t place, PyObject *value)
+{
+    return value != NULL && PyTuple_SetItem(tuple, place, value) == 0;
+}
+
+bool put_number(PyObject *tuple, Py_ssize_t place, int64_t number)
+{
+    return put_item(tuple, place, PyLong_FromLongLong(number));
+}
+
+bool view_request(struct views *views, PyObject *const *arguments, struct request *request)
+{
+    int64_t start, stop;
+    size_t size;
+    if (!as_int64(arguments[1], &start) || !as_int64(arguments[2], &stop) ||
+        !view(views, arguments[0], PyBUF_SIMPLE, &request->bytes, &size) || start < 0 || stop < start || (uint64_t)stop > size) {
+        return false;
+    }
+    request->bytes += start;
+    request->start = (size_t)start;
+    request->size = (size_t)(stop - start);
+    return true;
+}
+
+PyObject *make_object(PyObject *type, PyObject **values, size_t count)
+{
+    bool is_complete = true;
+    for (size_t number = 0; number < count; number++) {
+        is_complete = is_complete && values[number] != NULL;
+    }
+    PyObject *made = is_complete ? PyObject_Vectorcall(type, values, count, NULL) : NULL;
+    for (size_t number = 0; number < count; number++) {
+        Py_XDECREF(values[number]);
+    }
+    return made;
+}

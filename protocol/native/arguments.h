@@ -18,6 +18,11 @@
 #undef Py_RETURN_FALSE
 #undef Py_RETURN_NOTIMPLEMENTED
 
+/* Exported by every Python that the module serves, and part of the stable interface from 3.12 on. */
+#if Py_LIMITED_API < 0x030C0000
+PyAPI_FUNC(PyObject *) PyObject_Vectorcall(PyObject *, PyObject *const *, size_t, PyObject *);
+#endif
+
 #define VIEWS_MAX 20
 
 /* The buffers that are in use. */
@@ -35,6 +40,22 @@ bool as_int32(PyObject *object, int32_t *value);
 
 /* A count of records that a payload of `size` bytes has room for. */
 bool as_record_count(PyObject *object, size_t size, int32_t *count);
+
+/* The bytes of a request, `buffer[start:stop]`, and where they begin. */
+struct request {
+    const uint8_t *bytes;
+    size_t start, size;
+};
+
+/* Reads the arguments `buffer, start, stop`. False if they are no such thing. */
+bool view_request(struct views *views, PyObject *const *arguments, struct request *request);
+
+/* Puts a new reference, or a new number, into a new tuple; false if there is none. */
+bool put_item(PyObject *tuple, Py_ssize_t place, PyObject *value);
+bool put_number(PyObject *tuple, Py_ssize_t place, int64_t number);
+
+/* Calls a class with a few positional arguments, which are given up; NULL with an exception where one is NULL. */
+PyObject *make_object(PyObject *type, PyObject **values, size_t count);
 
 /* An item of a tuple, borrowed; NULL, without an error, if there is none. */
 PyObject *item(PyObject *tuple, Py_ssize_t number);

@@ -4,20 +4,17 @@
    the walk over a large one does not hold it. Buffers are exported while they are used, so that they cannot be resized. */
 
 #include "arguments.h"
-#include "fetches.h"
-#include "groups.h"
-#include "joins.h"
+#include "codec.h"
 #include "plain.h"
+#include "produces.h"
 #include "records.h"
-#include "requests.h"
 #include "syncs.h"
-#include "transactions.h"
 #include "walks.h"
 
 #include <string.h>
 
 /* Counted up with every change of what a function takes or answers: a module of another number isn't used. */
-#define WALK_VERSION 12
+#define WALK_VERSION 13
 
 /* ---------------------------------------------------------------- a batch to columns */
 static bool is_array(PyObject *array, int64_t size)
@@ -420,47 +417,31 @@ static PyMethodDef functions[] = {
     FUNCTION("append_rows", append_rows),
     FUNCTION("close_syncs", close_syncs),
     FUNCTION("copy_keys", copy_keys),
-    FUNCTION("fetch_answer", fetch_answer),
     FUNCTION("find_record", find_record_of),
     FUNCTION("hash_key", hash_key_),
-    FUNCTION("join_answer", join_answer),
     FUNCTION("note_keys", note_keys_),
-    FUNCTION("offset_records", offset_records),
     FUNCTION("open_syncs", open_syncs),
     FUNCTION("plain_records", plain_records),
-    FUNCTION("produce_answer", produce_answer),
-    FUNCTION("read_added_offsets", read_added_offsets_of),
-    FUNCTION("read_added_partitions", read_added_partitions_of),
-    FUNCTION("read_commit", read_commit),
-    FUNCTION("read_delete", read_delete),
-    FUNCTION("read_end", read_end_of),
-    FUNCTION("read_fetch", read_fetch),
-    FUNCTION("read_head", read_head),
-    FUNCTION("read_heartbeat", read_heartbeat),
-    FUNCTION("read_join", read_join),
+    FUNCTION("produce_answers", produce_answers),
     FUNCTION("read_produce", read_produce),
-    FUNCTION("read_round", read_round),
-    FUNCTION("read_run", read_run),
-    FUNCTION("read_sync", read_sync),
-    FUNCTION("read_transactional_commit", read_transactional_commit_of),
     FUNCTION("retain", retain),
-    FUNCTION("run_answer", run_answer),
     FUNCTION("submit_sync", submit_sync),
-    FUNCTION("sync_answer", sync_answer),
     FUNCTION("take_synced", take_synced),
     FUNCTION("wait_synced", wait_synced),
     FUNCTION("walk_records", walk_records_of),
     {NULL, NULL, 0, NULL},
 };
 
-static int add_versions(PyObject *module)
+static int add_names(PyObject *module)
 {
-    int failed = PyModule_AddIntConstant(module, "VERSION", WALK_VERSION);
-    return failed != 0 ? failed : PyModule_AddIntConstant(module, "HEADERS", PY_VERSION_HEX);
+    if (PyModule_AddIntConstant(module, "VERSION", WALK_VERSION) != 0 || PyModule_AddIntConstant(module, "HEADERS", PY_VERSION_HEX) != 0) {
+        return -1;
+    }
+    return add_codec(module);
 }
 
 static PyModuleDef_Slot slots[] = {
-    {Py_mod_exec, (void *)add_versions},
+    {Py_mod_exec, (void *)add_names},
     {0, NULL},
 };
 

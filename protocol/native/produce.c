@@ -21,7 +21,7 @@
 #define CURRENT_MAGIC 2
 #define NO_TIMESTAMP (-1)
 
-bool may_be_small_batch(const struct small_batch *batch)
+static bool may_be_small_batch(const struct small_batch *batch)
 {
     const uint8_t *start = batch->start;
     size_t size = batch->size;
@@ -30,7 +30,7 @@ bool may_be_small_batch(const struct small_batch *batch)
            int32_at(start + 8) == (int32_t)(size - LOG_OVERHEAD) && start[16] == CURRENT_MAGIC && int16_at(start + 21) == batch->attributes;
 }
 
-bool read_small_batch(struct small_batch *batch)
+static bool read_small_batch(struct small_batch *batch)
 {
     if (!may_be_small_batch(batch)) {
         return false;
@@ -88,7 +88,7 @@ static bool read_topic(struct rest *rest, bool is_flexible, struct small_produce
     return rest->is_sound && memcmp(produce->topic, no_topic_id, TOPIC_ID_BYTES) != 0;
 }
 
-bool read_produce_fields(const uint8_t *frame, size_t size, struct small_produce *produce)
+static bool read_produce_fields(const uint8_t *frame, size_t size, struct small_produce *produce)
 {
     size_t head_size, topics, partitions;
     if (!read_head_of_produce(frame, size, produce, &head_size)) {
@@ -122,6 +122,86 @@ bool read_produce_fields(const uint8_t *frame, size_t size, struct small_produce
 bool read_small_produce(const uint8_t *frame, size_t size, struct small_produce *produce)
 {
     return read_produce_fields(frame, size, produce) && read_small_batch(&produce->batch);
+}
+
+/* ---------------------------------------------------------------- several requests */
+#define LENGTH_BYTES 4
+
+static bool is_alike(const struct small_produce *one, const struct small_produce *other)
+{
+    return one->version == other->version && one->acks == other->acks && one->timeout_ms == other->timeout_ms &&
+           one->partition == other->partition && one->topic_size == other->topic_size &&
+           memcmp(one->topic, other->topic, one->topic_size) == 0;
+}
+
+/* Whether a log that takes one batch takes the other behind it, as far as their producer goes. */
+static bool follows(const struct small_batch *batch, const struct small_batch *before)
+{
+    return batch->producer_epoch == before->producer_epoch && batch->producer_epoch >= 0 && batch->base_sequence > before->base_sequence &&
+           batch->base_sequence - before->base_sequence == before->record_count;
+}
+
+/* Puts the request at `place` into a group behind those that are there; false if it can't be. */
+static bool join_group(struct produce_set *set, struct produce_group *group, size_t place)
+{
+    const struct small_produce *request = &set->requests[place];
+    bool begins = true;
+    if (request->transactional_id.size >= 0 && group->count > 0) {
+        return false;
+    }
+    for (size_t number = group->count; number > 0 && request->batch.producer_id >= 0 && begins; number--) {
+        const struct small_batch *before = &set->requests[group->members[number - 1]].batch;
+        if (before->producer_id == request->batch.producer_id) {
+            if (!follows(&request->batch, before)) {
+                return false;
+            }
+            begins = false;
+        }
+    }
+    group->begins[group->count] = begins;
+    group->members[group->count++] = (uint8_t)place;
+    return true;
+}
+
+/* The group of requests that are alike, a new one if there is none. */
+static struct produce_group *group_of(struct produce_set *set, const struct small_produce *request)
+{
+    for (size_t number = 0; number < set->group_count; number++) {
+        const struct small_produce *first = &set->requests[set->groups[number].members[0]];
+        if (first->transactional_id.size < 0 && request->transactional_id.size < 0 && is_alike(request, first)) {
+            return &set->groups[number];
+        }
+    }
+    struct produce_group *group = &set->groups[set->group_count++];
+    group->count = 0;
+    return group;
+}
+
+void read_produce_set(const uint8_t *bytes, size_t size, size_t frame_max, bool is_one, struct produce_set *set)
+{
+    size_t at = 0, most = is_one ? REQUESTS_OF_CONNECTION_MAX : REQUESTS_MAX;
+    set->count = set->group_count = 0;
+    while (set->count < most && size - at > LENGTH_BYTES) {
+        size_t length = (size_t)number_at(bytes + at, LENGTH_BYTES), place = set->count;
+        struct small_produce *request = &set->requests[place];
+        if (length > frame_max || length > size - at - LENGTH_BYTES) {
+            break;
+        }
+        bool is_small = read_produce_fields(bytes + at + LENGTH_BYTES, length, request) && may_be_small_batch(&request->batch);
+        at += LENGTH_BYTES + length;
+        set->ends[set->count++] = at;
+        /* On one connection it costs little to find out here that the next request isn't alike: its batch isn't read then. */
+        if (is_one && set->group_count == 1 && is_small && !is_alike(request, &set->requests[0])) {
+            break;
+        }
+        bool is_taken = is_small && read_small_batch(&request->batch) && join_group(set, group_of(set, request), place);
+        if (is_one && (!is_taken || set->group_count > 1)) {
+            break;
+        }
+    }
+    if (is_one && set->group_count > 1) {
+        set->group_count = 1;
+    }
 }
 
 /* ---------------------------------------------------------------- the answer */

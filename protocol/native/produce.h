@@ -1,4 +1,5 @@
-/* A Produce request as most are: one batch of few bytes for one partition, not compressed. No Python here.
+/* Produce requests as most are, one batch of few bytes for one partition, not compressed; and those of them that are appended together.
+   No Python here.
 
    As in records.h the bytes may come from anybody: each function reads within what it is given, compares sizes with what is left, and
    answers false for whatever isn't exactly that; the plain form decides about it. The checksum is not looked at. */
@@ -49,11 +50,32 @@ struct small_produce {
 /* Reads the request in `frame`, from its header on. */
 bool read_small_produce(const uint8_t *frame, size_t size, struct small_produce *produce);
 
-/* Its parts: all but the batch, of which only start, size and attributes are set; whether a batch looks like a small one of these; and the
-   batch. */
-bool read_produce_fields(const uint8_t *frame, size_t size, struct small_produce *produce);
-bool may_be_small_batch(const struct small_batch *batch);
-bool read_small_batch(struct small_batch *batch);
+/* Requests that are read at once: of so many connections, or of one connection, several times what clients keep in flight (Java: 5).
+   Together they hold the loop for a fraction of a millisecond. */
+#define REQUESTS_MAX 64
+#define REQUESTS_OF_CONNECTION_MAX 16
+
+/* Requests that are appended together, by their places among all that were read; and whether each is the first of its producer here. */
+struct produce_group {
+    size_t count;
+    uint8_t members[REQUESTS_MAX];
+    bool begins[REQUESTS_MAX];
+};
+
+struct produce_set {
+    size_t count, group_count;
+    size_t ends[REQUESTS_MAX]; /* of the frames */
+    struct small_produce requests[REQUESTS_MAX];
+    struct produce_group groups[REQUESTS_MAX];
+};
+
+/* Reads the requests whose frames begin at `bytes`, each behind its length, of at most `frame_max` bytes. Those with the same version,
+   acks, timeout, topic and partition are a group. A batch of an idempotent producer is in it if it is the first one of that producer
+   there, or follows the one before it without a gap in the sequences; one of a transaction is a group by itself.
+
+   With `is_one`, all requests came on one connection: they are read up to the first that isn't in the first one's group. Without it each
+   came on another connection: what can't be read, or isn't in a group, is left out. */
+void read_produce_set(const uint8_t *bytes, size_t size, size_t frame_max, bool is_one, struct produce_set *set);
 
 /* What is answered where it was written. */
 struct produced {

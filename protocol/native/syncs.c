@@ -10,7 +10,7 @@
 
 #include "syncs.h"
 
-#include "requests.h"
+#include "arguments.h"
 
 #ifdef __linux__
 

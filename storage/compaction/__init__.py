@@ -1,6 +1,6 @@
 """Compaction: the last record of each key stays, and what else may go.
 
-Guards: a record with the last value of its key is never lost, offsets stay as they are, and the old files serve until
-the new ones are whole. Sees `log`. Begin with `compaction`, which says what stays. `cleanable` says when a log is due,
-`log_cleaning` puts cleaned segments in place.
+Guards: a record with the last value of its key is never lost, offsets don't change, and the old files serve until the
+new ones are whole. Sees `log`. Begin with `compaction`, which decides what stays; `cleanable` decides when a log is
+due, `log_cleaning` puts cleaned segments in place.
 """

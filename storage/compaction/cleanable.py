@@ -1,11 +1,12 @@
-"""What of a log may be compacted, whether it is time, and which segments become one: decided from segments, offsets and configuration.
+"""Decides what of a log may be compacted, whether it is due, and which segments become one. It touches no file.
 
-The part below `first_dirty_offset` has been compacted; the dirty part reaches from there to `first_uncleanable_offset`, where a segment
-begins: the active segment, and those with anything that isn't stable yet, isn't on the disk yet, or is younger than
-`min.compaction.lag.ms`, are left alone. It is time when the dirty part is more than `min.cleanable.dirty.ratio` of both, or when a record
-in it waits for longer than `max.compaction.lag.ms` (KIP-354).
+The part below `first_dirty_offset` is compacted already; the dirty part reaches from there to
+`first_uncleanable_offset`, where a segment begins. The active segment stays, and so do segments with anything that
+isn't stable, isn't on the disk, or is younger than `min.compaction.lag.ms`. A log is due when the dirty part is more
+than `min.cleanable.dirty.ratio` of both, or a record in it has waited longer than `max.compaction.lag.ms` (KIP-354).
 
-That it must be on the disk isn't Kafka's rule: an old record mustn't go for the sake of a new one that a power cut takes away.
+Unlike in Kafka the dirty part must be on the disk: an old record must not go because of a new one that a power cut
+takes away.
 
 Source: Kafka's LogCleanerManager.cleanableOffsets, maxCompactionDelay, LogToClean, Cleaner.groupSegmentsBySize.
 """
@@ -17,30 +18,30 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from lowtide.protocol.types import Offset
-from lowtide.storage.log.retention_plan import SizedSegment
+from lowtide.storage.log.retention.retention_plan import SizedSegment
 
 RELATIVE_OFFSET_MAX: Final = 2**31 - 1
-"""A segment's indexes have no room for more."""
+"""The limit of a segment's indexes."""
 
 GROUP_SEGMENTS_MAX: Final = 64
-"""Replaced at once by one: their files are renamed in one turn of the loop."""
+"""Segments replaced by one: their files are renamed in one turn of the loop."""
 
 NO_LAG_LIMIT: Final = 2**63 - 1
-"""`max.compaction.lag.ms` where it is not set."""
+"""`max.compaction.lag.ms` if it is not set."""
 
 SegmentT = TypeVar("SegmentT", bound=SizedSegment)
 SegmentT_contra = TypeVar("SegmentT_contra", bound=SizedSegment, contravariant=True)
 
 
-class RecordTimes(Protocol[SegmentT_contra]):
-    """When a segment's records are from. It may have to read a file, and is asked only where a limit of time is set."""
+class CleanableTimes(Protocol[SegmentT_contra]):
+    """The times of a segment's records. It may have to read a file, and is used only if a time limit is set."""
 
     def first_timestamp(self, segment: SegmentT_contra) -> int:
-        """The largest one of its first batch; -1 without any."""
+        """Returns the largest timestamp of its first batch; -1 without any."""
         ...
 
     def newest_ms(self, segment: SegmentT_contra) -> int:
-        """The largest one, or else when its file was last written."""
+        """Returns its largest timestamp, or else when its file was last written."""
         ...
 
 
@@ -56,15 +57,15 @@ class CompactionConfig(Protocol):
 
 
 class LogEnds(NamedTuple):
-    """Where a log stands."""
+    """The ends of a log."""
 
     log_start_offset: Offset
     last_stable_offset: Offset
-    """An exclusive end."""
+    """Exclusive."""
     recovery_point: Offset
-    """An exclusive end of what is on the disk."""
+    """The exclusive end of what is on the disk."""
     log_end_offset: Offset
-    """An exclusive end."""
+    """Exclusive."""
 
 
 class Cleanable(NamedTuple):
@@ -72,14 +73,14 @@ class Cleanable(NamedTuple):
 
     first_dirty_offset: Offset
     first_uncleanable_offset: Offset
-    """An exclusive end."""
+    """Exclusive."""
     clean_bytes: int
     dirty_bytes: int
     is_due: bool
 
     @property
     def dirty_ratio(self) -> float:
-        """How much of it is dirty: of several logs the one with the most is compacted first."""
+        """The dirty share: of several logs the one with the largest is compacted first."""
         return self.dirty_bytes / total if (total := self.clean_bytes + self.dirty_bytes) else 0.0
 
 
@@ -88,12 +89,12 @@ def find_cleanable(
     ends: LogEnds,
     checkpoint: Offset | None,
     config: CompactionConfig,
-    times: RecordTimes[SegmentT],
+    times: CleanableTimes[SegmentT],
     now_ms: int,
 ) -> Cleanable:
-    """`checkpoint` is how far the log was compacted before; None if it never was. `now_ms` is wall-clock time.
+    """Decides what may be compacted. `checkpoint` is how far the log was compacted before; None if never.
 
-    A checkpoint outside of the log is worth nothing: it was truncated, or started over.
+    `now_ms` is wall-clock time. A checkpoint outside of the log is ignored: the log was truncated, or started over.
     """
     start = ends.log_start_offset
     first_dirty = checkpoint if checkpoint is not None and start <= checkpoint <= ends.log_end_offset else start
@@ -116,9 +117,9 @@ def find_cleanable(
 
 
 def group_segments(segments: Sequence[SegmentT], end_offset: Offset, segment_bytes: int) -> list[list[SegmentT]]:
-    """The segments below `end_offset` (exclusive), those together that fit into one by their present size, in their order.
+    """Groups the segments below `end_offset` (exclusive), in order, that fit into one by their present size.
 
-    The last of `segments` is never among them: it is written.
+    The last of `segments` is never among them: it is active.
     """
     groups: list[list[SegmentT]] = []
     size = 0

@@ -1,7 +1,7 @@
-"""Which batches belong to aborted transactions, and which markers nothing needs any more, found out while a log is read in its order.
+"""Finds out, reading a log in order, which batches belong to aborted transactions and which markers are superfluous.
 
-A marker is needed as long as any batch of its transaction is in the log, and be it an empty one. Guards: that of an aborted transaction
-stays, and stays in the transaction index, for as long as a reader could meet one of its batches.
+A marker is needed as long as any batch of its transaction is in the log, even an empty one. Guards: the marker of an
+aborted transaction, and its entry in the transaction index, stay as long as a reader could meet one of its batches.
 
 Source: Kafka's CleanedTransactionMetadata.
 """
@@ -14,26 +14,23 @@ from collections.abc import Iterable
 from lowtide.protocol.control_records import ControlRecord, ControlRecordType
 from lowtide.protocol.records import BatchHeader
 from lowtide.protocol.types import Offset, ProducerId
-from lowtide.storage.log.open_transactions import CompletedTransaction
+from lowtide.storage.log.producers.open_transactions import CompletedTransaction
 
 
 class CleanedTransactions:
-    """Which transactions of a log that is compacted are decided.
-
-    Every batch from some offset on is shown to it, in order.
-    """
+    """The transactions of a log that is compacted. It gets every batch from some offset on, in order."""
 
     def __init__(self, aborted: Iterable[CompletedTransaction]) -> None:
-        """`aborted` are those with a batch or a marker from that offset on; each once."""
+        """`aborted` are those with a batch or a marker from that offset on, each once."""
         self.retained: list[CompletedTransaction] = []
-        """Aborted ones whose marker was met and is needed, since the caller last emptied this list."""
+        """Aborted transactions with a needed marker, since the caller last emptied this list."""
         self._to_come = deque(sorted(aborted, key=lambda each: each.first_offset))
         self._aborted: dict[ProducerId, CompletedTransaction] = {}
         self._has_batches: set[ProducerId] = set()
-        """Producers of which a batch of their present transaction was met."""
+        """Producers with a batch of their present transaction."""
 
     def on_batch(self, header: BatchHeader) -> bool:
-        """A batch with records, or one that had some. Returns whether its transaction was aborted."""
+        """Takes a batch with records, or one that had some. Returns whether its transaction was aborted."""
         self._begin_up_to(header.last_offset)
         if not header.is_transactional:
             return False
@@ -41,9 +38,9 @@ class CleanedTransactions:
         return header.producer_id in self._aborted
 
     def on_marker(self, header: BatchHeader, control: ControlRecord | None) -> bool:
-        """A control batch, and what it says: None for an empty one, or one that ends no transaction.
+        """Takes a control batch; `control` is None for an empty one, or one that ends no transaction.
 
-        Returns whether nothing needs it.
+        Returns whether it is superfluous.
         """
         self._begin_up_to(header.last_offset)
         if control is None:
@@ -57,7 +54,7 @@ class CleanedTransactions:
         return not has_batches
 
     def _begin_up_to(self, offset: Offset) -> None:
-        """The transactions that begin at or below `offset` have begun."""
+        """Notes the transactions that begin at or below `offset`."""
         while self._to_come and self._to_come[0].first_offset <= offset:
             begun = self._to_come.popleft()
             self._aborted.setdefault(begun.producer_id, begun)

@@ -1,13 +1,13 @@
-"""Carries out the compaction of one log as far as reading and writing go: for a worker, which has nothing but files and a `CleaningOrder`.
+"""Reads and writes for the compaction of one log, in a worker, which has only files and a `CleaningOrder`.
 
-Two walks. The first reads the dirty part into the map of keys. The second reads all segments up to where the map reaches, and writes what
-is left of each group of them into files with the suffix `.cleaned`, which are on the disk before the group is reported as done. The worker
-renames nothing and removes nothing but its own: whether a result is taken is decided by the log's owner (`segment_swap.py`), who knows
-what has happened to the log meanwhile.
+The first walk reads the dirty part into the map of keys. The second reads all segments up to where the map reaches, and
+writes what is left of each group into files with the suffix `.cleaned`, which are on the disk before the group is
+reported. The worker renames nothing and removes only its own files: the log's owner (`segment_swap.py`), who knows what
+has happened meanwhile, decides whether a result is used.
 
-Guards: files that are read are never written; every batch's checksum is right, or nothing further is written; no `.cleaned` file of an
-earlier attempt lies about when a group is reported as done, for a start would take it for an unfinished swap of that group; what isn't
-reported as done is removed, unless the worker is killed.
+Guards: files that are read are never written; after a wrong checksum nothing more is written; no `.cleaned` file of an
+earlier attempt is left when a group is reported, for a start would take it for an unfinished swap; files of unreported
+groups are removed, unless the worker is killed.
 
 Source: Kafka's Cleaner.doClean, buildOffsetMap, cleanSegments.
 """
@@ -34,21 +34,21 @@ from lowtide.protocol.records import (
 )
 from lowtide.protocol.types import Offset, ProducerId
 from lowtide.runtime.filesystem import File, FileSystem
-from lowtide.runtime.heavy_work import Step
+from lowtide.runtime.heavy_work import WorkStep
 from lowtide.storage.compaction.cleanable import GROUP_SEGMENTS_MAX, RELATIVE_OFFSET_MAX, group_segments
 from lowtide.storage.compaction.cleaned_transactions import CleanedTransactions
 from lowtide.storage.compaction.compaction import CompactionRules, LastRecord, compact_batch, note_batch, place_of
 from lowtide.storage.compaction.offset_map import OffsetMap
 from lowtide.storage.errors import DamagedSegmentError, StorageError, storage_error
 from lowtide.storage.log.cleaned_segment import CleanedSegment, CleanedSize, remove_cleaned
-from lowtide.storage.log.hole import HOLE_HEADER_BYTES, decode_hole
-from lowtide.storage.log.open_transactions import CompletedTransaction
-from lowtide.storage.log.segment_file import CONTROL_BYTES_MAX
-from lowtide.storage.log.segment_names import LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX, offset_name
-from lowtide.storage.log.transaction_index import decode_aborted
+from lowtide.storage.log.producers.open_transactions import CompletedTransaction
+from lowtide.storage.log.producers.transaction_index import decode_aborted
+from lowtide.storage.log.segments.hole import HOLE_HEADER_BYTES, decode_hole
+from lowtide.storage.log.segments.segment_file import CONTROL_BYTES_MAX
+from lowtide.storage.log.segments.segment_names import LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX, offset_name
 
 _CHUNK_BYTES: Final = 1 << 20
-"""Read at once; a batch that is larger is read whole."""
+"""The size of a read; a larger batch is read whole."""
 
 
 class SegmentPlace(msgspec.Struct, frozen=True, array_like=True):
@@ -59,14 +59,14 @@ class SegmentPlace(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CleaningOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker has to know to compact a log."""
+    """What a worker needs to compact a log."""
 
     directory: str
     segments: list[SegmentPlace]
-    """All up to the first uncleanable offset, oldest first."""
+    """All segments below the first uncleanable offset, oldest first."""
     first_dirty_offset: Offset
     first_uncleanable_offset: Offset
-    """An exclusive end, where a segment begins."""
+    """Exclusive; a segment begins there."""
     segment_bytes: int
     index_interval_bytes: int
     map_bytes: int
@@ -77,24 +77,24 @@ class CleaningOrder(msgspec.Struct, frozen=True, kw_only=True):
     delete_retention_ms: int
     last_records: dict[ProducerId, LastRecord]
     indexed: list[Offset]
-    """The base offsets of the segments, from the first one to the log's end, whose transaction index is in a file."""
+    """The base offsets of all segments of the log that have a transaction index file."""
     aborted: list[CompletedTransaction]
-    """The aborted transactions of the others: of the segment that is written, for one."""
+    """The aborted transactions of the others, such as the active one."""
 
 
 class GroupCleaned(msgspec.Struct, frozen=True, tag=True):
-    """What is left of some segments lies beside them in files with the suffix `.cleaned`."""
+    """What is left of some segments, beside them in files with the suffix `.cleaned`."""
 
     bases: list[Offset]
     """The base offsets of the segments; the first is that of the new one."""
     size: int
-    """Of the new one."""
+    """The size of the new segment."""
     has_aborted: bool
     """Whether it has a transaction index."""
 
 
 class CleaningDone(msgspec.Struct, frozen=True, tag=True):
-    """All groups were reported."""
+    """All groups are reported."""
 
     end_offset: Offset
     """The log is compacted up to here (exclusive)."""
@@ -106,11 +106,11 @@ class CleaningDone(msgspec.Struct, frozen=True, tag=True):
 
 
 class CleaningFailed(msgspec.Struct, frozen=True, tag=True):
-    """What was reported before stays good."""
+    """The compaction failed. Groups reported before stay valid."""
 
     reason: str
     is_damaged: bool
-    """The log's bytes are at fault, and will be the next time."""
+    """The log's bytes are damaged, so another attempt fails too."""
     error_number: int = 0
 
 
@@ -122,19 +122,21 @@ _encode_outcome: Final = msgspec.msgpack.Encoder().encode
 _decode_order: Final = msgspec.msgpack.Decoder(CleaningOrder).decode
 
 
-def clean_log(filesystem: FileSystem, order: bytes) -> Iterator[Step]:
-    """Carries out an encoded `CleaningOrder`, a step at a time; the messages of the steps are encoded `Outcome`s.
+def clean_log(filesystem: FileSystem, order: bytes) -> Iterator[WorkStep]:
+    """Carries out an encoded `CleaningOrder`, one step at a time; the messages of the steps are encoded `Outcome`s.
 
-    Closed, it tidies up.
+    When closed it removes its files.
     """
     cleaning = _Cleaning(filesystem, _decode_order(order))
     try:
         yield from cleaning.steps()
     except DamagedSegmentError as error:
-        yield Step(0, _encode_outcome(CleaningFailed(str(error), is_damaged=True)))
+        yield WorkStep(0, _encode_outcome(CleaningFailed(str(error), is_damaged=True)))
     except (StorageError, OSError) as error:
         failed = error if isinstance(error, StorageError) else storage_error(cleaning.order.directory, error)
-        yield Step(0, _encode_outcome(CleaningFailed(str(failed), is_damaged=False, error_number=failed.error_number)))
+        yield WorkStep(
+            0, _encode_outcome(CleaningFailed(str(failed), is_damaged=False, error_number=failed.error_number))
+        )
 
 
 class _Cleaning:
@@ -150,10 +152,10 @@ class _Cleaning:
         self._before = CleanedSize()
         self._after = CleanedSize()
         self._gone: BatchHeader | None = None
-        """The batch that was read last, if nothing is left of it."""
+        """The last batch read, if nothing is left of it."""
 
-    def steps(self) -> Iterator[Step]:
-        """Both walks."""
+    def steps(self) -> Iterator[WorkStep]:
+        """Yields the steps of both walks."""
         remove_cleaned(self._filesystem, self.order.directory)  # An attempt that was killed may have left some.
         aborted = self._aborted_transactions()
         yield from self._read_dirty_part(aborted)
@@ -167,7 +169,7 @@ class _Cleaning:
         done = CleaningDone(
             end_offset, len(self._offsets), before.size_bytes, after.size_bytes, before.records, after.records
         )
-        yield Step(0, _encode_outcome(done))
+        yield WorkStep(0, _encode_outcome(done))
 
     def _aborted_transactions(self) -> list[CompletedTransaction]:
         found = {(each.producer_id, each.first_offset): each for each in self.order.aborted}
@@ -179,8 +181,8 @@ class _Cleaning:
             found.update(((each.producer_id, each.first_offset), each) for each in entries)
         return list(found.values())
 
-    def _read_dirty_part(self, aborted: list[CompletedTransaction]) -> Iterator[Step]:
-        """Fills the map. What it reaches is in its `latest_offset`."""
+    def _read_dirty_part(self, aborted: list[CompletedTransaction]) -> Iterator[WorkStep]:
+        """Fills the map, whose `latest_offset` says how far it reaches."""
         order, offsets = self.order, self._offsets
         ends = [segment.base_offset for segment in order.segments[1:]] + [order.first_uncleanable_offset]
         first = next((number for number, end in enumerate(ends) if end > order.first_dirty_offset), len(ends))
@@ -202,14 +204,14 @@ class _Cleaning:
                         )
                     if not has_room:
                         return
-                yield Step(sum(header.size_bytes for header, _ in chunk))
-        # Behind the last batch there may be none: its offsets are looked at all the same.
+                yield WorkStep(sum(header.size_bytes for header, _ in chunk))
+        # There may be no batch before the end: those offsets count as read.
         offsets.latest_offset = max(offsets.latest_offset, order.first_uncleanable_offset - 1)
 
-    def _clean_next(self, groups: deque[list[SegmentPlace]], transactions: CleanedTransactions) -> Iterator[Step]:
-        """What is left of the first group becomes a segment.
+    def _clean_next(self, groups: deque[list[SegmentPlace]], transactions: CleanedTransactions) -> Iterator[WorkStep]:
+        """Writes what is left of the first group as a segment.
 
-        Where nothing is, others join it: an empty one is as young as its file.
+        If nothing is left, other groups join: an empty segment is as young as its file.
         """
         taken = groups.popleft()
         cleaned = CleanedSegment(
@@ -230,19 +232,19 @@ class _Cleaning:
             if not is_done:
                 cleaned.abandon()
         self._after.add(cleaned.total)
-        yield Step(
+        yield WorkStep(
             0, _encode_outcome(GroupCleaned([segment.base_offset for segment in taken], cleaned.size, bool(retained)))
         )
 
     def _keep_end(self, cleaned: CleanedSegment) -> None:
-        """The last batch of the result stays, if only as an empty one: it joins the next segment, and a gap tells of a loss."""
+        """Keeps the last batch of the result, at least empty: it joins the next segment; a gap would mean a loss."""
         if self._gone is not None:
             place = place_of(self._gone)
             cleaned.append(read_batch_header(place), place)
             self._gone = None
 
     def _may_join(self, taken: list[SegmentPlace], groups: deque[list[SegmentPlace]]) -> bool:
-        """Whether the first of these groups may become part of the result of `taken`, of which nothing is left."""
+        """Returns whether the next group may join the result of `taken`, of which nothing is left."""
         end_offset = groups[1][0].base_offset if len(groups) > 1 else self.order.first_uncleanable_offset
         return (
             len(taken) + len(groups[0]) <= GROUP_SEGMENTS_MAX
@@ -251,13 +253,13 @@ class _Cleaning:
 
     def _write(
         self, cleaned: CleanedSegment, group: list[SegmentPlace], transactions: CleanedTransactions
-    ) -> Iterator[Step]:
+    ) -> Iterator[WorkStep]:
         for segment in group:
             for chunk in self._chunks(segment):
                 written = cleaned.size
                 for header, batch in chunk:
                     self._compact(cleaned, transactions, segment, header, batch)
-                yield Step(sum(header.size_bytes for header, _ in chunk) + cleaned.size - written)
+                yield WorkStep(sum(header.size_bytes for header, _ in chunk) + cleaned.size - written)
 
     def _compact(
         self,
@@ -279,7 +281,6 @@ class _Cleaning:
     def _discards(
         self, transactions: CleanedTransactions, header: BatchHeader, batch: bytes, segment: SegmentPlace
     ) -> bool:
-        """Whether a batch's transaction was aborted; of a marker, whether nothing needs it."""
         if not header.is_control:
             return transactions.on_batch(header)
         with _naming(self._path(segment.base_offset, LOG_SUFFIX), header):
@@ -289,7 +290,7 @@ class _Cleaning:
         return f"{self.order.directory}/{offset_name(base_offset)}{suffix}"
 
     def _chunks(self, segment: SegmentPlace) -> Iterator[list[tuple[BatchHeader, bytes]]]:
-        """All batches of a segment behind a hole, checked, about a chunk of them at a time."""
+        """Yields all batches of a segment behind a hole, checked, about a chunk of them at a time."""
         file = self._filesystem.open(self._path(segment.base_offset, LOG_SUFFIX))
         try:
             hole = decode_hole(file.pread(HOLE_HEADER_BYTES, 0), segment.base_offset)
@@ -303,7 +304,7 @@ class _Cleaning:
 
 
 def _split(file: File, segment: SegmentPlace, position: int) -> list[tuple[BatchHeader, bytes]]:
-    """The whole batches of a chunk from byte `position`, where one begins, on: at least one.
+    """Returns the whole batches of a chunk from byte `position`, where one begins: at least one.
 
     Errors: DamagedSegmentError, OSError.
     """
@@ -330,7 +331,7 @@ def _split(file: File, segment: SegmentPlace, position: int) -> list[tuple[Batch
 
 
 class _naming(contextlib.AbstractContextManager[None]):  # noqa: N801 - used like a function
-    """Bytes that can't be understood are reported with their position."""
+    """Reports invalid bytes with their position."""
 
     def __init__(self, path: str, header: BatchHeader) -> None:
         self._path = path

@@ -1,19 +1,18 @@
-"""Compaction of a log, decided batch by batch: the last record of each key stays, what is older goes.
+"""Compaction of a log, decided batch by batch: the last record of each key stays, older ones go.
 
 No files, no clock. First the dirty part of the log is read into an `OffsetMap`, which knows the last offset of each
-key; then all batches up to where the map reaches are written again by `compact_batch`. Guards:
+key; then `compact_batch` rewrites all batches up to where the map reaches. Guards:
 
 - offsets never shift: a batch keeps its first and last offset, and a record its own, whatever is left of it;
-- a record goes only if a later one of its key is in the map, it is a tombstone whose time is over, or its transaction was aborted;
-- records of aborted transactions aren't put into the map: they mustn't replace committed ones;
-- a producer's last batch stays as an empty one, so that its sequence numbers are still known after a start; without one, its last marker;
-- the last batch of each new segment stays, as an empty one at least: it says how far the offsets go;
-- epoch, producer, sequence, timestamp type, codec and flags of a batch are kept, and what isn't changed is copied byte for byte.
+- a record goes only if the map has a later one of its key, it is an expired tombstone, or its transaction was aborted;
+- records of aborted transactions aren't put into the map: they must not replace committed ones;
+- a producer's last batch stays, at least empty, so that a start knows its sequence; without one, its last marker;
+- the last batch of each new segment stays, at least empty: it says how far the offsets go;
+- epoch, producer, sequence, timestamp type, codec and flags of a batch are kept; unchanged batches are copied.
 
-A tombstone, a record without value, stays for `delete.retention.ms` after the first compaction that meets it. That
-moment is kept in the batch: bit 6 of the attributes says that the base timestamp is when its tombstones may go
-(KIP-534). The marker of a transaction of which no batch is left (`CleanedTransactions`) goes the same way. Records
-without a key go.
+A tombstone, a record without value, stays for `delete.retention.ms` after the first compaction that meets it. The batch
+keeps that moment: bit 6 of the attributes says that the base timestamp is when its tombstones may go (KIP-534). The
+marker of a transaction without batches (`CleanedTransactions`) goes the same way. Records without a key go.
 
 Source: Kafka's Cleaner and MemoryRecords.filterTo.
 """
@@ -43,7 +42,7 @@ from lowtide.protocol.types import (
     ProducerEpoch,
     ProducerId,
 )
-from lowtide.storage.compaction.offset_map import OffsetMap, Retained
+from lowtide.storage.compaction.offset_map import OffsetMap, RetainedRecords
 from lowtide.storage.compaction.record_keys import (
     RecordKeys,
     after_timestamp,
@@ -56,15 +55,15 @@ Buffer = bytes | bytearray | memoryview
 
 
 class LastRecord(NamedTuple):
-    """The last that a producer that isn't forgotten has written."""
+    """The last record of a producer that isn't expired."""
 
     last_offset: Offset
-    """Of its newest batch with records; -1 if it is known for its markers only."""
+    """Of its newest batch with records; -1 if only markers of it are known."""
     producer_epoch: ProducerEpoch
 
 
 class CompactionRules(NamedTuple):
-    """What one compaction of a log goes by."""
+    """The parameters of one compaction."""
 
     now_ms: int
     """Wall-clock time."""
@@ -90,10 +89,9 @@ def note_batch(
     aborted: bool,
     decompressed_bytes_max: int,
 ) -> bool:
-    """Read a batch of the dirty part into the map; `aborted` says that its transaction was.
+    """Reads a batch of the dirty part into the map; `aborted` says that its transaction was aborted.
 
-    Returns False when the map is full.
-    The part then ends with the last record that was taken in. Errors: ProtocolError.
+    Returns False when the map is full. The part then ends with the last record taken in. Errors: ProtocolError.
     """
     if not header.is_control and not aborted and header.record_count:
         records = _records(header, batch, decompressed_bytes_max)
@@ -113,10 +111,10 @@ def compact_batch(
     discarded: bool,
     is_last: bool = False,
 ) -> Buffer | None:
-    """What is left of a batch: itself, the same with fewer records, an empty one, or nothing. Errors: ProtocolError.
+    """Returns what is left of a batch: itself, one with fewer records, an empty one, or nothing. Errors: ProtocolError.
 
-    `discarded` says that its transaction was aborted, or that it is a marker that nothing needs; `is_last` that it stays in any case, as
-    the last one of what is compacted.
+    `discarded` says that its transaction was aborted, or that it is a superfluous marker; `is_last` that it stays in
+    any case, as the last batch of what is compacted.
     """
     stays = is_last or _is_last_of_producer(header, rules)
     if header.is_control:
@@ -143,21 +141,21 @@ def compact_batch(
 
 def _retained(
     offsets: OffsetMap, header: BatchHeader, records: bytes, *, drops_tombstones: bool, new_horizon_ms: int | None
-) -> Retained:
+) -> RetainedRecords:
     """The plain form of `OffsetMap.retain`."""
     found = find_keys(records, 0, len(records), header.record_count)
     kept = _kept(offsets, header, found, drops_tombstones=drops_tombstones)
     if not kept:
-        return Retained(0, has_tombstones=False, max_timestamp_delta=0, records=b"")
+        return RetainedRecords(0, has_tombstones=False, max_timestamp_delta=0, records=b"")
     has_tombstones = bool(found.tombstones) and not set(found.tombstones).isdisjoint(kept)
     starts = [0, *found.ends]
     newest = max(timestamp_delta(records, starts[number]) for number in kept)
     if has_tombstones and new_horizon_ms is not None:
-        return Retained(
+        return RetainedRecords(
             len(kept), has_tombstones, newest, _shifted(records, found, kept, header.base_timestamp - new_horizon_ms)
         )
     whole = len(kept) == header.record_count
-    return Retained(len(kept), has_tombstones, newest, None if whole else _copied(records, found, kept))
+    return RetainedRecords(len(kept), has_tombstones, newest, None if whole else _copied(records, found, kept))
 
 
 def _is_last_of_producer(header: BatchHeader, rules: CompactionRules) -> bool:
@@ -174,7 +172,6 @@ def _horizon_ms(header: BatchHeader) -> int | None:
 
 
 def _kept(offsets: OffsetMap, header: BatchHeader, found: RecordKeys, *, drops_tombstones: bool) -> list[int] | range:
-    """The numbers of the records that stay."""
     gone = set(offsets.superseded(found, header.base_offset))
     others = [*found.keyless, *(found.tombstones if drops_tombstones else ())]
     gone.update(number for number in others if header.base_offset + found.deltas[number] <= offsets.latest_offset)
@@ -197,17 +194,19 @@ def _compact_marker(
     newest = max(timestamp_delta(records, start) for start in [0, *found.ends[:-1]])
     shifted = _shifted(records, found, every, header.base_timestamp - new_horizon_ms)
     return _changed(
-        header, Retained(len(every), has_tombstones=False, max_timestamp_delta=newest, records=shifted), new_horizon_ms
+        header,
+        RetainedRecords(len(every), has_tombstones=False, max_timestamp_delta=newest, records=shifted),
+        new_horizon_ms,
     )
 
 
 def without_deleted(
     header: BatchHeader, batch: Buffer, log_start_offset: Offset, *, decompressed_bytes_max: int
 ) -> Buffer:
-    """What is left of a batch without the records below the log start: itself if there are none, or else the rest of it.
+    """Returns a batch without the records below the log start, or the batch itself if it has none.
 
-    Offsets, sequence numbers, timestamps, codec and flags are kept as compaction keeps them; of a batch of which no record is left its
-    offsets and its producer stay. Errors: ProtocolError.
+    Offsets, sequence numbers, timestamps, codec and flags are kept as in a compaction; a batch without any record left
+    keeps its offsets and its producer. Errors: ProtocolError.
     """
     if header.base_offset >= log_start_offset or not header.record_count:
         return batch
@@ -220,11 +219,14 @@ def without_deleted(
         return batch
     starts = [0, *found.ends]
     newest = max(timestamp_delta(records, starts[number]) for number in kept)
-    return _changed(header, Retained(len(kept), False, newest, _copied(records, found, kept)), None)
+    return _changed(header, RetainedRecords(len(kept), False, newest, _copied(records, found, kept)), None)
 
 
 def place_of(header: BatchHeader) -> bytes:
-    """A batch that says nothing but which offsets it had: of no producer, for its transaction may have nothing left, its marker neither."""
+    """Returns a batch that keeps nothing but its offsets.
+
+    It has no producer: its transaction may have nothing left, not even a marker.
+    """
     return assemble_batch(
         msgspec.structs.replace(
             header,
@@ -240,7 +242,7 @@ def place_of(header: BatchHeader) -> bytes:
 
 
 def _empty(header: BatchHeader) -> bytes:
-    """A batch without records that says what it said of its producer, as Kafka writes it: no codec, no horizon, no base timestamp."""
+    """Returns the batch without records, as Kafka writes it: no codec, no horizon, no base timestamp."""
     kept = header.attributes & ~(COMPRESSION_BITS | DELETE_HORIZON_BIT)
     return assemble_batch(
         msgspec.structs.replace(header, attributes=kept, base_timestamp=NO_TIMESTAMP, record_count=0), b""
@@ -248,7 +250,6 @@ def _empty(header: BatchHeader) -> bytes:
 
 
 def _copied(records: bytes, found: RecordKeys, kept: list[int] | range) -> bytes:
-    """The records that are kept, run by run."""
     starts = [0, *found.ends]
     out = bytearray()
     run = end = starts[kept[0]]
@@ -262,7 +263,6 @@ def _copied(records: bytes, found: RecordKeys, kept: list[int] | range) -> bytes
 
 
 def _shifted(records: bytes, found: RecordKeys, kept: list[int] | range, shift: int) -> bytes:
-    """The records that are kept, with `shift` added to their timestamp deltas."""
     starts = [0, *found.ends]
     out = bytearray()
     for number in kept:
@@ -274,11 +274,8 @@ def _shifted(records: bytes, found: RecordKeys, kept: list[int] | range, shift: 
     return bytes(out)
 
 
-def _changed(header: BatchHeader, retained: Retained, new_horizon_ms: int | None) -> bytes:
-    """The batch with what is left of its records.
-
-    A new horizon becomes the base timestamp, to which the records' own then relate.
-    """
+def _changed(header: BatchHeader, retained: RetainedRecords, new_horizon_ms: int | None) -> bytes:
+    """Returns the batch with the records that are left. A new horizon becomes its base timestamp."""
     assert retained.records is not None
     newest = header.base_timestamp + retained.max_timestamp_delta
     changed = msgspec.structs.replace(

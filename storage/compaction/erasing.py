@@ -1,15 +1,12 @@
-"""Writes the segment at the log start again without its deleted records: for a worker, in bounded steps.
+"""Rewrites the segment at the log start without its deleted records, in bounded steps of a worker.
 
-The batch that straddles the log start is written without them, as compaction writes it; what follows it is copied byte
-for byte. The files have the suffix `.cleaned` and are on the disk when the last step is done; whether they take the
-place of the segment is decided by the log's owner (`segment_swap.py`), which knows what has happened to the log
-meanwhile.
+The batch that straddles the log start is written as compaction writes it, without the records below; what follows is
+copied byte for byte. The files have the suffix `.cleaned` and are on the disk when the last step is done. The log's
+owner (`segment_swap.py`), who knows what has happened meanwhile, decides whether they replace the segment.
 
-Guards: the file that is read is never written; a batch of which the checksum is wrong is an error, and isn't written
-again.
+Guards: the file that is read is never written; a batch with a wrong checksum is an error and isn't rewritten.
 
-Where the largest timestamp was that of a record that is gone, the headers of all others are looked at: rules of
-retention go by it.
+If a record with the largest timestamp is gone, the headers of all other batches are read: retention depends on it.
 """
 
 from __future__ import annotations
@@ -29,40 +26,40 @@ from lowtide.runtime.filesystem import Buffer, File, FileSystem
 from lowtide.storage.compaction.compaction import without_deleted
 from lowtide.storage.errors import DamagedSegmentError
 from lowtide.storage.log.cleaned_segment import CLEANED_SUFFIX, CLEANED_SUFFIXES
-from lowtide.storage.log.index import OffsetIndex, TimeIndex
-from lowtide.storage.log.open_transactions import CompletedTransaction
-from lowtide.storage.log.segment_file import SegmentFile
-from lowtide.storage.log.segment_names import (
+from lowtide.storage.log.producers.open_transactions import CompletedTransaction
+from lowtide.storage.log.producers.transaction_index import encode_aborted
+from lowtide.storage.log.segments.index import OffsetIndex, TimeIndex
+from lowtide.storage.log.segments.segment_file import SegmentFile
+from lowtide.storage.log.segments.segment_names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     offset_name,
 )
-from lowtide.storage.log.transaction_index import encode_aborted
-from lowtide.storage.log.validation_rules import MAXIMUM_DECOMPRESSED_BYTES
+from lowtide.storage.log.validation.validation_rules import MAXIMUM_DECOMPRESSED_BYTES
 
 COPY_BYTES: Final = 4 << 20
-"""Copied in one step: others wait for the same worker."""
+"""Bytes copied in one step: others wait for the same worker."""
 
 HEADERS_PER_STEP: Final = 2_000
-"""Looked at in one step, which takes the interpreter from the event loop for a few milliseconds."""
+"""Headers read in one step, which keeps the interpreter from the event loop for a few milliseconds."""
 
 
 class ErasureOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker has to know to erase what is deleted of one closed segment."""
+    """What a worker needs to erase the deleted records of one closed segment."""
 
     directory: str
     base_offset: Offset
     size: int
     log_start_offset: Offset
     position: FilePosition
-    """Of the first batch that ends at or above the log start; the segment's size where there is none."""
+    """Of the first batch that ends at or above the log start; the segment's size if there is none."""
     aborted: list[CompletedTransaction]
-    """Those whose markers are in the segment."""
+    """Aborted transactions whose markers are in the segment."""
 
 
-class Progress(Enum):
+class ErasureProgress(Enum):
     """How far a worker is."""
 
     NOTHING = "the segment has no deleted record"
@@ -71,41 +68,44 @@ class Progress(Enum):
 
 
 class SegmentErasure:
-    """The new segment. `step` until it doesn't go on, or `abandon`. Errors of all of them: OSError, StorageError."""
+    """The new segment.
+
+    `step` is called until it is done, or `abandon`. Errors of all methods: OSError, StorageError.
+    """
 
     def __init__(self, filesystem: FileSystem, order: ErasureOrder) -> None:
         self.order = order
         self.size = 0
-        """Of the new segment's `.log` file."""
+        """The size of the new segment's `.log` file."""
         self.aborted = [each for each in order.aborted if each.last_offset >= order.log_start_offset]
-        """What the transaction index has, which is missing if that is nothing."""
+        """The entries of the transaction index, which is missing if there are none."""
         self._filesystem = filesystem
         self._stem = f"{order.directory}/{offset_name(order.base_offset)}"
         self._source: File | None = None
         self._target: File | None = None
         self._next = order.position
-        """Where what is to be copied begins in the old file."""
+        """Where the bytes to copy begin in the old file."""
         self._offsets: OffsetIndex | None = None
         self._times: TimeIndex | None = None
-        """The old segment's indexes, unless they can't be used."""
+        """The old segment's time index, unless it can't be used."""
         self._headers: Iterator[tuple[FilePosition, BatchHeader]] | None = None
-        """Those of the new segment that are still to be looked at."""
+        """Headers of the new segment that are still to be read."""
 
-    def step(self) -> Progress:
-        """The next piece of work."""
+    def step(self) -> ErasureProgress:
+        """Does the next piece of work."""
         if self._source is None:
             return self._begin()
         if self._next < self.order.size:
             size = min(COPY_BYTES, self.order.size - self._next)
             self._write(self._read(size))
             self._next += size
-            return Progress.GOES_ON
+            return ErasureProgress.GOES_ON
         if self._headers is not None and self._measure():
-            return Progress.GOES_ON
+            return ErasureProgress.GOES_ON
         self._finish()
-        return Progress.WRITTEN
+        return ErasureProgress.WRITTEN
 
-    def _begin(self) -> Progress:
+    def _begin(self) -> ErasureProgress:
         order = self.order
         self._source = self._filesystem.open(self._stem + LOG_SUFFIX)
         left: Buffer = b""
@@ -113,7 +113,7 @@ class SegmentErasure:
         if self._next < order.size:
             header, left = self._left_of_first()
             if header.size_bytes == len(left) and not self._next:
-                return Progress.NOTHING
+                return ErasureProgress.NOTHING
             self._next += header.size_bytes
             last_offset = max(header.last_offset, last_offset)
         self._read_indexes()
@@ -126,10 +126,10 @@ class SegmentErasure:
                 self._filesystem, self._path(LOG_SUFFIX), order.base_offset, order.size - self._next + self.size
             )
             self._headers = segment.batches(0)
-        return Progress.GOES_ON
+        return ErasureProgress.GOES_ON
 
     def _left_of_first(self) -> tuple[BatchHeader, Buffer]:
-        """The first batch as it was, and what is left of it; the batch itself if all is left."""
+        """Returns the first batch as it was, and what is left of it."""
         try:
             header = read_batch_header(self._read(RECORD_BATCH_OVERHEAD))
             batch = self._read(header.size_bytes)
@@ -143,7 +143,7 @@ class SegmentErasure:
         return header, left
 
     def _measure(self) -> bool:
-        """Returns whether there are more headers to look at. Errors: StorageError."""
+        """Reads headers for the largest timestamp. Returns whether there are more. Errors: StorageError."""
         assert self._headers is not None
         assert self._times is not None
         headers = [header for _, header in islice(self._headers, HEADERS_PER_STEP)]
@@ -187,14 +187,11 @@ class SegmentErasure:
             )
 
     def _indexes(self) -> dict[str, bytes]:
-        """Those of the old segment, without what is gone.
-
-        Empty ones, which are built again when needed, where these can't be used.
-        """
+        """Returns the old indexes without what is gone; empty ones, to be rebuilt, if the old ones can't be used."""
         order, offsets, times = self.order, self._offsets, self._times
         if offsets is None or times is None:
             return {INDEX_SUFFIX: b"", TIME_INDEX_SUFFIX: b""}
-        # The batches that follow the first one lie as far before the end of the file as they did.
+        # The batches after the first one keep their distance to the end of the file.
         offsets.drop_before(order.position + 1)
         offsets.shift(self.size - order.size)
         times.drop_before(order.log_start_offset)
@@ -204,7 +201,7 @@ class SegmentErasure:
         return self._stem + suffix + CLEANED_SUFFIX
 
     def abandon(self) -> None:
-        """Removes what is there of the new segment; the `.log` goes last."""
+        """Removes the files of the new segment; the `.log` goes last."""
         self._source = self._target = None
         for suffix in reversed(CLEANED_SUFFIXES):
             with contextlib.suppress(FileNotFoundError):

@@ -1,8 +1,9 @@
-"""One compaction of one log, as its owner in the event loop sees it: ordered from a worker, and its results put in place as they come.
+"""One compaction of one log, seen from the event loop: ordered from a worker, and its results put in place.
 
-Guards: a result counts only while the log is what it was when it was ordered (`segment_swap.py`); from then on everything that is still to
-come is dropped, and the worker stopped. `cleaned_to` rises when all of it is on the disk. A worker that finds the log damaged while it
-changed isn't believed. The log is released when no file of a compaction that broke off is left: it may hold records that are erased next.
+Guards: a result counts only while the log is as it was when the compaction was ordered (`segment_swap.py`); then all
+that is still to come is dropped, and the worker stopped. `cleaned_to` rises when all of it is on the disk. A worker
+that finds damage in a log that changed meanwhile isn't believed. The log is released when no file of an interrupted
+compaction is left: it may hold records that are erased next.
 
 Source: Kafka's LogCleanerManager.abortCleaning, doneCleaning.
 """
@@ -17,7 +18,7 @@ import msgspec
 
 from lowtide.runtime.clock import Clock
 from lowtide.runtime.committer import Committer
-from lowtide.runtime.heavy_work import HeavyWorker, Running, WorkFailedError
+from lowtide.runtime.heavy_work import HeavyWorker, RunningWork, WorkFailedError
 from lowtide.storage.compaction.cleanable import Cleanable
 from lowtide.storage.compaction.cleaning import (
     CleaningDone,
@@ -30,14 +31,14 @@ from lowtide.storage.compaction.cleaning import (
 )
 from lowtide.storage.compaction.compaction import LastRecord
 from lowtide.storage.errors import StorageError, is_passing
-from lowtide.storage.log.index import TIME_ENTRY_BYTES
 from lowtide.storage.log.log import Log
-from lowtide.storage.log.segment_files import RemovedSegment
 from lowtide.storage.log.segment_swap import NEVER_TRUNCATED, CleanedGroup
+from lowtide.storage.log.segments.index import TIME_ENTRY_BYTES
+from lowtide.storage.log.segments.segment_files import RemovedSegment
 
 
 class CleaningLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a compaction may take."""
+    """The resources of a compaction."""
 
     map_bytes: int
     decompressed_bytes_max: int
@@ -45,35 +46,35 @@ class CleaningLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CleaningPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """What it needs of the directory in which the log is."""
+    """What it needs from the log's directory."""
 
     clock: Clock
     committer: Committer
     worker: HeavyWorker
     is_here: Callable[[Log], bool]
-    """Whether the log is still one of the directory's, and that is served."""
+    """Whether the log is still the directory's, and the directory is served."""
     remove_later: Callable[[Log, list[RemovedSegment]], None]
     retry_later: Callable[[Callable[[], None]], None]
-    """Has a step taken again in a second or so: there was no room for it."""
+    """Repeats a step in about a second: it lacked room."""
     remove_cleaned: Callable[[Log, Callable[[], None]], None]
-    """Has all `.cleaned` files of a log removed, then calls back."""
+    """Removes all `.cleaned` files of a log, then calls back."""
     on_failure: Callable[[OSError | StorageError], None]
     """Takes the directory offline."""
 
 
 class CleaningReport(msgspec.Struct):
-    """How a compaction ended."""
+    """The outcome of a compaction."""
 
     done: CleaningDone | None = None
-    """None if it didn't come to its end."""
+    """None if it didn't finish."""
     failure: str | None = None
-    """Why not; None, too, if the log has changed, or is gone."""
+    """The reason; None also if the log has changed or is gone."""
     is_damaged: bool = False
-    """Whether the log's own bytes are why."""
+    """Whether the log's bytes are damaged."""
     segments_before: int = 0
     segments_after: int = 0
     bytes_removed: int = 0
-    """By what was put in place, the end or not."""
+    """Counts what was put in place, even if the compaction didn't finish."""
     duration_ms: int = 0
 
 
@@ -83,7 +84,7 @@ _STOPPED: Final = "the log has changed"
 
 
 def order_cleaning(log: Log, cleanable: Cleanable, limits: CleaningLimits, now_ms: int) -> CleaningOrder:
-    """What a worker has to know now to compact `log`. `now_ms` is wall-clock time. Errors: StorageError."""
+    """Returns the order to compact `log` now. `now_ms` is wall-clock time. Errors: StorageError."""
     config, end_offset = log.config, cleanable.first_uncleanable_offset
     indexed, aborted = log.swaps.aborted(end_offset)
     interval = max(config.index_interval_bytes, 1)
@@ -92,7 +93,7 @@ def order_cleaning(log: Log, cleanable: Cleanable, limits: CleaningLimits, now_m
         segments=[SegmentPlace(each.segment.base_offset, each.size) for each in log.swaps.see(end_offset)],
         first_dirty_offset=cleanable.first_dirty_offset,
         first_uncleanable_offset=end_offset,
-        # As many entries of an index as `segment.index.bytes` has room for stand for so many bytes of batches.
+        # The bytes of batches for as many index entries as `segment.index.bytes` has room for.
         segment_bytes=min(config.segment_bytes, config.segment_index_bytes // TIME_ENTRY_BYTES * interval),
         index_interval_bytes=config.index_interval_bytes,
         map_bytes=limits.map_bytes,
@@ -109,7 +110,7 @@ def order_cleaning(log: Log, cleanable: Cleanable, limits: CleaningLimits, now_m
 
 
 class LogCleaning:
-    """One compaction of a log. `begin` once; `on_cleaned` is called once."""
+    """One compaction of a log. `begin` is called once; `on_cleaned` is called once."""
 
     def __init__(self, log: Log, place: CleaningPlace, on_cleaned: OnCleaned) -> None:
         self.log = log
@@ -123,10 +124,10 @@ class LogCleaning:
         self._ended = False
         self._dropped = False
         self._done: CleaningDone | None = None
-        self._running: Running | None = None
+        self._running: RunningWork | None = None
 
     def begin(self, cleanable: Cleanable, limits: CleaningLimits, now_ms: int) -> None:
-        """Has it done. Errors: StorageError; then it isn't begun."""
+        """Orders the compaction from the worker. Errors: StorageError; then it isn't begun."""
         order = order_cleaning(self.log, cleanable, limits, now_ms)
         self._unread = self.log.swaps.see(cleanable.first_uncleanable_offset)
         self.log.swaps.truncated_to = NEVER_TRUNCATED
@@ -134,10 +135,9 @@ class LogCleaning:
         self._running = self._place.worker.begin(clean_log, encode_order(order), self, limits.bytes_per_second)
 
     def cancel(self) -> None:
-        """Nothing more is put in place."""
+        """Puts nothing more in place."""
         self._drop()
 
-    # ------------------------------------------------------------------ what the worker tells
     def on_message(self, message: bytes) -> None:
         """See `WorkListener`."""
         outcome = decode_outcome(message)
@@ -156,12 +156,10 @@ class LogCleaning:
             self._report.failure = str(error)
         self._maybe_finish()
 
-    # ------------------------------------------------------------------ putting in place
     def _is_unchanged(self) -> bool:
         return self._place.is_here(self.log) and (not self._unread or self.log.swaps.are_unchanged(self._unread))
 
     def _drop(self) -> None:
-        """The log is another one, or gone: what is still to come is worth nothing."""
         if not self._dropped:
             self._dropped = True
             if self._running is not None:
@@ -172,7 +170,7 @@ class LogCleaning:
             return
         group = self._groups.popleft()
         if self._dropped or not self._place.is_here(self.log):
-            # Its files are removed at the end, if the log is still here then.
+            # Its files are removed at the end, if the log is still here.
             self._drop()
             self._swap_next()
             return
@@ -191,7 +189,7 @@ class LogCleaning:
         self._place.committer.submit(barrier, lambda error: self._on_named(cleaned, error))
 
     def _on_named(self, group: CleanedGroup, error: OSError | None) -> None:
-        """The `.swap` files are there for good, if the log is: the files of one that was deleted or moved away are missing."""
+        """Continues once the `.swap` files are durable; those of a deleted or moved log are missing."""
         self._swapping = None
         finished = None
         if self._place.is_here(self.log):
@@ -212,7 +210,7 @@ class LogCleaning:
         self._name(group, finished)
 
     def _name(self, group: CleanedGroup, removed: list[RemovedSegment]) -> None:
-        """The log reads from the new files; they get their names, now or when there is room for these, and these become durable."""
+        """Gives the new files, which the log reads already, their names, durably; later, if these lack room."""
         if not self._place.is_here(self.log):
             self._on_replaced(group, removed, None)
             return

@@ -1,13 +1,13 @@
 """The last offset of each key of a part of a log, in bounded memory.
 
 A table with open addressing: 64 bits of a key's hash stand for it, and 24 bits of its CRC beside the offset. Two keys
-are taken for one only if both agree: for a million keys that happens once in 10^14 compactions. It begins small and
-doubles; `ENTRY_BYTES` is what a key takes at the worst moment, while a table is copied into one of twice its size.
+are confused only if both agree: for a million keys that happens once in 10^14 compactions. It begins small and doubles;
+`ENTRY_BYTES` is what a key takes at most, while a table is copied into one of twice its size.
 
 The hash is the interpreter's own (SipHash, with a secret of the process), or in the compiled form another one with a
-secret made of it: who chooses keys can't choose some that collide.
+secret made of it: clients can't choose keys that collide.
 
-It decides nothing. Its two walks over a batch's keys are what compaction costs, so both have a compiled form
+It decides nothing. Its two walks over a batch's keys dominate the cost of compaction, so both have a compiled form
 (`protocol/native/`). Source: Kafka's SkimpyOffsetMap.
 """
 
@@ -27,25 +27,25 @@ from lowtide.protocol.types import Offset
 from lowtide.storage.compaction.record_keys import RecordKeys, find_keys
 
 ENTRY_BYTES: Final = 72
-"""At most; 24 to 48 while the table isn't growing."""
+"""The most a key takes; 24 to 48 while the table isn't growing."""
 
 _SMALLEST: Final = 1 << 10
 """Places of a new table."""
 _CHECK_BITS: Final = 24
 _CHECK: Final = (1 << _CHECK_BITS) - 1
 _SPAN_MAX: Final = 1 << 38
-"""Offsets that one map can tell apart."""
+"""The span of offsets that one map can tell apart."""
 
 
-class Retained(NamedTuple):
+class RetainedRecords(NamedTuple):
     """What is left of a batch's records."""
 
     record_count: int
     has_tombstones: bool
     max_timestamp_delta: int
-    """To the batch's base timestamp, as it was."""
+    """Relative to the batch's base timestamp, as it was."""
     records: bytes | None
-    """None: what they were."""
+    """None if unchanged."""
 
 
 class OffsetMap:
@@ -64,7 +64,7 @@ class OffsetMap:
     )
 
     def __init__(self, memory_bytes: int) -> None:
-        """Errors: ValueError for memory that doesn't hold a single key."""
+        """Errors: ValueError for memory that can't hold a single key."""
         self._entries_max = memory_bytes // ENTRY_BYTES
         if self._entries_max < 1:
             message = f"{memory_bytes} bytes don't hold a key: at least {ENTRY_BYTES} are needed"
@@ -74,22 +74,22 @@ class OffsetMap:
         self._secret = struct.pack("=qq", hash(b"the first half"), hash(b"the second half"))
         self._count = 0
         self._origin: Offset = 0
-        """One below the first offset: what the values count from, so that none of them is 0."""
+        """One below the first offset: values are relative to it, so that none is 0."""
         self._allocate(_SMALLEST)
         self.latest_offset: Offset = -1
-        """Of all records that were looked at, inclusive: what lies above it isn't compacted this time."""
+        """The last offset looked at (inclusive): what lies above isn't compacted this time."""
 
     def __len__(self) -> int:
         return self._count
 
     def _allocate(self, places: int) -> None:
-        # Value and hash of a place side by side: they are in one line of the processor's cache.
+        # Value and hash of a place are side by side, in one cache line.
         self._table = array("q", bytes(16 * places))
         self._mask = 2 * places - 2
         self._grow_at = min(places * 2 // 3, self._entries_max)
 
     def _grow(self) -> bool:
-        """Doubles the table. Returns False, with nothing changed, where that would take too much memory."""
+        """Doubles the table. Returns False, with nothing changed, if that takes too much memory."""
         if self._count >= self._entries_max:
             return False
         before, old = self._table, iter(self._table)
@@ -108,7 +108,6 @@ class OffsetMap:
         return True
 
     def _hashes(self, keys: list[bytes]) -> tuple[Iterable[int], Iterable[int]]:
-        """Two hashes of each key."""
         if self._compiled is None:
             return map(hash, keys), map(crc32, keys)
         hash_key, secret = self._compiled.hash_key, self._secret
@@ -116,7 +115,7 @@ class OffsetMap:
         return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
     def note_records(self, records: Buffer, count: int, base_offset: Offset, first_offset: Offset) -> bool:
-        """Note the `count` uncompressed records of a batch, as `note` does. Errors: ProtocolError."""
+        """Notes the `count` uncompressed records of a batch, as `note` does. Errors: ProtocolError."""
         if not self._count:
             self._origin = base_offset - 1
         shift, number, last = base_offset - self._origin, 0, -1
@@ -142,9 +141,9 @@ class OffsetMap:
         return self.note(find_keys(bytes(records), 0, len(records), count), base_offset, first_offset)
 
     def note(self, found: RecordKeys, base_offset: Offset, first_offset: Offset) -> bool:
-        """Note the records of a batch that lie at or above `first_offset`; of several batches the offsets rise.
+        """Notes the records of a batch at or above `first_offset`; the offsets of successive batches rise.
 
-        Returns False when the map is full; `latest_offset` is then that of the last record that was noted.
+        Returns False when the map is full; `latest_offset` is then that of the last record noted.
         """
         keys, deltas, _, keyless, _ = found
         if not keys:
@@ -186,7 +185,7 @@ class OffsetMap:
         return True
 
     def superseded(self, found: RecordKeys, base_offset: Offset) -> list[int]:
-        """The numbers of those of a batch's records of which it knows a later one with the same key."""
+        """Returns the numbers of a batch's records with a later record of the same key."""
         keys, deltas, _, _, _ = found
         if not self._count:
             return []
@@ -204,12 +203,11 @@ class OffsetMap:
 
     def retain(
         self, records: Buffer, count: int, base_offset: Offset, *, drops_tombstones: bool, timestamp_shift: int | None
-    ) -> Retained | None:
-        """What is left of the `count` uncompressed records of a batch; None where the plain form has to decide.
+    ) -> RetainedRecords | None:
+        """Returns what is left of the `count` uncompressed records of a batch; None if the plain form has to decide.
 
-        Those go of which a later one is known, and those without a key; `drops_tombstones` says that tombstones do. If
-        one stays,
-        `timestamp_shift`, unless it is None, is added to the timestamp deltas, in milliseconds.
+        Records go that have a later one of their key, and those without a key; with `drops_tombstones` tombstones go
+        too. If one stays, `timestamp_shift`, unless None, is added to the timestamp deltas, in milliseconds.
         """
         if self._compiled is None:
             return None
@@ -217,4 +215,4 @@ class OffsetMap:
         left = self._compiled.retain(
             self._table, self._secret, records, count, shift, latest, drops_tombstones, timestamp_shift
         )
-        return None if left is None else Retained(*left)
+        return None if left is None else RetainedRecords(*left)

@@ -1,8 +1,8 @@
-"""The keys of a batch's records, found without decoding the records: the walk that compaction spends much of its time in.
+"""The keys of a batch's records, found without decoding the records: compaction spends much of its time in this walk.
 
-Each record is `length | attributes | timestamp delta | offset delta | key | value | headers`. Lengths and deltas are varints; those of one
-byte or two, as nearly all are, are read in place. Guards: nothing outside of the given bytes is read, and records that don't fill them, or
-contradict themselves, are an error, never guessed at. Source: Kafka's DefaultRecord.
+Each record is `length | attributes | timestamp delta | offset delta | key | value | headers`. Lengths and deltas are
+varints; those of one or two bytes, as nearly all are, are read in place. Guards: nothing outside of the given bytes is
+read, and records that don't fill them, or contradict themselves, are an error. Source: Kafka's DefaultRecord.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.records import read_varint
 
 _ONE_BYTE: Final = 0x80
-"""Below it a varint's byte is its last."""
+"""A varint's last byte is below it."""
 
 
 class RecordKeys(NamedTuple):
@@ -89,7 +89,7 @@ def timestamp_delta(records: bytes, start: int) -> int:
 
 
 def after_timestamp(records: bytes, start: int) -> int:
-    """The place behind the timestamp delta of the record at `start`: what follows depends on no field of the batch but its base offset."""
+    """Returns the place after the timestamp delta of the record at `start`."""
     at = start + _length(records, start) + 1
     return at + _length(records, at)
 
@@ -100,7 +100,6 @@ def attributes_of(records: bytes, start: int) -> int:
 
 
 def _length(records: bytes, position: int) -> int:
-    """Bytes of the varint at `position`."""
     at = position
     while records[at] >= _ONE_BYTE:
         at += 1

@@ -1,8 +1,7 @@
-"""The compactions of the logs of one directory, and the file that says how far each log is compacted.
+"""Compactions of the logs of one directory, and the file that says how far each log is compacted.
 
-`cleaner-offset-checkpoint` is Kafka's, in its format. It is written after a compaction is done, and where a truncation has lowered what it
-says; until there has been a compaction there is none. An entry that is out of date costs a compaction done again, or
-old records that stay until the next one of their key: never a record.
+`cleaner-offset-checkpoint` has Kafka's format. It is written after a compaction, and after a truncation below what it
+says. A stale entry only repeats a compaction or keeps old records until the next one; no record is lost.
 
 Source: Kafka's LogCleanerManager.
 """
@@ -27,7 +26,7 @@ CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 
 
 class DirectoryCleanings:
-    """The compactions of one directory. Used from the event loop only."""
+    """Compacts the logs of one directory. Used from the event loop only."""
 
     def __init__(
         self,
@@ -38,7 +37,7 @@ class DirectoryCleanings:
         on_failure: Callable[[OSError | StorageError], None],
         is_served: Callable[[], bool],
     ) -> None:
-        """`logs` are those of the directory, as they come and go; `on_failure` takes it offline."""
+        """`logs` are the directory's, as they come and go; `on_failure` takes the directory offline."""
         self._path = f"{path}/{CLEANER_CHECKPOINT}"
         self._ports = ports
         self._logs = logs
@@ -46,7 +45,7 @@ class DirectoryCleanings:
         self._on_failure = on_failure
         self._is_served = is_served
         self._read: dict[TopicPartition, Offset] = {}
-        """What the file said of partitions that aren't loaded."""
+        """The file's entries of partitions that aren't loaded."""
         self._has_file = False
         self._stalled: list[Callable[[], None]] = []
         self._checkpoint = OffsetCheckpoint(
@@ -62,20 +61,20 @@ class DirectoryCleanings:
         return list(self._offsets().values())
 
     def read(self, here: Container[TopicPartition]) -> None:
-        """Reads the file. Start code: it may sync. Errors: OSError."""
+        """Reads the file at start; it may sync. Errors: OSError."""
         self._has_file = self._ports.filesystem.exists(self._path)
         self._read = read_checkpoint(self._ports.filesystem, self._path, here)
 
     def cleaned_to(self, key: TopicPartition) -> Offset:
-        """Up to where the file says that a log that isn't loaded is compacted (exclusive); 0 where it says nothing."""
+        """Returns the exclusive end of the compacted part of a log that isn't loaded; 0 if unknown."""
         return self._read.get(key, Offset(0))
 
     def on_loaded(self, log: Log) -> None:
-        """A log has been loaded, or made."""
+        """Takes over what the file says of a new or loaded log."""
         log.swaps.note_cleaned_to(self._read.pop(log.topic_partition, None))
 
     def forget(self, key: TopicPartition) -> None:
-        """A partition is out of sight."""
+        """Forgets a partition."""
         self._read.pop(key, None)
 
     def begin(
@@ -87,9 +86,9 @@ class DirectoryCleanings:
         now_ms: int,
         on_cleaned: OnCleaned,
     ) -> LogCleaning:
-        """Has a log compacted; `on_cleaned` is called then.
+        """Begins to compact a log; `on_cleaned` is called at the end.
 
-        `now_ms` is wall-clock time. Errors: StorageError; then it isn't begun.
+        `now_ms` is wall-clock time. Errors: StorageError; then the compaction isn't begun.
         """
         place = CleaningPlace(
             clock=self._ports.clock,
@@ -109,7 +108,7 @@ class DirectoryCleanings:
         self._stalled.append(step)
 
     def retry(self) -> None:
-        """Takes the steps again for which there was no room. On the order of once a second."""
+        """Repeats steps that lacked room. Called about once a second."""
         stalled, self._stalled = self._stalled, []
         for step in stalled:
             step()
@@ -137,15 +136,15 @@ class DirectoryCleanings:
             then()
 
     def write(self) -> Iterator[None]:
-        """Has the file say what is true now, a step at a time."""
+        """Brings the file up to date, one step at a time."""
         if self._is_served() and (self._has_file or self._offsets()):
             self._has_file = True
             yield from self._checkpoint.write()
 
-    def write_and_tell(self, on_written: OnWritten) -> None:
-        """Has the file name no partition that is gone; then `on_written`."""
+    def write_and_call(self, on_written: OnWritten) -> None:
+        """Rewrites the file without partitions that are gone, then calls `on_written`."""
         if self._has_file:
-            self._checkpoint.write_and_tell(on_written)
+            self._checkpoint.write_and_call(on_written)
         else:
             on_written(None)
 
@@ -154,6 +153,6 @@ class DirectoryCleanings:
         self._checkpoint.stop()
 
     def write_now(self) -> None:
-        """For stop code, when the committer is idle: it syncs. Errors: OSError."""
+        """Writes the file at a stop, when the committer is idle; it syncs. Errors: OSError."""
         if self._has_file or self._offsets():
             self._checkpoint.write_now()

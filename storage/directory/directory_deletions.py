@@ -1,7 +1,7 @@
-"""Deleting partitions of one log directory: folders renamed, checkpoints and journal without them, and only then their names are free.
+"""Deletes partitions of one log directory: renames folders, clears checkpoints and journal, then frees the names.
 
-Guards: a name is used again only when nothing durable speaks of the old log under it. What a stop interrupts is reported as failed, and is
-finished at the next start, which finds the renamed folders.
+Guards: a name is used again only when nothing durable speaks of the old log under it. A deletion that a stop interrupts
+is reported as failed and finished by the next start, which finds the renamed folders.
 
 Source: Kafka's LogManager.asyncDelete.
 """
@@ -16,39 +16,40 @@ from typing import Protocol
 import msgspec
 
 from lowtide.protocol.types import TopicId, TopicPartition
-from lowtide.storage.directory.file_removal import FileRemoval, Leaving
+from lowtide.storage.directory.file_removal import FileRemoval, PartitionRemoval
 from lowtide.storage.directory.log_settings import DirectoryPorts
 from lowtide.storage.directory.offset_checkpoint import OnWritten
 from lowtide.storage.errors import is_passing
-from lowtide.storage.log.segment_files import Readers
-from lowtide.storage.log_directory import deleted_folder_name, deleted_partition, stray_folder_name
+from lowtide.storage.folder_names import deleted_folder_name, stray_folder_name
+from lowtide.storage.log.segments.segment_files import Readers
+from lowtide.storage.log_directory import deleted_partition
 from lowtide.storage.log_start.journal import LogStartJournal, OnDurable
 
 
 class NamedCheckpoint(Protocol):
     """A file that names partitions."""
 
-    def write_and_tell(self, on_written: OnWritten) -> None:
-        """Has it name none that is gone; then `on_written`."""
+    def write_and_call(self, on_written: OnWritten) -> None:
+        """Rewrites the file without partitions that are gone, then calls `on_written`."""
 
 
 class DeletionHooks(msgspec.Struct, frozen=True, kw_only=True):
-    """What deletions ask of, and tell, their directory."""
+    """What deletions need from their directory, and how they notify it."""
 
     journal: LogStartJournal
     checkpoints: tuple[NamedCheckpoint, ...]
-    """Those that go by name."""
+    """Files that refer to partitions by name."""
     on_forgotten: Callable[[], None]
-    """The exports of log starts have entries that are not needed."""
+    """Called when the exports of log starts have entries that are not needed."""
     on_failure: Callable[[OSError], None]
 
 
 class DirectoryDeletions:
-    """Deletions of partitions in one directory. Used from the event loop only."""
+    """Deletes partitions of one directory. Used from the event loop only."""
 
     def __init__(self, path: str, ports: DirectoryPorts, removal: FileRemoval, hooks: DeletionHooks) -> None:
         self.leaving: set[TopicPartition] = set()
-        """Partitions whose names can't be used yet."""
+        """Partitions whose names can't be reused yet."""
         self._path = path
         self._ports = ports
         self._removal = removal
@@ -65,16 +66,13 @@ class DirectoryDeletions:
         readers: Readers | None = None,
         names: Mapping[TopicPartition, str] | None = None,
     ) -> None:
-        """Lets the folders of partitions go that are out of sight already.
+        """Removes the folders of partitions that are already out of sight.
 
-        `forgotten` are the log starts that go with them.
-        `sizes` has the bytes of each, 0 where they are not known; `names` the folders that aren't called as their partitions.
-
-        With `readers`, the open files through which their records may still be read, these give their room back as soon
-        as the names are free and the readers gone; without, when the delay is over.
-
-        Without a delay they are set aside: under another name they stay for good. `on_done` then gets an error, and the
-        names stay in use, where there was no room for another name.
+        `sizes` has the bytes of each partition, 0 if unknown. `forgotten` are the log starts that are deleted too.
+        `names` has the folders that aren't named after their partition. `readers` are open files through which records
+        may still be read: with them the room is freed as soon as the names are free and the readers gone, without them
+        after the delay. Without a delay the folders are set aside, which means renamed and kept. `on_done` then gets an
+        error, and the names stay in use, if there was no room for another name.
         """
         keys = list(sizes)
         name = stray_folder_name if delay_ms is None else deleted_folder_name
@@ -83,7 +81,7 @@ class DirectoryDeletions:
             (f"{self._path}/{called.get(key) or key}", f"{self._path}/{name(key, self._ports.random)}") for key in keys
         ]
         self.leaving.update(keys)
-        leaving = Leaving(
+        leaving = PartitionRemoval(
             keys=keys,
             forgotten=forgotten,
             renames=renames,
@@ -97,8 +95,8 @@ class DirectoryDeletions:
     def rename_now(self, keys: Mapping[TopicPartition, bool]) -> list[str]:
         """Renames folders of other topics that were found among the partitions. Start code: it syncs.
 
-        True stands for a topic that was deleted; other folders are set aside. Returns the names of those that are to be
-        removed. Errors: OSError.
+        True stands for a deleted topic; other folders are set aside. Returns the names of the folders to be removed.
+        Errors: OSError.
         """
         names = []
         for key, is_deleted in keys.items():
@@ -116,7 +114,7 @@ class DirectoryDeletions:
         return names
 
     def finish_interrupted(self, folders: Iterable[str], partitions: Mapping[TopicPartition, TopicId]) -> None:
-        """Removes what is left of partitions whose deletion a stop has interrupted, and their log starts."""
+        """Removes partitions whose deletion a stop interrupted, and their log starts."""
         names = list(folders)
         alive = {(topic_id, topic_partition.partition) for topic_partition, topic_id in partitions.items()}
         gone = [deleted_partition(self._ports.filesystem, self._path, name) for name in names]
@@ -128,11 +126,11 @@ class DirectoryDeletions:
         self._removal.remove_folders({f"{self._path}/{name}": 0 for name in names}, 0)
 
     def stop(self) -> None:
-        """Begins no further step; what is under way is answered as failed."""
+        """Begins no further step; deletions under way fail."""
         self._stopped = True
 
-    def _on_renamed(self, leaving: Leaving, error: OSError | None) -> None:
-        """The names are free in memory; now durably, and in the checkpoints, for they go by name."""
+    def _on_renamed(self, leaving: PartitionRemoval, error: OSError | None) -> None:
+        """Makes the free names durable, and clears the checkpoints, which refer to partitions by name."""
         if error is not None and not is_passing(error):
             self._hooks.on_failure(error)
         if error is not None or self._stopped:
@@ -154,9 +152,9 @@ class DirectoryDeletions:
                     self._hooks.journal.forget(leaving.forgotten, partial(self._left, leaving))
 
         for checkpoint in self._hooks.checkpoints:
-            checkpoint.write_and_tell(written)
+            checkpoint.write_and_call(written)
 
-    def _left(self, leaving: Leaving, error: OSError | None) -> None:
+    def _left(self, leaving: PartitionRemoval, error: OSError | None) -> None:
         self.leaving.difference_update(leaving.keys)
         if leaving.delay_ms is not None:
             due_ms = self._ports.clock.monotonic_ms() + leaving.delay_ms
@@ -171,5 +169,5 @@ class DirectoryDeletions:
 
 
 def offline_error(path: str, reason: str | None) -> OSError:
-    """The answer to callers that wait for a directory that went offline."""
+    """Returns the error for callers that wait for a directory that went offline."""
     return OSError(errno.EIO, f"the log directory is offline: {reason}", path)

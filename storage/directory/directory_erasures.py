@@ -1,14 +1,13 @@
-"""Erases deleted records in one log directory: afterwards no file of a log has a record that lies below its start.
+"""Erases deleted records in one log directory: afterwards no file of a log has a record below the log start.
 
-Of two kinds: logs of topics that say so (`lowtide.delete.erase`), about a second after their start has risen, and
-requests, which are answered when the files have nothing of what they name and that can't be undone by a power cut. What
-it takes is decided, and the first segment written again, in `log_erasure.py`; holes are made by `directory_holes.py`;
-removed segments are unlinked at once.
+Logs of topics with `lowtide.delete.erase` are erased about a second after their start has risen. Requests to erase are
+answered when the files hold nothing of what they name, durably. `log_erasure.py` decides what to do and rewrites the
+first segment, `directory_holes.py` makes holes, and removed segments are unlinked at once.
 
-Guards: a request is answered without an error only when no file of the log's folder has a record below its offset, and
-the disk knows. So none is answered while a segment of the log is written again, or compacted: until that ends there are
-files that aren't the log's. A log start that rises meanwhile doesn't make older requests wait for longer. What lacks
-room or a descriptor is repeated.
+Guards: a request is answered without an error only when no file in the log's folder has a record below its offset, and
+the disk knows. No request is answered while a segment is rewritten or compacted, for then the folder has files that
+aren't the log's. A log start that rises meanwhile doesn't delay older requests. A step that lacks room or a descriptor
+is repeated.
 """
 
 from __future__ import annotations
@@ -19,9 +18,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 
 from lowtide.runtime.committer import Barrier
-from lowtide.storage.directory.directory_reports import Erased, ToErase
-from lowtide.storage.directory.log_erasure import LogErasure, Step, lets_go, next_step
+from lowtide.storage.directory.directory_reports import ErasureTotals, PendingErasures
+from lowtide.storage.directory.log_erasure import ErasureStep, LogErasure, has_segments_below_start, next_step
 from lowtide.storage.errors import DamagedSegmentError, StorageError, is_passing, storage_error
+from lowtide.storage.log.log_holes import LogHoles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,34 +31,35 @@ if TYPE_CHECKING:
     from lowtide.storage.directory.file_removal import FileRemoval
     from lowtide.storage.directory.log_settings import DirectoryPorts
     from lowtide.storage.log.log import Log
-    from lowtide.storage.log.segment import Segment
-    from lowtide.storage.log.segment_files import RemovedSegment
+    from lowtide.storage.log.segments.segment import Segment
+    from lowtide.storage.log.segments.segment_files import RemovedSegment
 
 ERASURES_AT_ONCE: Final = 2
-"""Segments that are written again at a time: as many as the worker has threads."""
+"""Segments rewritten at a time: as many as the worker has threads."""
 
 QUIET_MS: Final = 1000
-"""A log is erased by itself so much later than the last time, however often its start rises."""
+"""The time between two erasures of a log, however often its start rises."""
 
 HELD_MS: Final = 2000
-"""A hole that waits so long for a reader is given up, and the segment copied: a reader keeps the old file, which has no name any more."""
+"""A hole that waits this long for a reader is given up and the segment copied: the reader keeps the old, unlinked file.
+"""
 
 LOGS_PER_ROUND: Final = 256
-"""Looked at in one round; the others come next."""
+"""Logs looked at in one round; the others come next."""
 
 LOGS_PER_STEP: Final = 4
-"""For each a search for its start: some tenths of a millisecond."""
+"""Each needs a search for its start: some tenths of a millisecond."""
 
 REQUESTS_MAX: Final = 10_000
-"""That wait at a time."""
+"""Requests that wait at a time."""
 
 
 class EraseFailedError(Exception):
-    """A log isn't erased; the reason is one sentence."""
+    """The log isn't erased; the reason is one sentence."""
 
 
 class EraseChangedError(EraseFailedError):
-    """The replica was moved into another log directory, or truncated, meanwhile: a request to the same broker may be repeated."""
+    """The replica was moved or truncated meanwhile: the request may be repeated at the same broker."""
 
 
 MOVED: Final = "the replica was moved meanwhile; ask again"
@@ -67,27 +68,27 @@ MOVED: Final = "the replica was moved meanwhile; ask again"
 OnErased: TypeAlias = "Callable[[EraseFailedError | None], None]"
 
 
-class _Request(msgspec.Struct, eq=False):
+class _EraseRequest(msgspec.Struct, eq=False):
     offset: Offset
     on_done: OnErased
     is_syncing: bool = False
-    """Nothing is left, and the disk is about to know."""
+    """Whether nothing is left, and a sync is under way."""
 
 
 class ErasureHooks(msgspec.Struct, frozen=True, kw_only=True):
-    """What erasing needs of its directory."""
+    """What erasing needs from its directory."""
 
     is_served: Callable[[], bool]
     on_removed: Callable[[Log, list[RemovedSegment]], None]
     """Called with segments that left a log because they lay below its start."""
     not_erased: Sequence[Callable[[Log, str], None]]
-    """Called with the reason when a log is damaged where it is to be written again."""
+    """Called with the reason if a log is damaged where it should be rewritten."""
     on_failure: Callable[[OSError | StorageError], None]
     """Takes the directory offline."""
 
 
 class DirectoryErasures:
-    """The erasing of one directory's logs. Used from the event loop only."""
+    """Erases the logs of one directory. Used from the event loop only."""
 
     def __init__(
         self,
@@ -97,57 +98,58 @@ class DirectoryErasures:
         holes: DirectoryHoles,
         hooks: ErasureHooks,
     ) -> None:
-        """`logs` as they come and go."""
+        """`logs` are the directory's, as they come and go."""
         self.wanted: dict[Log, None] = {}
-        """Logs that may have something to erase by themselves."""
-        self.erased = Erased(0, 0)
+        """Logs that may be due because of their topic's configuration."""
+        self.erased = ErasureTotals(0, 0)
         self._ports = ports
         self._logs = logs
         self._removal = removal
         self._holes = holes
         self._hooks = hooks
-        self._requests: dict[Log, list[_Request]] = {}
+        self._requests: dict[Log, list[_EraseRequest]] = {}
         self._waiting = 0
         self._running: dict[Log, LogErasure] = {}
         self._next: dict[Log, None] = {}
-        """Logs that are looked at again when one that is running is done."""
+        """Logs to look at again when one under way is done."""
         self._begun_ms: dict[Log, int] = {}
         self._held_ms: dict[Log, int] = {}
-        """Since when a hole waits for its readers."""
+        """Since when a hole has waited for its readers."""
         self._turn = 0
-        """Where the next round begins, if there are more than it looks at."""
+        """Where the next round begins, if there are more logs than one round looks at."""
         self._is_stopped = False
 
     @property
-    def to_erase(self) -> ToErase:
-        """What there is to do."""
-        return ToErase(len(self), self._waiting)
+    def to_erase(self) -> PendingErasures:
+        """Counts the logs and requests that are due."""
+        return PendingErasures(len(self), self._waiting)
 
     def __len__(self) -> int:
-        """How many logs have something to do."""
+        """How many logs are due."""
         return len(self.wanted.keys() | self._requests.keys() | self._running.keys())
 
     def want(self, log: Log) -> None:
-        """The log's start has risen, or it was loaded, or configured: it is erased soon if its topic says so."""
+        """Notes that a log was loaded or configured, or its start has risen: it is erased soon if its topic says so."""
         if log.config.lowtide_delete_erase:
             self.wanted[log] = None
 
     def request(self, log: Log, offset: Offset, on_done: OnErased) -> Callable[[], object]:
-        """Erases what lies below `offset`, which is at or below the log start; then calls `on_done`, never from within this call.
+        """Erases what lies below `offset`, which is at or below the log start, then calls `on_done`.
 
-        Returns what takes the request back; `on_done` isn't called then.
+        `on_done` is never called from within this call. Returns a function that cancels the request; `on_done` isn't
+        called then.
         """
         assert offset <= log.log_start_offset, (offset, log.describe())
-        request = _Request(offset, on_done)
+        request = _EraseRequest(offset, on_done)
         if self._waiting >= REQUESTS_MAX:
             refused = EraseFailedError(f"{REQUESTS_MAX} requests to erase records are waiting already")
             self._ports.committer.submit(Barrier(), lambda _error: on_done(refused))
-            return _nothing
+            return lambda: None
         self._requests.setdefault(log, []).append(request)
         self._waiting += 1
         return lambda: self._take_out(log, request)
 
-    def _take_out(self, log: Log, request: _Request) -> bool:
+    def _take_out(self, log: Log, request: _EraseRequest) -> bool:
         requests = self._requests.get(log, [])
         if request not in requests:
             return False
@@ -158,7 +160,7 @@ class DirectoryErasures:
         return True
 
     def forget(self, log: Log) -> None:
-        """A log is gone."""
+        """Forgets a log."""
         self.wanted.pop(log, None)
         self._begun_ms.pop(log, None)
         self._held_ms.pop(log, None)
@@ -166,7 +168,7 @@ class DirectoryErasures:
         self._refuse(log, "the replica is no longer here")
 
     def stop(self) -> None:
-        """Begins nothing more. Requests are refused."""
+        """Begins nothing more and refuses requests."""
         self._is_stopped = True
         self.wanted.clear()
         for log in list(self._requests):
@@ -176,14 +178,14 @@ class DirectoryErasures:
         for request in list(self._requests.get(log, ())):
             self._answer(log, request, EraseFailedError(reason))
 
-    def _answer(self, log: Log, request: _Request, error: EraseFailedError | None) -> None:
+    def _answer(self, log: Log, request: _EraseRequest, error: EraseFailedError | None) -> None:
         if self._take_out(log, request):
             request.on_done(error)
 
     def round(self) -> Iterator[None]:
-        """Takes the next step in the logs in which one is due; no step where none is.
+        """Takes the next step of the logs in which one is due.
 
-        To be begun some twenty times a second, and always to be taken to its end.
+        Called some twenty times a second, and always iterated to the end.
         """
         for erasure in [each for each in self._running.values() if each.needs_room]:
             erasure.name_files()
@@ -218,28 +220,27 @@ class DirectoryErasures:
         if log.swaps.is_taken:
             return
         self._answer_requests(log)
-        if log.unsettled:
+        if log.truncating:
             return
         try:
             self._take(next_step(log, makes_holes=self._holes.makes_holes), log, now_ms)
         except (OSError, StorageError) as error:
             self._on_error(log, error)
 
-    def _take(self, step: Step, log: Log, now_ms: int) -> None:
-        """Errors: StorageError, OSError."""
-        if step is not Step.PUNCH:
+    def _take(self, step: ErasureStep, log: Log, now_ms: int) -> None:
+        if step is not ErasureStep.PUNCH:
             self._held_ms.pop(log, None)
         elif self._is_held(log, now_ms):
-            step = Step.LET_GO if log.log_start_offset == log.log_end_offset else Step.WRITE_AGAIN
-        if step is Step.NOTHING:
-            log.on_erased(log.log_start_offset)
+            step = ErasureStep.REMOVE_SEGMENTS if log.log_start_offset == log.log_end_offset else ErasureStep.REWRITE
+        if step is ErasureStep.NOTHING:
+            LogHoles(log).on_erased(log.log_start_offset)
             if not self._removal.remove_now(log.directory, log.log_start_offset):
                 self.wanted.pop(log, None)
-        elif step is Step.LET_GO:
+        elif step is ErasureStep.REMOVE_SEGMENTS:
             if log.log_start_offset == log.log_end_offset:
                 log.roll(self._ports.clock.wall_ms())
-            self._remove(log, log.remove_below_start())
-        elif step is Step.PUNCH:
+            self._remove(log, log.files.remove_below(log.log_start_offset, log.config))
+        elif step is ErasureStep.PUNCH:
             self._holes.risen[log] = None
         elif len(self._running) >= ERASURES_AT_ONCE:
             self._next[log] = None
@@ -252,7 +253,6 @@ class DirectoryErasures:
             self._running[log] = erasure
 
     def _is_held(self, log: Log, now_ms: int) -> bool:
-        """Whether a hole has waited too long for what reads there."""
         hole = log.segments[0].hole
         return hole is not None and hole.is_read() and now_ms - self._held_ms.setdefault(log, now_ms) >= HELD_MS
 
@@ -261,8 +261,9 @@ class DirectoryErasures:
         self._hooks.on_removed(log, removed)
 
     def _remove_replaced(self, log: Log, removed: list[RemovedSegment]) -> None:
-        """The segment that gave way."""
-        self.erased = Erased(self.erased.segments + 1, self.erased.written_bytes + self._running[log].written_bytes)
+        self.erased = ErasureTotals(
+            self.erased.segments + 1, self.erased.written_bytes + self._running[log].written_bytes
+        )
         self._removal.remove_segments(removed, self._ports.clock.monotonic_ms() + log.config.file_delete_delay_ms)
         self._removal.remove_now(log.directory, log.log_start_offset)
 
@@ -278,7 +279,7 @@ class DirectoryErasures:
             self._look_at(following, self._ports.clock.monotonic_ms())
 
     def _on_error(self, log: Log, error: OSError | StorageError) -> None:
-        """What passes is repeated; damage is answered; a disk that fails takes its directory offline."""
+        """Repeats what may pass, answers damage, and takes the directory offline if the disk fails."""
         if is_passing(error):
             return
         self.wanted.pop(log, None)
@@ -291,7 +292,7 @@ class DirectoryErasures:
             self._hooks.on_failure(error)
 
     def _answer_requests(self, log: Log) -> None:
-        """Answers those of which nothing is left in any file, once the disk knows."""
+        """Answers the requests of which nothing is left in any file, once the disk knows."""
         gone_offset = min(log.segments[0].gone_offset, log.log_start_offset)
         waiting = [each for each in self._requests.get(log, ()) if not each.is_syncing]
         for request in waiting:
@@ -300,7 +301,11 @@ class DirectoryErasures:
                     log, request, EraseFailedError(f"a truncation has lowered the log start to {log.log_start_offset}")
                 )
         done = [each for each in waiting if each.offset <= gone_offset]
-        if not done or lets_go(log) or self._removal.remove_now(log.directory, max(each.offset for each in done)):
+        if (
+            not done
+            or has_segments_below_start(log)
+            or self._removal.remove_now(log.directory, max(each.offset for each in done))
+        ):
             return
         for request in done:
             request.is_syncing = True
@@ -308,15 +313,11 @@ class DirectoryErasures:
         barrier = Barrier(files=(first.to_sync(),), directories=(log.directory,))
         self._ports.committer.submit(barrier, lambda error: self._on_synced(log, first, done, error))
 
-    def _on_synced(self, log: Log, first: Segment, done: list[_Request], error: OSError | None) -> None:
-        """A segment that has left the log meanwhile may have been renamed before it was synced: its hole may not be on the disk."""
+    def _on_synced(self, log: Log, first: Segment, done: list[_EraseRequest], error: OSError | None) -> None:
+        """Answers requests after a sync, unless the first segment has left the log: it may have been renamed before."""
         for request in done:
             request.is_syncing = False
             if error is None and log.segments[0] is first:
                 self._answer(log, request, None)
         if error is not None and self._is_here(log):
             self._on_error(log, error)
-
-
-def _nothing() -> None:
-    """Takes nothing back."""

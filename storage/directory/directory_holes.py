@@ -1,18 +1,18 @@
-"""Gives back, in one log directory, the room of deleted records in segments that are kept: what lies below the log start becomes a hole.
+"""Frees the room of deleted records in segments that are kept: what lies below the log start becomes a hole.
 
-Rounds look at the logs whose start has risen. Each has a hole about once a second, however many deletes there were. For much it has one at
-once, behind the very delete:
+Rounds look at the logs whose start has risen. Each gets a hole about once a second, however many deletes there were, or
+at once if a delete frees much:
 
 | step | a crash then leaves |
 |---|---|
-| the log leaves out the bytes (`begin_hole`), and a snapshot of its producers is written | them, to be read by the start |
-| where the holes end is noted (`hole_notes.py`), and the notes are synced | the same |
-| when no reader from before is left, a worker makes the hole, then its header | a hole without header, which a start writes by the notes |
+| `LogHoles.begin` leaves out the bytes; a snapshot of the producers is written | the bytes, which the start reads |
+| the ends of the holes are noted (`hole_notes.py`), and the notes synced | the same |
+| when no earlier reader is left, a worker makes the hole, then its header | a hole without header; the notes have it |
 
-Guards: nothing is punched that isn't below a durable log start, that an answer may still read, or whose end isn't noted durably; no hole
-is begun while a worker writes a segment of the log again, for it reads what was kept when it began. What lacks room or a descriptor is
-repeated. Where the file system makes no holes, that is found out once; then a segment of which all is deleted is closed, so that it goes,
-and others stay as they are.
+Guards: nothing is punched that isn't below a durable log start, that an answer may still read, or whose end isn't noted
+durably. No hole is begun while a worker rewrites a segment of the log, for it reads what was kept when it began. A step
+that lacks room or a descriptor is repeated. If the file system makes no holes, that is found out once; then a segment
+that is deleted whole is closed, so that it can go, and the others stay.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from lowtide.runtime.filesystem import CannotPunchError, FileToSync
 from lowtide.storage.checkpoint import joined
 from lowtide.storage.directory.hole_notes import create_notes, read_notes, write_notes
 from lowtide.storage.errors import FailureKind, StorageError, failure_kind, is_passing
-from lowtide.storage.log.unfreed import MUCH_BYTES, Unfreed, Waiting
+from lowtide.storage.log.log_holes import LogHoles
+from lowtide.storage.log.segments.unfreed import MUCH_BYTES, UnfreedReason, UnfreedRoom
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,28 +35,28 @@ if TYPE_CHECKING:
     from lowtide.protocol.types import TopicId, TopicPartition
     from lowtide.runtime.filesystem import FileSystem
     from lowtide.storage.directory.log_settings import DirectoryPorts
-    from lowtide.storage.log.hole import Hole
     from lowtide.storage.log.log import Log
-    from lowtide.storage.log.pending_hole import PendingHole
+    from lowtide.storage.log.segments.hole import Hole, PendingHole
 
 LOGS_PER_ROUND: Final = 256
 """The next round takes the others."""
 
 LOGS_PER_STEP: Final = 4
-"""For each a search for its start, and perhaps a snapshot: some tenths of a millisecond."""
+"""Each needs a search for its start, perhaps a snapshot: some tenths of a millisecond."""
 
 QUIET_MS: Final = 800
-"""A log has its next hole so much later, or when `MUCH_BYTES` wait: with the round and the worker's part that is within a second."""
+"""The time between two holes of a log, unless `MUCH_BYTES` wait: with the round and the worker that is within a second.
+"""
 
 PIECES_AT_ONCE: Final = 2
 """Holes that the worker makes at a time."""
 
 PRODUCERS_PER_MS: Final = 1
-"""A log's holes are so far apart, for each has a snapshot of them: one of ten thousand producers is written every ten seconds."""
+"""Spaces the holes of a log with many producers, since each writes a snapshot: every ten seconds with ten thousand."""
 
 
 class DirectoryHoles:
-    """The holes of one directory. Used from the event loop only."""
+    """Makes the holes of one directory. Used from the event loop only."""
 
     def __init__(
         self,
@@ -67,7 +68,10 @@ class DirectoryHoles:
         *,
         frees: bool,
     ) -> None:
-        """`logs` as they come and go. `on_freed` are called when a hole is made. Unless it `frees`, it makes none."""
+        """`logs` are the directory's, as they come and go; `on_freed` are called when a hole is made.
+
+        Unless `frees`, no hole is made.
+        """
         self.can_punch = True
         """Whether the file system makes holes, as far as is known."""
         self.noted: dict[tuple[TopicId, int], Hole] = {}
@@ -81,41 +85,41 @@ class DirectoryHoles:
         self._sequence = 0
         self.risen: dict[Log, None] = {}
         """Logs whose start has risen, durably and visibly."""
-        self.hurried: dict[Log, None] = {}
-        """Those of them for which much waits: they don't wait for a round."""
+        self.urgent: dict[Log, None] = {}
+        """Those of `risen` with much to free: they don't wait for a round."""
         self._begun_ms: dict[Log, int] = {}
         """When a log's last hole was begun."""
         self._pending: dict[PendingHole, Log] = {}
-        """Noted durably, and not made yet."""
+        """Holes that are noted durably and not made yet."""
         self._running = 0
         self._is_round = False
-        self._is_hurrying = False
+        self._is_urgent_scheduled = False
 
     def __len__(self) -> int:
-        """How many logs have room to give back."""
+        """How many logs have room to free."""
         return len(self.risen) + len(self._pending) + self._running
 
     @property
     def makes_holes(self) -> bool:
-        """Whether what is deleted becomes a hole, as far as is known."""
+        """Whether deleted bytes become holes, as far as is known."""
         return self._is_active and self.can_punch
 
-    def unfreed(self, log: Log) -> Unfreed | None:
-        """What lies below a log's start in the segment that holds it, and takes room still; None if there is nothing."""
-        size_bytes = log.unfreed_bytes
+    def unfreed(self, log: Log) -> UnfreedRoom | None:
+        """Returns what the segment at a log's start still holds below it; None if nothing."""
+        size_bytes = LogHoles(log).unfreed_bytes
         if not size_bytes:
             return None
         if not self._is_active:
-            return Unfreed(size_bytes, Waiting.SWITCHED_OFF)
-        if not log.frees_at_once:
-            return Unfreed(size_bytes, Waiting.COMPACTED)
+            return UnfreedRoom(size_bytes, UnfreedReason.SWITCHED_OFF)
+        if not LogHoles(log).are_allowed:
+            return UnfreedRoom(size_bytes, UnfreedReason.COMPACTED)
         if not self.can_punch:
-            return Unfreed(size_bytes, Waiting.FILE_SYSTEM)
-        pending = log.pending_hole
+            return UnfreedRoom(size_bytes, UnfreedReason.FILE_SYSTEM)
+        pending = LogHoles(log).pending
         if pending is not None and pending.is_read():
-            return Unfreed(size_bytes, Waiting.READER)
+            return UnfreedRoom(size_bytes, UnfreedReason.READER)
         is_waiting = pending is not None or log in self.risen
-        return Unfreed(size_bytes, Waiting.ROUND if is_waiting else Waiting.BATCH)
+        return UnfreedRoom(size_bytes, UnfreedReason.ROUND if is_waiting else UnfreedReason.BATCH)
 
     def read(self) -> None:
         """Reads the notes. Start code. Errors: OSError."""
@@ -128,38 +132,37 @@ class DirectoryHoles:
                     raise
 
     def on_loaded(self, log: Log) -> None:
-        """A log was loaded: what was deleted may still have its room."""
+        """Notes a loaded log: what was deleted may still take room."""
         if log.log_start_offset > log.segments[0].base_offset and self._is_active:
             self.risen[log] = None
 
-    def hurry_for(self, log: Log) -> None:
-        """The log is one of `risen`, and much may wait in it. `hurry` follows, once for all of them."""
-        if log.unfreed_bytes >= MUCH_BYTES:
-            self.hurried[log] = None
+    def mark_urgent(self, log: Log) -> None:
+        """Marks a log of `risen` with much to free. The caller then calls `begin_urgent`, once for all of them."""
+        if LogHoles(log).unfreed_bytes >= MUCH_BYTES:
+            self.urgent[log] = None
 
-    def hurry_behind_answers(self) -> None:
-        """As `hurry`, once the answers that were given in this pass of the loop and the next are sent.
+    def begin_urgent_after_answers(self) -> None:
+        """Calls `begin_urgent` once the answers of this and the next pass of the loop are sent.
 
-        With the search for the start and the notes before it, the answer to a delete of two megabytes takes 0.3 ms
-        longer.
+        Otherwise the search for the start and the notes would delay the answer to a delete of two megabytes by 0.3 ms.
         """
-        if self.hurried and self._is_active and not self._is_hurrying:
-            self._is_hurrying = True
-            self._ports.worker.submit(_answers_go_first, self._on_answers_gone)
+        if self.urgent and self._is_active and not self._is_urgent_scheduled:
+            self._is_urgent_scheduled = True
+            self._ports.worker.submit(lambda: None, self._on_answers_gone)
 
     def _on_answers_gone(self, _outcome: object) -> None:
-        self._is_hurrying = False
-        self.hurry()
+        self._is_urgent_scheduled = False
+        self.begin_urgent()
         for listener in self._on_freed:
             listener()  # Of a log that begins with a large batch nothing is freed, and no answer needs to wait for it.
 
-    def hurry(self) -> None:
-        """Begins the holes of some logs for which much waits; the others follow when these are noted."""
-        if self._is_round or not self.hurried:
+    def begin_urgent(self) -> None:
+        """Begins the holes of some logs with much to free; the others follow when these are noted."""
+        if self._is_round or not self.urgent:
             return
-        some = list(islice(self.hurried, LOGS_PER_STEP))
+        some = list(islice(self.urgent, LOGS_PER_STEP))
         for log in some:
-            del self.hurried[log]
+            del self.urgent[log]
         if self._frees():
             now_ms = self._ports.clock.monotonic_ms()
             begun: list[tuple[PendingHole, Log]] = []
@@ -168,25 +171,25 @@ class DirectoryHoles:
                 self._note(begun, barriers)
 
     def forget(self, log: Log) -> None:
-        """A log is gone."""
+        """Forgets a log."""
         self.risen.pop(log, None)
-        self.hurried.pop(log, None)
+        self.urgent.pop(log, None)
         self._begun_ms.pop(log, None)
         self.noted.pop((log.topic_id, log.topic_partition.partition), None)
 
     def stop(self) -> None:
-        """Makes no hole any more. Those that are left out and not made stay as they are in the files."""
+        """Makes no more holes. Bytes that are left out and not punched stay in the files."""
         self._is_active = False
         self.risen.clear()
-        self.hurried.clear()
+        self.urgent.clear()
         self._pending.clear()
         for log in self._logs.values():
-            log.abandon_holes()
+            log.segments.abandon_holes()
 
     def round(self) -> Iterator[None]:
-        """Makes the holes that have no reader left, and begins those that are due, a step at a time; no step where none is due.
+        """Makes the holes that have no reader left and begins those that are due, one step at a time.
 
-        To be begun some twenty times a second, and always to be taken to its end.
+        Called some twenty times a second, and always iterated to the end.
         """
         self._make()
         if self._is_round or not self.risen:
@@ -212,9 +215,9 @@ class DirectoryHoles:
     def _begin_some(
         self, logs: list[Log], now_ms: int, begun: list[tuple[PendingHole, Log]], barriers: list[Barrier]
     ) -> bool:
-        """Adds the holes to `begun`, and what is to be as durable as their notes to `barriers`.
+        """Adds the holes to `begun`, and what must be as durable as their notes to `barriers`.
 
-        Returns False where the disk fails.
+        Returns False if the disk fails.
         """
         for log in logs:
             try:
@@ -229,44 +232,43 @@ class DirectoryHoles:
         return True
 
     def _frees(self) -> bool:
-        """Asked after each step: it may have been stopped meanwhile."""
+        """Whether holes are still made. Checked after each step: it may have been stopped meanwhile."""
         return self._is_active
 
     def is_freeing(self, log: Log) -> bool:
-        """Whether a hole of the log is on its way, or begun as soon as may be."""
+        """Whether a hole of the log is on its way, or will be begun as soon as possible."""
         if not self.makes_holes or not self._is_here(log) or log.offline or log.swaps.is_taken:
             return False
-        pending = log.pending_hole
+        pending = LogHoles(log).pending
         if pending is not None:
             return not pending.is_read()
-        return log.frees_at_once and log in self.risen and self._is_due(log, self._ports.clock.monotonic_ms())
+        return LogHoles(log).are_allowed and log in self.risen and self._is_due(log, self._ports.clock.monotonic_ms())
 
     def _is_due(self, log: Log, now_ms: int) -> bool:
         begun_ms = self._begun_ms.get(log)
         if begun_ms is None:
             return True
         apart_ms = len(log.producer_state.producers) // PRODUCERS_PER_MS
-        return now_ms - begun_ms >= max(apart_ms, 0 if log.unfreed_bytes >= MUCH_BYTES else QUIET_MS)
+        return now_ms - begun_ms >= max(apart_ms, 0 if LogHoles(log).unfreed_bytes >= MUCH_BYTES else QUIET_MS)
 
     def _is_here(self, log: Log) -> bool:
-        """Whether this very log is one of the directory's: another one may have its name by now."""
+        """Whether this very log is the directory's: another one may have its name by now."""
         return self._logs.get(log.topic_partition) is log
 
     def _begin(self, log: Log, now_ms: int, barriers: list[Barrier]) -> PendingHole | None:
-        """Errors: StorageError."""
         if not self._is_here(log) or log.offline:
-            # Its note isn't touched: it may be that of another log of the same partition.
+            # Its note stays: it may be that of another log of the same partition.
             self.risen.pop(log, None)
             self._begun_ms.pop(log, None)
             return None
-        if log.pending_hole is not None or log.swaps.is_taken:
+        if LogHoles(log).pending is not None or log.swaps.is_taken:
             return None
         pending = None
         if self.can_punch:
-            pending = log.begin_hole()
+            pending = LogHoles(log).begin()
             barriers += self._snapshot(log) if pending is not None else ()
-        elif log.log_start_offset == log.log_end_offset and log.frees_at_once:
-            log.roll(self._ports.clock.wall_ms())  # The upkeep lets go what is below the log start then.
+        elif log.log_start_offset == log.log_end_offset and LogHoles(log).are_allowed:
+            log.roll(self._ports.clock.wall_ms())  # The upkeep then removes what is below the log start.
         self.risen.pop(log, None)
         if pending is not None:
             self._begun_ms[log] = now_ms
@@ -274,14 +276,14 @@ class DirectoryHoles:
         return pending
 
     def _snapshot(self, log: Log) -> list[Barrier]:
-        """The state of the log's producers outlives the batches that say it.
+        """Writes the state of the log's producers, whose batches may go.
 
-        Without room it doesn't: what makes room can't wait for it.
+        Without room it is skipped: a step that makes room can't wait for room.
         """
         if not log.producer_state.producers:
             return []
         try:
-            paths = log.snapshot_for_hole()
+            paths = LogHoles(log).take_snapshot()
         except OSError as error:
             if not is_passing(error):
                 self._on_failure(error)
@@ -307,16 +309,16 @@ class DirectoryHoles:
         self._ports.committer.submit(joined([*barriers, barrier]), lambda error: self._on_noted(begun, error))
 
     def _retry(self, begun: list[tuple[PendingHole, Log]]) -> None:
-        """The holes that were begun are left out all the same; another round notes those of the logs that are still here."""
+        """Keeps the begun holes left out; another round notes those of logs that are still here."""
         for pending, log in begun:
             if self._is_here(log):
-                log.give_up_hole(pending)
+                LogHoles(log).give_up(pending)
                 self.risen[log] = None
 
     def _on_noted(self, begun: list[tuple[PendingHole, Log]], error: OSError | None) -> None:
         self._is_round = False
         if error is not None:
-            # The folders of all logs that have a snapshot are synced: one that has left took its folder along.
+            # The folders of all logs with a snapshot are synced: one that has left took its folder along.
             has_left = failure_kind(error.errno) is FailureKind.GONE and not all(self._is_here(log) for _, log in begun)
             if is_passing(error) or has_left:
                 self._retry(begun)
@@ -326,7 +328,7 @@ class DirectoryHoles:
         if self._is_active:
             self._pending.update(begun)
             self._make()
-            self.hurry()
+            self.begin_urgent()
 
     def _make(self) -> None:
         for pending, log in list(self._pending.items()):
@@ -343,15 +345,15 @@ class DirectoryHoles:
     def _on_made(self, pending: PendingHole, log: Log, outcome: object) -> None:
         self._running -= 1
         if outcome is True:
-            log.on_hole_made(pending)
+            LogHoles(log).on_made(pending)
             if log in self.risen:
-                self.hurry_for(log)
-                self.hurry()
+                self.mark_urgent(log)
+                self.begin_urgent()
         elif outcome is False:
             self.can_punch = False
             self._pending.clear()
             for each in self._logs.values():
-                each.abandon_holes()
+                each.segments.abandon_holes()
                 self.on_loaded(each)
         elif isinstance(outcome, OSError):
             if is_passing(outcome) and self._is_active:
@@ -366,12 +368,7 @@ class DirectoryHoles:
             listener()
 
 
-def _answers_go_first() -> None:
-    """The worker's answer comes by another pass of the loop."""
-
-
 def _make(filesystem: FileSystem, pending: PendingHole) -> bool:
-    """Returns whether the file system makes holes."""
     try:
         pending.make(filesystem)
     except CannotPunchError:

@@ -3,9 +3,8 @@
 Guards: a log start is visible only when the journal has it durably; the marker of a clean stop is the last thing that a
 stop writes. A failed write or sync takes the whole directory offline, at once and for good.
 
-Built in stages, each over the one before: whether the directory works (`directory_state`) and what is in it
-(`directory_partitions`); with the journal, all that works on its logs (`directory_parts`); over these, loading and
-creating logs (`log_loading`).
+Built in stages: whether the directory works (`directory_state`) and what is in it (`directory_partitions`); with the
+journal, the parts that work on its logs (`directory_parts`); over these, loading and creating logs (`log_loading`).
 
 Source: Kafka's LogManager.
 """
@@ -23,7 +22,8 @@ from lowtide.storage.directory.directory_parts import DirectoryParts, build_part
 from lowtide.storage.directory.directory_state import DirectoryState
 from lowtide.storage.directory.log_loading import LogLoading
 from lowtide.storage.errors import storage_error
-from lowtide.storage.log.log_place import Checked
+from lowtide.storage.log.log_holes import LogHoles
+from lowtide.storage.log.opening.known_log import LoadTotals
 from lowtide.storage.log_directory import REGISTRATION_COUNTER, DirectoryListing, list_directory
 from lowtide.storage.log_start.journal import JournalHooks, LogStartJournal, OnDurable
 
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     from lowtide.storage.directory.log_settings import DirectoryPorts, LogListeners, LogManagerSettings
     from lowtide.storage.errors import StorageError
     from lowtide.storage.log.log import Log, LogConfig, RemovedSegment
-    from lowtide.storage.log.log_place import LoadReport
-    from lowtide.storage.log.segment_files import Readers
-    from lowtide.storage.log_directory import Identity
+    from lowtide.storage.log.opening.known_log import LoadReport
+    from lowtide.storage.log.segments.segment_files import Readers
+    from lowtide.storage.log_directory import BrokerIdentity
 
-NOTHING_CHECKED = Checked(0, 0, 0)
+NOTHING_CHECKED = LoadTotals(0, 0, 0)
 
 
 class DirectoryLogs:
-    """The logs of one directory. `open`, `prepare`, `load`; in the end `stop`, and `finish` or `release`."""
+    """The logs of one directory. Calls: `open`, `prepare`, `load`; finally `stop`, and `finish` or `release`."""
 
     def __init__(
         self,
@@ -70,15 +70,14 @@ class DirectoryLogs:
 
     # Opening
 
-    def open(self, identity: Identity) -> None:
-        """Takes the directory. Errors: StorageError; see `LogDirectory.open`."""
+    def open(self, identity: BrokerIdentity) -> None:
+        """Locks the directory. Errors: StorageError; see `LogDirectory.open`."""
         self.state.open(identity, self._ports.random)
 
     def prepare(self) -> None:
-        """Looks at what is there, and reads the journal; no log is touched, and a clean stop stays one.
+        """Lists the folders and reads the journal; touches no log, and a clean stop stays one.
 
-        Start code: it may sync.
-        Errors: StorageError with file and remedy.
+        Start code: it may sync. Errors: StorageError with file and remedy.
         """
         filesystem, path = self._ports.filesystem, self.path
         try:
@@ -102,28 +101,25 @@ class DirectoryLogs:
 
     @property
     def folders(self) -> Mapping[TopicPartition, TopicId]:
-        """The partitions that `prepare` found, with their topic ids, zeros where unknown."""
+        """The partitions that `prepare` found, with their topic ids, zeros if unknown."""
         return self._listing.partitions
 
     def leave_out(self, topic_partition: TopicPartition, *, is_deleted: bool) -> None:
-        """A folder that was found is of an earlier topic: `load` removes it if that topic was deleted, or else sets it aside."""
+        """Marks a folder of an earlier topic: `load` removes it if that topic was deleted, or else sets it aside."""
         del self._listing.partitions[topic_partition]
         self._leftovers[topic_partition] = is_deleted
 
     def hide(self, topic_partition: TopicPartition) -> None:
-        """A folder that was found stays as it is, and isn't served before the next start."""
+        """Leaves a folder as it is; it isn't served before the next start."""
         self._hidden[topic_partition] = self._listing.partitions.pop(topic_partition)
 
     def load(
         self, configs: Mapping[str, LogConfig], starts: Mapping[TopicPartition, Offset] = MappingProxyType({})
     ) -> None:
-        """Loads every log, with its topic's configuration, or the default one; unclean ones are recovered.
+        """Loads every log with its topic's configuration, or the default; recovers those that were not stopped cleanly.
 
-        Start code: it syncs.
-        What is in `starts` begins at or above that offset, whatever the journal of this directory has.
-
-        It may take long. Errors: StorageError for what concerns the directory as a whole. What is wrong with one
-        partition is in
+        A partition in `starts` begins at or above that offset, whatever the journal says. Start code: it syncs, and may
+        take long. Errors: StorageError for the directory as a whole; what is wrong with one partition is in
         `partitions.damaged`.
         """
         listing, parts = self._listing, self.parts
@@ -150,12 +146,12 @@ class DirectoryLogs:
 
     @property
     def loading(self) -> LogLoading:
-        """What loads and creates logs, once the journal is open; with what it repaired."""
+        """What loads and creates logs, once the journal is open, and what it repaired."""
         assert self._loading is not None, self.path
         return self._loading
 
     @property
-    def checked(self) -> Checked:
+    def checked(self) -> LoadTotals:
         """What loading its logs took."""
         return NOTHING_CHECKED if self._loading is None else self._loading.checked
 
@@ -170,7 +166,7 @@ class DirectoryLogs:
         return self.state.is_online
 
     def folder(self, topic_partition: TopicPartition) -> str:
-        """Where a partition's files are."""
+        """Returns the path of a partition's folder."""
         return f"{self.path}/{topic_partition}"
 
     def fail(self, error: OSError | StorageError) -> None:
@@ -187,7 +183,7 @@ class DirectoryLogs:
     # Logs come and go
 
     def create(self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig) -> Log:
-        """Makes a log, or loads one whose topic id its folder didn't tell. See `LogLoading.create`."""
+        """Creates a log, or loads one whose folder lacked its topic id. See `LogLoading.create`."""
         return self.loading.create(topic_partition, topic_id, config)
 
     def delete(
@@ -198,13 +194,14 @@ class DirectoryLogs:
         set_aside: bool = False,
         at_once: bool = False,
     ) -> None:
-        """Lets partitions go: out of sight at once, their folders renamed, their log starts forgotten durably, then `on_done`.
+        """Deletes partitions: takes them out of sight, renames their folders, and forgets their log starts durably.
 
-        Only then may their names be used again. The files go later, or `at_once`; with `set_aside` they stay, and so do the log starts.
+        `on_done` is called then; only then may their names be used again. The files go later, or `at_once`; with
+        `set_aside` they stay, and so do the log starts.
         """
         keys = [key for key in partitions if key in self.partitions]
         if not self.is_online:
-            # Out of sight, and left on the disk: the next start that can use the directory finds folders that the
+            # Out of sight, but left on the disk: the next start that can use the directory finds folders that the
             # metadata lack.
             for key in keys:
                 self._out_of_sight(key)
@@ -220,8 +217,8 @@ class DirectoryLogs:
             log = self._out_of_sight(key)
             if log is not None:
                 sizes[key] = log.size_bytes
-                frees, readers = frees and log.frees_at_once, (*readers, *log.readers())
-                log.forget_removed_segments()
+                frees, readers = frees and LogHoles(log).are_allowed, (*readers, *log.files.readers())
+                log.files.forget_removed()
                 forgotten.append((log.topic_id, key.partition))
                 delay_ms = (
                     0 if at_once or log.config.lowtide_delete_erase else max(delay_ms, log.config.file_delete_delay_ms)
@@ -248,35 +245,35 @@ class DirectoryLogs:
         return log
 
     def sync_folder_names(self, on_done: OnDurable) -> None:
-        """Makes durable which folders there are."""
+        """Makes the names of the folders durable."""
         self._ports.committer.submit(Barrier(directories=(self.path,)), on_done)
 
     def remove_segments(self, removed: list[RemovedSegment]) -> None:
-        """Unlinks segments that gave way to others."""
+        """Unlinks segments that left a log."""
         self.parts.removal.remove_segments(removed, self._ports.clock.monotonic_ms())
 
     # Due work
 
     def flush(self, log: Log) -> None:
-        """Begins to make a log durable, if there's something to do and nothing under way."""
+        """Begins to flush a log, unless nothing is to be done or a flush is under way."""
         if self.state.is_active():
             self.parts.flusher.flush(log)
 
     def due_work(self, wall_ms: int) -> Iterator[None]:
-        """Does what is due, a step at a time: flushes, checkpoints, removals, forgetting silent producers."""
+        """Does what is due, one step at a time: flushes, checkpoints, removals, expiry of producers."""
         if self.state.is_active():
             yield from self.parts.upkeep.due(self._ports.clock.monotonic_ms(), wall_ms)
 
     # Stopping
 
     def stop(self) -> None:
-        """Begins nothing new; what is under way is still answered. Call it before the committer is closed."""
+        """Begins nothing new; what is under way is still answered. Called before the committer is closed."""
         self.state.stop()
         if self._parts is not None:
             self._parts.stop()
 
     def finish(self, broker_epoch: int) -> None:
-        """The rest of a clean stop: all durable, checkpoints, journal, and last the marker. Stop code: it syncs.
+        """Completes a clean stop: flushes all, then checkpoints, journal, and last the marker. Stop code: it syncs.
 
         Errors: StorageError; the directory then has no marker, and the next start recovers.
         """
@@ -288,7 +285,7 @@ class DirectoryLogs:
             parts.high_watermarks.write_now()
             parts.cleanings.write_now()
             parts.journal.finish()
-            # What was not loaded is as it was found.
+            # What was not loaded stays as it was found.
             if self.state.directory.stopped_cleanly or not (here.unidentified or here.damaged):
                 self._ports.filesystem.replace_file(
                     f"{self.path}/{CLEAN_SHUTDOWN_MARKER}", encode_clean_shutdown(broker_epoch)
@@ -297,5 +294,5 @@ class DirectoryLogs:
             raise storage_error(self.path, error) from error
 
     def release(self) -> None:
-        """Gives up the lock; the directory may be used by another broker."""
+        """Releases the lock; another broker may use the directory."""
         self.state.release()

@@ -1,14 +1,12 @@
-"""Taking all log directories of a broker at its start, and saying which of them, and which partitions, can't be served.
+"""Opens all log directories of a broker at its start, and finds out which of them and their partitions can't be served.
 
-Guards: a start that is refused has changed no log and no mark of a clean stop; a partition is in one directory only; a
-partition that may be in a directory that doesn't work is known to be offline, and isn't created again, empty, in
-another one.
+Guards: a refused start has changed no log and no mark of a clean stop; a partition is in one directory only; a
+partition that may be in a failed directory counts as offline and isn't created again, empty, in another one.
 
-A directory that fails (cannot be created, read or written; a damaged journal) goes offline if another one is left, as
-in Kafka; so does one that was in use and is empty now, for its volume may not be mounted. What is wrong with the
-broker's idea of its directories refuses the start, whatever else works: a directory of another broker, one in use, a
-copy, one partition in two of them; and so does a failure of the directory without which the broker can't be
-(`required`).
+A directory that can't be created, read or written, or whose journal is damaged, goes offline if another one is left, as
+in Kafka. So does a directory that was in use and is now empty, for its volume may not be mounted. The start is refused,
+whatever else works, for a directory of another broker, one in use, a copy, or one partition in two directories, and if
+the `required` directory fails.
 
 Source: Kafka's LogManager and MetaPropertiesEnsemble; KIP-112.
 """
@@ -26,57 +24,60 @@ from lowtide.storage.checkpoint import META_PROPERTIES
 from lowtide.storage.directory.directory_logs import DirectoryLogs
 from lowtide.storage.directory.known_directories import KNOWN_DIRECTORIES, read_known
 from lowtide.storage.errors import RefusedDirectoryError, StorageError
+from lowtide.storage.folder_names import parse_folder_name
 from lowtide.storage.log.log_values import LogConfig
-from lowtide.storage.log_directory import Identity, list_directory, moving_to, parse_folder_name
+from lowtide.storage.log_directory import BrokerIdentity, list_directory, moving_to
 
 
 class KnownTopic(NamedTuple):
-    """A topic of the cluster's metadata, and what its logs run on."""
+    """A topic of the cluster's metadata, and the configuration of its logs."""
 
     topic_id: TopicId
     config: LogConfig
 
 
 RememberedTopics: TypeAlias = Callable[[str], TopicId | None]
-"""Gives the id of the topic of a name."""
+"""Returns the id of the topic with this name."""
 
 
 class OpenRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Who opens the directories, and what is known of them."""
 
-    identity: Identity
+    identity: BrokerIdentity
     required: str | None = None
-    """The directory without which nothing works."""
+    """The directory without which the broker can't start."""
     topics: Mapping[str, KnownTopic] = msgspec.field(default_factory=dict)
-    """By name, the topics of the cluster's metadata."""
+    """The topics of the cluster's metadata, by name."""
     deleted_topics: Container[TopicId] = ()
-    """Topics of which the metadata hold that they were deleted: only what is left of these may be removed."""
+    """Topics that the metadata record as deleted: only their folders may be removed."""
     remembered_topics: Mapping[str, RememberedTopics] = msgspec.field(default_factory=dict)
-    """By directory, the topics as they were when it was last used; without a directory that doesn't remember."""
+    """The topics as they were when a directory was last used, by directory; directories that don't know are missing."""
 
 
 class OfflinePartition(NamedTuple):
-    """A partition that is in a directory that can't be used, or may be. The id is zeros where it isn't known."""
+    """A partition that is, or may be, in a directory that can't be used. The id is zeros if unknown."""
 
     directory: str
     topic_id: TopicId
 
 
-class Opened(msgspec.Struct, kw_only=True):
-    """What came of it."""
+class OpeningResult(msgspec.Struct, kw_only=True):
+    """The outcome of opening."""
 
     offline: dict[TopicPartition, OfflinePartition] = msgspec.field(default_factory=dict)
     lost: dict[TopicId, str] = msgspec.field(default_factory=dict)
-    """Directories that this broker had, by id, whose content is not known."""
+    """Directories that this broker had, by id, with unknown content."""
     moving: list[TopicPartition] = msgspec.field(default_factory=list)
-    """Partitions that were about to change their directory when the broker ended, and haven't."""
+    """Partitions whose move between directories was interrupted by the stop."""
 
 
-def open_directories(filesystem: FileSystem, directories: Mapping[str, DirectoryLogs], request: OpenRequest) -> Opened:
+def open_directories(
+    filesystem: FileSystem, directories: Mapping[str, DirectoryLogs], request: OpenRequest
+) -> OpeningResult:
     """Opens, prepares and loads all directories; those that fail are offline afterwards.
 
     Start code: it syncs, and may take long. Errors: RefusedDirectoryError, as described above; StorageError, the first
-    one, when no directory is left, or the required one fails.
+    one, if no directory is left or the required one fails.
     """
     opening = _Opening(filesystem, directories, request)
     for path, directory in directories.items():
@@ -97,7 +98,7 @@ def open_directories(filesystem: FileSystem, directories: Mapping[str, Directory
             except StorageError as error:
                 opening.on_failed(path, error)
     opening.check_any_is_left()
-    opening.set_aside_what_cannot_be_told()
+    opening.set_aside_unidentified()
     opening.settle_repeated_partitions()
     opening.settle_moves()
     for path, directory in directories.items():
@@ -107,7 +108,7 @@ def open_directories(filesystem: FileSystem, directories: Mapping[str, Directory
             except StorageError as error:
                 opening.on_failed(path, error)
     opening.check_any_is_left()
-    return Opened(offline=opening.offline, lost=opening.lost_directories(), moving=list(opening.starts))
+    return OpeningResult(offline=opening.offline, lost=opening.lost_directories(), moving=list(opening.starts))
 
 
 def _check_ids(directories: Mapping[str, DirectoryLogs]) -> None:
@@ -127,13 +128,13 @@ class _Opening:
         self._directories = directories
         self._request = request
         self.starts: dict[TopicPartition, Offset] = {}
-        """Where partitions start at least that were about to be moved."""
+        """The lowest start offsets of partitions that were about to move."""
         self._failure: StorageError | None = None
         self._listed: set[str] = set()
         self._known_paths = {known for path in directories for known in read_known(filesystem, path).values()}
 
     def is_missing(self, path: str) -> bool:
-        """Whether there is nothing in a directory that was in use, by what the others say: the mount point of a volume, or a new disk."""
+        """Whether a directory is empty that was in use, as the others say: an unmounted mount point, or a new disk."""
         if self._filesystem.absolute_path(path) not in self._known_paths or self._filesystem.exists(
             f"{path}/{META_PROPERTIES}"
         ):
@@ -146,18 +147,19 @@ class _Opening:
             return False
 
     def on_missing(self, path: str) -> None:
-        """It goes offline. Nothing is written there, for a volume may be mounted over it any time."""
+        """Takes a missing directory offline. Nothing is written there, for a volume may be mounted over it any time."""
         self._take_offline(
             path,
             StorageError(
                 path,
-                f"the log directory has no {META_PROPERTIES} though this broker used it; is its volume mounted? If its content is gone for "
-                f"good, remove {KNOWN_DIRECTORIES} from the other log directories: what was in it then starts over, empty",
+                f"the log directory has no {META_PROPERTIES} though this broker used it; is its volume mounted? "
+                f"If its content is gone for good, remove {KNOWN_DIRECTORIES} from the other log directories: "
+                "what was in it then starts over, empty",
             ),
         )
 
     def on_failed(self, path: str, error: StorageError) -> None:
-        """A directory goes offline; what is in it is looked at, as far as that can be done."""
+        """Takes a failed directory offline, and lists what is in it as far as possible."""
         self._take_offline(path, error)
         try:
             partitions = list_directory(self._filesystem, path).partitions
@@ -176,12 +178,12 @@ class _Opening:
         if self._failure is not None and not any(directory.is_online for directory in self._directories.values()):
             raise self._failure
 
-    def set_aside_what_cannot_be_told(self) -> None:
-        """A folder that a power cut has left without its topic id is of the topic that its name had then, not of one made since.
+    def set_aside_unidentified(self) -> None:
+        """Sets aside folders that a power cut left without their topic id, unless the topic still has its name.
 
-        What was promised to be durable has its topic id durably, so no such folder is missed. One stays where the directory remembers
-        that the topic of the name is the same still; what doesn't remember, such as a directory of Kafka's, has folders of the topics of
-        the metadata.
+        Such a folder belongs to the topic that had the name then, not to one created since. It can be set aside because
+        all that was promised to be durable has its topic id durably. A directory that doesn't remember topics, such as
+        Kafka's, is assumed to have those of the metadata.
         """
         for path, remembered in self._request.remembered_topics.items():
             directory = self._directories[path]
@@ -193,7 +195,7 @@ class _Opening:
                     directory.leave_out(key, is_deleted=before is not None and before in self._request.deleted_topics)
 
     def settle_repeated_partitions(self) -> None:
-        """A partition that two directories have: what is left of a deleted topic goes, anything else is refused."""
+        """Removes the copy of a deleted topic if two directories have a partition; refuses anything else."""
         found: dict[TopicPartition, OfflinePartition] = dict(self.offline)
         for path, directory in self._directories.items():
             if not directory.is_online:
@@ -217,7 +219,7 @@ class _Opening:
                     raise RefusedDirectoryError(directory.folder(key), reason)
 
     def _is_left_over(self, key: TopicPartition, one: OfflinePartition, other: OfflinePartition) -> bool:
-        """Whether `one` is of a topic that was deleted while its directory was offline, and `other` of the one made since."""
+        """Whether `one` is of a topic that was deleted while its directory was offline, and `other` of the next."""
         topic = self._request.topics.get(key.topic)
         return topic is not None and ZERO_TOPIC_ID != one.topic_id != other.topic_id == topic.topic_id
 
@@ -228,7 +230,6 @@ class _Opening:
             self._directories[place.directory].leave_out(key, is_deleted=place.topic_id in self._request.deleted_topics)
 
     def _has_moved(self, key: TopicPartition, one: OfflinePartition, other: OfflinePartition) -> bool:
-        """Whether `other` is the copy of `one` that has taken its place."""
         if one.topic_id != other.topic_id:
             return False
         try:
@@ -238,7 +239,7 @@ class _Opening:
             return False
 
     def _id_of(self, path: str) -> TopicId | None:
-        """The id of a directory, as those that work have it too: also of one that can't be used."""
+        """Returns the id of a directory, also of one that can't be used, as the others know it."""
         own = self._directories[path].state.directory_id
         if own is not None:
             return own
@@ -250,7 +251,7 @@ class _Opening:
         return known.get(self._filesystem.absolute_path(path))
 
     def _leave_moved(self, key: TopicPartition, place: OfflinePartition) -> None:
-        """The log is another directory's by now. What is left of it here goes, but not before that one works."""
+        """Leaves a log that has moved to another directory. Its old files go once that directory works."""
         if self.offline.get(key) == place:
             del self.offline[key]
         elif key in self.offline:
@@ -259,9 +260,9 @@ class _Opening:
             self._directories[place.directory].leave_out(key, is_deleted=True)
 
     def settle_moves(self) -> None:
-        """A partition that was about to move, and is in its old directory only, starts where either directory says.
+        """Lets a partition whose move was interrupted start at the higher of the two directories' starts.
 
-        Where a directory doesn't work, it may be in there: it is offline then.
+        If the other directory doesn't work, the partition may be in there: it is offline then.
         """
         online = [directory for directory in self._directories.values() if directory.is_online]
         for directory in online:
@@ -276,7 +277,7 @@ class _Opening:
                     self.starts[key] = max(starts)
 
     def lost_directories(self) -> dict[TopicId, str]:
-        """What the directories that work say of others, less those of which the content is known."""
+        """Returns the directories that others mention, except those whose content is known."""
         online = [directory for directory in self._directories.values() if directory.is_online]
         known: dict[TopicId, str] = {}
         for directory in online:

@@ -1,6 +1,6 @@
-"""The partitions whose folders are in one log directory: loaded, not loaded, or damaged, and what checkpoints say of them.
+"""The partitions whose folders are in one log directory, loaded or not, and what checkpoints say of them.
 
-A value that the parts of a directory share; it touches no file.
+The parts of a directory share it; it touches no file.
 """
 
 from __future__ import annotations
@@ -17,43 +17,43 @@ if TYPE_CHECKING:
 
 
 class CheckpointedOffsets:
-    """One kind of offset of all partitions of a directory: what a checkpoint said at the start, and what it is to say now."""
+    """One kind of offset of all partitions: what a checkpoint said at the start, and what it says next."""
 
     def __init__(self, partitions: DirectoryPartitions, name: str) -> None:
         """`name` is the attribute of `Log`."""
         self.old: dict[TopicPartition, Offset] = {}
-        """What the checkpoint said, which counts for partitions that aren't loaded."""
+        """What the checkpoint said; valid for partitions that aren't loaded."""
         self._partitions = partitions
         self._offset_of: Callable[[Log], Offset] = attrgetter(name)
 
     def begin(self, old: Mapping[TopicPartition, Offset]) -> None:
-        """The checkpoint was read."""
+        """Takes over what the checkpoint said."""
         self.old.update(old)
 
     def by_partition(self) -> dict[TopicPartition, Offset]:
-        """For the next version."""
+        """Returns the entries of the next version."""
         here = self._partitions
         kept = {key: self.old[key] for key in (*here.unidentified, *here.damaged) if key in self.old}
         return kept | {key: self._offset_of(log) for key, log in here.logs.items()}
 
     def values(self) -> list[Offset]:
-        """Those of the logs that are loaded: while they are the same, so is the checkpoint."""
+        """Returns the offsets of loaded logs: while they are unchanged, so is the checkpoint."""
         return list(map(self._offset_of, self._partitions.logs.values()))
 
 
 class DirectoryPartitions:
-    """What is in one directory."""
+    """The partitions of one directory."""
 
     def __init__(self) -> None:
         self.logs: dict[TopicPartition, Log] = {}
         self.unidentified: set[TopicPartition] = set()
-        """Partitions whose folder lacks the topic id, or whose log lacked room to be loaded: they are loaded when they are asked for."""
+        """Partitions without a topic id, or whose log lacked room to be loaded: they are loaded on demand."""
         self.damaged: dict[TopicPartition, StorageError] = {}
-        """Partitions that can't be loaded, each for a reason of its own."""
+        """Partitions that can't be loaded, with the reason."""
         self.recovery_points = CheckpointedOffsets(self, "recovery_point")
         self.high_watermarks = CheckpointedOffsets(self, "high_watermark")
         self.futures: dict[TopicPartition, str] = {}
-        """The names of the folders of logs that are being moved here; the logs are among the others."""
+        """The folder names of logs that are being moved here; the logs are among the others."""
         self._topic_names: dict[TopicId, str] = {}
 
     def __len__(self) -> int:
@@ -65,7 +65,7 @@ class DirectoryPartitions:
         return key in self.logs or key in self.unidentified or key in self.damaged
 
     def serves(self, key: TopicPartition) -> bool:
-        """Whether the partition's own folder is here, and not just one that it is being moved into."""
+        """Whether the partition's own folder is here, not just the copy of a move."""
         return key in self and key not in self.futures
 
     def folder_name(self, key: TopicPartition) -> str:
@@ -73,15 +73,12 @@ class DirectoryPartitions:
         return self.futures.get(key) or str(key)
 
     def add(self, log: Log) -> None:
-        """A log is loaded, or new."""
+        """Adds a loaded or new log."""
         self.logs[log.topic_partition] = log
         self._topic_names[log.topic_id] = log.topic_partition.topic
 
     def take_out(self, key: TopicPartition) -> Log | None:
-        """Forgets a partition, whatever its state.
-
-        Returns its log, if it was loaded. The name of its topic stays: see `forget_names`.
-        """
+        """Forgets a partition, and returns its log if it was loaded. The topic's name stays: see `forget_names`."""
         self.unidentified.discard(key)
         self.damaged.pop(key, None)
         self.futures.pop(key, None)
@@ -90,10 +87,10 @@ class DirectoryPartitions:
         return self.logs.pop(key, None)
 
     def forget_names(self) -> None:
-        """Only topics with a log here have a name from now on."""
+        """Forgets the names of topics without a log here."""
         self._topic_names.clear()
         self._topic_names.update({log.topic_id: key.topic for key, log in self.logs.items()})
 
     def topic_name(self, topic_id: TopicId) -> str | None:
-        """The name of a topic with a log here."""
+        """Returns the name of a topic with a log here."""
         return self._topic_names.get(topic_id)

@@ -1,6 +1,7 @@
-"""What works on the logs of one directory, put together when its journal is open: each part is made from parts that exist.
+"""The parts that work on the logs of one directory, built when its journal is open: each from parts that exist.
 
-journal, flusher, removal ── checkpoints ── holes ── erasures ── log starts, cleanings, truncations ── upkeep ── deletions
+journal, flusher, removal ── checkpoints ── holes ── erasures ── log starts, cleanings, truncations ── upkeep ──
+deletions
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from lowtide.storage.directory.directory_state import DirectoryState
     from lowtide.storage.directory.log_settings import DirectoryPorts, LogListeners, LogManagerSettings
     from lowtide.storage.log.log import Log
-    from lowtide.storage.log.segment_files import RemovedSegment
+    from lowtide.storage.log.segments.segment_files import RemovedSegment
 
 
 class DirectoryParts(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +69,7 @@ def build_parts(
     settings: LogManagerSettings,
     listeners: LogListeners,
 ) -> DirectoryParts:
-    """The parts over a directory's state, its partitions and its journal."""
+    """Builds the parts over a directory's state, partitions and journal."""
     logs, filesystem = partitions.logs, ports.filesystem
 
     def checkpoint(name: str, offsets: CheckpointedOffsets) -> OffsetCheckpoint:

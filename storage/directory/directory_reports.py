@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from lowtide.storage.log.log import Log
-from lowtide.storage.log.unfreed import Waiting
+from lowtide.storage.log.segments.unfreed import UnfreedReason
 
 
 class JournalSize(NamedTuple):
@@ -15,36 +15,36 @@ class JournalSize(NamedTuple):
     entries: int
 
 
-class Erased(NamedTuple):
+class ErasureTotals(NamedTuple):
     """What erasing has done since the directory was opened."""
 
     segments: int
-    """Written again without their deleted records."""
+    """Segments rewritten without their deleted records."""
     written_bytes: int
-    """Of the segments that took their place."""
+    """The bytes of the new segments."""
 
 
-class ToErase(NamedTuple):
+class PendingErasures(NamedTuple):
     """What is still to be erased."""
 
     logs: int
-    """That have something to erase."""
+    """Logs that have something to erase."""
     requests: int
-    """That wait for their answer."""
+    """Requests that wait for their answer."""
 
 
 class DirectoryUsage(NamedTuple):
-    """What is in a log directory, and the bytes of its volume: all, and those that may still be written."""
+    """The contents of a log directory, and the bytes of its volume: all, and those that may still be written."""
 
     absolute_path: str
     logs: tuple[Log, ...]
     total_bytes: int
     usable_bytes: int
-    unfreed: dict[Waiting, int]
-    """Bytes of segments and topics that were deleted and take room still, as far as sizes are known."""
+    unfreed: dict[UnfreedReason, int]
+    """Deleted bytes of segments and topics that still take room, as far as sizes are known."""
     journal: JournalSize
-    erased: Erased
-    to_erase: ToErase
+    erased: ErasureTotals
+    to_erase: PendingErasures
 
 
 class Recovery(NamedTuple):
@@ -52,7 +52,7 @@ class Recovery(NamedTuple):
 
     directory: str
     was_clean: bool
-    """Whether the broker that used it last had stopped cleanly."""
+    """Whether the last broker that used it stopped cleanly."""
     logs: int
     segments_checked: int
     bytes_cut: int

@@ -1,4 +1,4 @@
-"""Whether a log directory works: opened, in use, offline, stopped. What every other part of a directory is built on.
+"""Whether a log directory works: opened, served, offline or stopped. All other parts of a directory are built on it.
 
     not opened ── open ──> online ── begin_serving ──> served ── stop ──> stopped
     any ── fail ──> offline, for good: only the next start of the broker brings it back
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from lowtide.protocol.types import TopicId
     from lowtide.runtime.filesystem import FileSystem
     from lowtide.runtime.random import Random
-    from lowtide.storage.log_directory import Identity
+    from lowtide.storage.log_directory import BrokerIdentity
 
 
 class DirectoryState:
     """The state of one directory."""
 
     def __init__(self, path: str, filesystem: FileSystem, on_failed: Callable[[str], None]) -> None:
-        """`on_failed` is called once, with the reason, when the directory has gone offline, but not while it is being stopped."""
+        """`on_failed` is called once, with the reason, when the directory goes offline, unless it is being stopped."""
         self.path = path
         self._filesystem = filesystem
         self._on_failed = on_failed
@@ -36,20 +36,20 @@ class DirectoryState:
         self._is_served = False
         self._is_stopped = False
 
-    def open(self, identity: Identity, random: Random) -> None:
-        """Takes the directory. Errors: StorageError; see `LogDirectory.open`."""
+    def open(self, identity: BrokerIdentity, random: Random) -> None:
+        """Locks the directory. Errors: StorageError; see `LogDirectory.open`."""
         self._directory = LogDirectory.open(self._filesystem, self.path, identity, random)
 
     def begin_serving(self) -> None:
-        """The logs are loaded."""
+        """Notes that the logs are loaded."""
         self._is_served = True
 
     def stop(self) -> None:
-        """Nothing new is begun from now on."""
+        """Notes that nothing new is begun."""
         self._is_stopped = True
 
     def release(self) -> None:
-        """Gives up the lock; the directory may be used by another broker."""
+        """Releases the lock; another broker may use the directory."""
         if self._directory is not None:
             self._directory.release()
 
@@ -67,7 +67,7 @@ class DirectoryState:
 
     @property
     def directory(self) -> LogDirectory:
-        """The directory, which is open."""
+        """The open directory."""
         assert self._directory is not None, self.path
         return self._directory
 

@@ -1,9 +1,7 @@
-"""What a log directory holds, found out without changing anything: which replicas, from where to where, up to which leader epoch.
+"""Finds out without any change what a log directory holds: which replicas, their offsets and latest leader epochs.
 
-For an operator's tools while no broker uses the directory. A log's end is where its last batch with a right checksum ends, as the next
-start would find it.
-
-Errors are StorageErrors: what can't be read might be what decides.
+For an operator's tools while no broker uses the directory. A log ends where its last batch with a right checksum ends,
+as the next start would find it. Errors are StorageErrors: what can't be read might be decisive.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ from lowtide.storage.checkpoint import (
     decode_offsets,
 )
 from lowtide.storage.errors import StorageError, storage_error
-from lowtide.storage.log.segment_names import LOG_SUFFIX
+from lowtide.storage.log.segments.segment_names import LOG_SUFFIX
 from lowtide.storage.log_directory import LOCK_FILE, REGISTRATION_COUNTER, list_directory, may_lack_records
 from lowtide.storage.log_start.journal_format import JOURNAL_NAME, JournalDamageError, decode_journal
 
@@ -53,8 +51,8 @@ _OFFSET_DIGITS: Final = 20
 class SurveyedReplica(msgspec.Struct, frozen=True):
     """One log.
 
-    `log_end_offset` is exclusive; `leader_epoch` is the latest that it knows, -1 for none. The topic id is in text form.
-    `high_watermark` is the last one that was noted: what is below it was committed, also where the log has lost it since.
+    `log_end_offset` is exclusive; `leader_epoch` is the latest one known, -1 for none. The topic id is in text form.
+    `high_watermark` is the last one noted: what is below it was committed, even if the log has lost it since.
     """
 
     topic: str
@@ -67,10 +65,7 @@ class SurveyedReplica(msgspec.Struct, frozen=True):
 
 
 class SurveyedDirectory(msgspec.Struct, frozen=True):
-    """A log directory.
-
-    `registration`: see `LogDirectory.registration`; `may_lack_records`: see there too, as seen on this machine.
-    """
+    """A log directory. `registration` and `may_lack_records` are those of `LogDirectory`, as seen on this machine."""
 
     path: str
     cluster_id: str
@@ -80,7 +75,7 @@ class SurveyedDirectory(msgspec.Struct, frozen=True):
     may_lack_records: bool = False
 
 
-class _Known(NamedTuple):
+class _KnownOffsets(NamedTuple):
     """What a directory's own files say of its logs."""
 
     starts: Mapping[tuple[TopicId, int], Offset]
@@ -90,7 +85,7 @@ class _Known(NamedTuple):
 
 
 def survey(filesystem: FileSystem, path: str) -> SurveyedDirectory:
-    """Look at a log directory, which no broker may be using. Errors: StorageError."""
+    """Surveys a log directory, which no broker may be using. Errors: StorageError."""
     try:
         if not filesystem.exists(f"{path}/{META_PROPERTIES}"):
             raise StorageError(path, f"this is no log directory of a broker: there is no {META_PROPERTIES}")
@@ -115,7 +110,7 @@ def _survey(filesystem: FileSystem, path: str) -> SurveyedDirectory:
     counter = f"{path}/{REGISTRATION_COUNTER}"
     text = filesystem.read_bytes(counter).strip() if filesystem.exists(counter) else b""
     folders = list_directory(filesystem, path).partitions
-    known = _Known(
+    known = _KnownOffsets(
         starts=_log_starts(filesystem, path),
         recovery_points=_checkpoint(filesystem, f"{path}/{RECOVERY_POINT_CHECKPOINT}"),
         high_watermarks=_checkpoint(filesystem, f"{path}/{HIGH_WATERMARK_CHECKPOINT}"),
@@ -138,7 +133,7 @@ def _survey(filesystem: FileSystem, path: str) -> SurveyedDirectory:
 
 
 def _checkpoint(filesystem: FileSystem, path: str) -> dict[TopicPartition, Offset]:
-    """Nothing where it can't be read: without recovery points everything is checked."""
+    """Returns nothing if the checkpoint can't be read: without recovery points everything is checked."""
     try:
         return decode_offsets(filesystem.read_bytes(path), path) if filesystem.exists(path) else {}
     except CheckpointError:
@@ -156,7 +151,7 @@ def _log_starts(filesystem: FileSystem, path: str) -> dict[tuple[TopicId, int], 
 
 
 def _replica(
-    filesystem: FileSystem, folder: str, key: TopicPartition, topic_id: TopicId, known: _Known
+    filesystem: FileSystem, folder: str, key: TopicPartition, topic_id: TopicId, known: _KnownOffsets
 ) -> SurveyedReplica:
     start = known.starts.get((topic_id, key.partition), 0)
     bases = sorted(int(name[:_OFFSET_DIGITS]) for name in filesystem.listdir(folder) if _is_segment(name))
@@ -175,10 +170,10 @@ def _replica(
 def _end_of_log(
     filesystem: FileSystem, folder: str, bases: Sequence[Offset], recovery_point: Offset | None
 ) -> tuple[Offset, LeaderEpoch]:
-    """Where a log ends, and its latest leader epoch.
+    """Returns where a log ends, and its latest leader epoch.
 
-    Without a recovery point the log was stopped cleanly, and its last batches count. Else what lies above the recovery
-    point ends at the first damage, as recovery has it, or gap: records behind one are not used.
+    Without a recovery point the log was stopped cleanly, and its last batches count. Else it ends at the first damage
+    or gap above the recovery point, as recovery has it.
     """
     first = len(bases) - 1
     while first > 0 and (recovery_point is None or bases[first] > recovery_point):
@@ -203,7 +198,7 @@ def _is_segment(name: str) -> bool:
 
 
 def _end_of(filesystem: FileSystem, folder: str, base: Offset) -> tuple[Offset, LeaderEpoch, bool]:
-    """Where the whole batches of a segment end, the largest of their leader epochs, and whether nothing else follows them."""
+    """Returns the end of a segment's whole batches, their largest leader epoch, and whether nothing follows them."""
     file = filesystem.open(f"{folder}/{base:0{_OFFSET_DIGITS}}{LOG_SUFFIX}")
     position, size, end, epoch = 0, file.size(), base, NO_LEADER_EPOCH
     while size - position >= RECORD_BATCH_OVERHEAD:

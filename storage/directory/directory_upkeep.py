@@ -1,7 +1,7 @@
-"""What falls due in one log directory without a request: flushes, checkpoints, removal of files, forgetting silent producers.
+"""Does what falls due in one log directory without a request: flushes, checkpoints, removals, expiry of producers.
 
-Guards: it holds the loop for a few hundred logs at a time, however many there are; and only logs of which something may fall due are looked
-at each time. The rest, the checkpoints and the producers, have intervals of seconds and minutes.
+Guards: it holds the loop for a few hundred logs at a time, and looks each time only at logs that may be due. The rest,
+checkpoints and producers, have intervals of seconds and minutes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lowtide.storage.directory.log_flusher import LogFlusher
 from lowtide.storage.directory.log_settings import LogManagerSettings
 from lowtide.storage.directory.offset_checkpoint import OffsetCheckpoint
 from lowtide.storage.log.log import Log
-from lowtide.storage.log.segment_files import RemovedSegment
+from lowtide.storage.log.segments.segment_files import RemovedSegment
 from lowtide.storage.log_start.journal import LogStartJournal
 
 
@@ -35,9 +35,9 @@ class UpkeepParts(msgspec.Struct, frozen=True, kw_only=True):
     recovery_points: OffsetCheckpoint
     journal: LogStartJournal
     is_served: Callable[[], bool]
-    """Whether the directory is online, and isn't being stopped."""
+    """Whether the directory is online and isn't being stopped."""
     retries: tuple[Callable[[], None], ...]
-    """What takes steps again that lacked room or a descriptor."""
+    """Repeat steps that lacked room or a descriptor."""
     on_removed: Callable[[Log, list[RemovedSegment]], None]
     """Called with segments that left a log because they lay below its start."""
 
@@ -52,7 +52,7 @@ class DirectoryUpkeep:
         self._export_is_stale = False
 
     def begin(self, now_ms: int) -> None:
-        """The directory is served from now on: the intervals begin."""
+        """Begins the intervals: the directory is served from now on."""
         self._next_ms = {
             "recovery points": now_ms + self._settings.recovery_point_interval_ms,
             "high watermarks": now_ms + self._settings.high_watermark_interval_ms,
@@ -60,18 +60,18 @@ class DirectoryUpkeep:
         }
 
     def on_forgotten(self) -> None:
-        """Partitions are gone for good: what is exported for Kafka mustn't name them much longer."""
+        """Has the exports for Kafka rewritten soon: partitions are gone for good."""
         self._export_is_stale = True
 
     def due(self, now_ms: int, wall_ms: int) -> Iterator[None]:
-        """Does what is due, a step at a time; others may run, and change anything, between two steps."""
+        """Does what is due, one step at a time; anything may change between two steps."""
         parts = self._parts
         for some in _in_steps(parts.flusher.logs_to_look_at()):
             for log in some:
                 if self._is_here(log):
                     parts.flusher.flush_due(log, now_ms)
                     parts.erasures.want(log)
-                    if removed := log.remove_below_start():
+                    if removed := log.files.remove_below(log.log_start_offset, log.config):
                         parts.removal.remove_segments(removed, now_ms + log.config.file_delete_delay_ms)
                         parts.on_removed(log, removed)
                         parts.holes.risen[log] = None

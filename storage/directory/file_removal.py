@@ -1,14 +1,13 @@
-"""Files on their way out: renamed at once, removed after `file.delete.delay.ms`, both by a worker.
+"""Removes files: a worker renames them at once, and unlinks them after `file.delete.delay.ms`.
 
 Renaming three thousand files takes 72 ms, so none of it is done in the event loop. What a crash interrupts is finished
-at the next start, which removes `.deleted` files and `-delete` folders.
+by the next start, which removes `.deleted` files and `-delete` folders.
 
-A file's removal takes milliseconds where the disk is busy, and others wait for the same worker: large batches that are
-checked, folders that are renamed. So what is due is removed a few files at a time, and of many segments the logs first,
-which have all the room.
+Unlinking a file takes milliseconds on a busy disk, and others wait for the same worker. So what is due is removed a few
+files at a time, and of many segments the logs first, which have all the room.
 
-The room of what was deleted doesn't wait for the names: as soon as a file is renamed and no reader holds it open, it is
-emptied.
+The room of deleted records doesn't wait for that: a file is emptied as soon as it is renamed and no reader holds it
+open.
 
 Source: Kafka's LocalLog.deleteSegmentFiles and LogManager.deleteLogs.
 """
@@ -29,58 +28,60 @@ from lowtide.protocol.types import Offset, TopicId, TopicPartition
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.runtime.worker import Worker
 from lowtide.storage.errors import is_passing
-from lowtide.storage.log.segment_files import Readers, RemovedSegment, free_file
-from lowtide.storage.log.segment_names import LOG_SUFFIX
-from lowtide.storage.log.unfreed import Waiting
+from lowtide.storage.log.segments.segment_files import Readers, RemovedSegment, free_file
+from lowtide.storage.log.segments.segment_names import LOG_SUFFIX
+from lowtide.storage.log.segments.unfreed import UnfreedReason
 
 SEGMENTS_AT_ONCE: Final = 8
-"""Removed in one piece of work."""
+"""Segments removed in one piece of work."""
 
 PIECES_AT_ONCE: Final = 2
-"""That the worker has at a time from one log directory: as many as it has threads, for each file waits for the disk alone."""
+"""Pieces that the worker has at a time from one directory: as many as it has threads, for each waits for the disk
+alone.
+"""
 
 
 RETRY_MS: Final = 1000
-"""When a piece is repeated for which a descriptor, memory or room was lacking."""
+"""When a piece is repeated that lacked a descriptor, memory or room."""
 
 
-class Leaving(msgspec.Struct, kw_only=True):
-    """A deletion of partitions that is under way: `on_done` is called when their names are free."""
+class PartitionRemoval(msgspec.Struct, kw_only=True):
+    """A deletion of partitions under way: `on_done` is called when their names are free."""
 
     keys: list[TopicPartition]
     forgotten: list[tuple[TopicId, int]]
     renames: list[tuple[str, str]]
     sizes: list[int]
-    """Of the folders, in bytes; 0 where that is not known."""
+    """The bytes of the folders; 0 if unknown."""
     delay_ms: int | None
-    """None: the folders are set aside under their new names, and stay."""
+    """None: the folders are set aside under new names, and stay."""
     on_done: Callable[[OSError | None], None]
     readers: Readers | None = None
-    """Open files through which the partitions' records may still be read; None: their room waits for the end of the delay."""
+    """Open files through which records may still be read; None: the room waits for the end of the delay."""
     error: OSError | None = None
 
 
 class _Piece(msgspec.Struct, frozen=True):
-    """A piece of work, and the segments or folders whose room it gives back."""
+    """A piece of work, and the segments or folders whose room it frees."""
 
     work: Callable[[], None]
     frees: Sequence[RemovedSegment | str]
 
 
-class _Held(msgspec.Struct, frozen=True):
-    """Files that are to be emptied when no reader is left."""
+class _HeldFiles(msgspec.Struct, frozen=True):
+    """Files to be emptied when no reader is left."""
 
     is_read: Callable[[], bool]
     pieces: list[_Piece]
 
 
 class FileRemoval:
-    """What is to be removed from one log directory. Used from the event loop only."""
+    """Removes files of one log directory. Used from the event loop only."""
 
     def __init__(
         self, filesystem: FileSystem, worker: Worker, on_failure: Callable[[OSError], None], *, frees: bool = True
     ) -> None:
-        """Unless it `frees` what was deleted, the room of files goes with their names."""
+        """Unless `frees`, the room of deleted records is freed only when their files are unlinked."""
         self._frees = frees
         self._filesystem = filesystem
         self._worker = worker
@@ -88,12 +89,12 @@ class FileRemoval:
         self._due: list[tuple[int, int, list[_Piece]]] = []
         self._order = count()
         self._pieces: deque[_Piece] = deque()
-        """What is due and waits for its turn."""
-        self._held: list[_Held] = []
+        """What is due and waits for the worker."""
+        self._held: list[_HeldFiles] = []
         self._unfreed: dict[RemovedSegment | str, int] = {}
-        """Bytes of segments and folders that still take room, as far as they are known."""
+        """Bytes of segments and folders that still take room, as far as known."""
         self._named: dict[str, dict[RemovedSegment, bool]] = {}
-        """Of each log's folder the segments whose files have names still, and whether they are being unlinked before their time."""
+        """By log folder, the segments whose files are still named, and whether they are being unlinked early."""
         self._running = 0
         self._now_ms = 0
         self._stopped = False
@@ -101,22 +102,22 @@ class FileRemoval:
     def __len__(self) -> int:
         return len(self._due) + len(self._pieces) + len(self._held) + self._running
 
-    def unfreed(self) -> dict[Waiting, int]:
-        """Bytes that were deleted and take room still, by what they wait for."""
+    def unfreed(self) -> dict[UnfreedReason, int]:
+        """Deleted bytes that still take room, by what they wait for."""
         read = {freed for held in self._held if held.is_read() for piece in held.pieces for freed in piece.frees}
-        found: dict[Waiting, int] = {}
+        found: dict[UnfreedReason, int] = {}
         for freed, size_bytes in self._unfreed.items():
             if not self._frees:
-                waits_for = Waiting.SWITCHED_OFF
+                waits_for = UnfreedReason.SWITCHED_OFF
             elif isinstance(freed, RemovedSegment) and freed.readers is None:
-                waits_for = Waiting.COMPACTED
+                waits_for = UnfreedReason.COMPACTED
             else:
-                waits_for = Waiting.READER if freed in read else Waiting.ROUND
+                waits_for = UnfreedReason.READER if freed in read else UnfreedReason.ROUND
             found[waits_for] = found.get(waits_for, 0) + size_bytes
         return found
 
     def remove_segments(self, removed: list[RemovedSegment], due_ms: int) -> None:
-        """Renames the segments' files now and unlinks them at `due_ms`, by whatever clock `tick` goes."""
+        """Renames the segments' files now and unlinks them at `due_ms`, on the clock of `tick`."""
         if removed:
             self._unfreed.update((segment, segment.size) for segment in removed)
             for segment in removed:
@@ -137,15 +138,15 @@ class FileRemoval:
         freed = [segment for segment in removed if segment.readers is not None and self._frees]
         for segment in freed:
             if segment.is_read():
-                self._held.append(_Held(segment.is_read, [_piece(_free, self._filesystem, [segment])]))
+                self._held.append(_HeldFiles(segment.is_read, [_piece(_free, self._filesystem, [segment])]))
         unread = [segment for segment in freed if not segment.is_read()]
         self._pieces.extend(_piece(_free, self._filesystem, part) for part in _in_parts(unread))
         self._submit()
 
     def remove_now(self, directory: str, end_offset: Offset) -> bool:
-        """Has the files of a log's removed segments that begin below `end_offset` unlinked at once: readers have them open.
+        """Unlinks at once the files of a log's removed segments that begin below `end_offset`: readers have them open.
 
-        Returns whether any is still there. One that is empty counts: after a power cut it may have its bytes again.
+        Returns whether any is still there. An empty file counts: after a power cut it may have its bytes again.
         """
         named = self._named.get(directory, {})
         left = [each for each in named if each.base_offset < end_offset and not each.is_gone]
@@ -156,29 +157,25 @@ class FileRemoval:
         return bool(left)
 
     def remove_folders(self, paths: Mapping[str, int], due_ms: int) -> None:
-        """Removes whole folders, of so many bytes each (0 where that is not known), at `due_ms`."""
+        """Removes whole folders at `due_ms`; `paths` has their bytes, 0 if unknown."""
         self._unfreed.update(paths)
         for path in paths:
             self._at(due_ms, [_Piece(partial(_remove_tree, self._filesystem, path), [path])])
 
     def free_folders(self, paths: Iterable[str], readers: Readers) -> None:
-        """Gives the room of the records in these folders back as soon as none of `readers` is there any more.
-
-        The folders stay.
-        """
+        """Frees the room of the records in these folders as soon as none of `readers` is left. The folders stay."""
         if not self._frees:
             return
         pieces = [_Piece(partial(_free_folder, self._filesystem, path), [path]) for path in paths]
-        self._held.append(_Held(lambda: any(file() is not None for file in readers), pieces))
+        self._held.append(_HeldFiles(lambda: any(file() is not None for file in readers), pieces))
         self._free_unread()
 
     def rename_folders(
         self, renames: list[tuple[str, str]], on_renamed: Callable[[OSError | None], None], *, are_kept: bool = False
     ) -> None:
-        """Renames folders, from and to. `on_renamed` is called later, in the loop. A folder that is gone is no fault.
+        """Renames folders, from and to. `on_renamed` is called later, in the loop. A missing folder is no error.
 
-        Where there is no room for another name a folder is removed; unless it `are_kept`: it then stays as it is, and
-        that is an error.
+        A folder is removed if there is no room for another name; with `are_kept` it stays, and that is an error.
         """
 
         def done(outcome: object) -> None:
@@ -197,7 +194,6 @@ class FileRemoval:
         self._free_unread()
 
     def _free_unread(self) -> None:
-        """Empties what has no reader left."""
         held, self._held = self._held, []
         for each in held:
             if each.is_read():
@@ -207,7 +203,7 @@ class FileRemoval:
         self._submit()
 
     def stop(self) -> None:
-        """Removes nothing more, but for what the worker has; the next start does it."""
+        """Removes nothing more, except what the worker has; the next start does it."""
         self._stopped = True
 
     def _at(self, due_ms: int, pieces: list[_Piece]) -> None:
@@ -222,7 +218,7 @@ class FileRemoval:
     def _on_removed(self, piece: _Piece, outcome: object) -> None:
         self._running -= 1
         if isinstance(outcome, OSError) and is_passing(outcome):
-            # To read a folder takes a descriptor. A piece that was done in part is done again.
+            # Reading a folder takes a descriptor. A piece that was done in part is done again.
             self._at(self._now_ms + RETRY_MS, [piece])
         else:
             for freed in piece.frees:
@@ -272,7 +268,7 @@ def _free(filesystem: FileSystem, removed: list[RemovedSegment]) -> None:
 
 
 def _free_folder(filesystem: FileSystem, path: str) -> None:
-    """Empties the files of records; those that say whose folder it is stay as they are."""
+    """Empties the files of records; those that identify the folder stay."""
     with contextlib.suppress(FileNotFoundError):
         for name in filesystem.listdir(path):
             if LOG_SUFFIX in name:
@@ -280,7 +276,6 @@ def _free_folder(filesystem: FileSystem, path: str) -> None:
 
 
 def _removals_of(filesystem: FileSystem, removed: list[RemovedSegment]) -> list[_Piece]:
-    """The removal of segments in pieces, their logs first."""
     parts = _in_parts(removed)
     logs_first = [_unlink_logs, _unlink] if len(parts) > 1 else [_unlink]
     return [_piece(unlink, filesystem, part) for unlink in logs_first for part in parts]

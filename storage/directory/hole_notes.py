@@ -1,11 +1,11 @@
-"""Where the holes of the logs of one directory end: noted durably before any of them is made, and read after an unclean stop.
+"""Where the holes of the logs of one directory end: noted durably before they are made, read after an unclean stop.
 
-A power cut may leave a hole's blocks without its header, which would leave the log without a beginning. The notes say then where its first
-batch lies. They say nothing that is newer than the logs: a note counts only if the batch that it names lies there, sound, and the log
-start has reached it.
+A power cut may leave a hole's blocks without its header, and the log then without a beginning. The notes say where its
+first batch lies. They are never newer than the logs: a note counts only if the batch that it names is there and sound,
+and the log start has reached it.
 
-Two files take turns, so that one of them is always whole, and are written over in place. They are created with their directory, and have
-room for twice the notes where they grow: so neither a first hole nor further ones need room on a disk that has none.
+Two files take turns, so that one is always whole, and are overwritten in place. They are created with the directory,
+with room for twice the notes where they grow: holes need no room on a full disk.
 
 | position | bytes | field                                                                                            |
 |----------|-------|--------------------------------------------------------------------------------------------------|
@@ -15,9 +15,7 @@ room for twice the notes where they grow: so neither a first hole nor further on
 | 20       | 4     | CRC-32C of sequence number, length and notes                                                     |
 | 24       |       | the notes, as MessagePack: [[topic id, partition, base offset, next offset, size, leader epoch]] |
 
-A note of a hole with a gap behind it, in which no offset has a record, has the size of the gap in offsets as its last element.
-
-Zeros follow, up to a whole block.
+If offsets are missing behind a hole, their number is the last element of its note. Zeros follow, up to a whole block.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from crc32c import crc32c
 
 from lowtide.protocol.types import LeaderEpoch, Offset, TopicId
 from lowtide.runtime.committer import Barrier
-from lowtide.storage.log.hole import Hole
+from lowtide.storage.log.segments.hole import Hole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,11 +42,11 @@ _MAGIC: Final = b"LTHOLES1"
 _HEADER: Final = struct.Struct(">8sQII")
 _BLOCK: Final = 4096
 _CREATED_BYTES: Final = 4 * _BLOCK
-"""Enough for some three hundred logs."""
+"""Enough for about three hundred logs."""
 
 
 class HoleNote(NamedTuple):
-    """Of which partition it is, and its hole."""
+    """A hole and its partition."""
 
     topic_id: TopicId
     partition: int
@@ -64,14 +62,14 @@ _decode: Final = msgspec.msgpack.Decoder(list[HoleNote]).decode
 
 
 def encode_notes(sequence: int, holes: Mapping[tuple[TopicId, int], Hole]) -> bytes:
-    """The bytes of one version."""
+    """Returns the bytes of one version."""
     notes = _encode([(*key, *_fields(hole)) for key, hole in holes.items()])
     content = _HEADER.pack(_MAGIC, sequence, len(notes), _crc(sequence, notes)) + notes
     return content.ljust(-(-len(content) // _BLOCK) * _BLOCK, b"\0")
 
 
 def decode_notes(content: bytes) -> tuple[int, dict[tuple[TopicId, int], Hole]] | None:
-    """Sequence number and holes; None for what isn't a whole version."""
+    """Returns sequence number and holes; None if the content isn't a whole version."""
     if len(content) < _HEADER.size:
         return None
     magic, sequence, length, crc = _HEADER.unpack_from(content)
@@ -86,7 +84,7 @@ def decode_notes(content: bytes) -> tuple[int, dict[tuple[TopicId, int], Hole]] 
 
 
 def read_notes(filesystem: FileSystem, directory: str) -> tuple[int, dict[tuple[TopicId, int], Hole]]:
-    """The last version; number 0, and no holes, if there is none. Errors: OSError."""
+    """Returns the last version; number 0 and no holes if there is none. Errors: OSError."""
     found = []
     for name in HOLE_NOTES:
         if filesystem.exists(f"{directory}/{name}"):
@@ -97,7 +95,7 @@ def read_notes(filesystem: FileSystem, directory: str) -> tuple[int, dict[tuple[
 
 
 def create_notes(filesystem: FileSystem, directory: str) -> None:
-    """Creates what is missing of the files, durably. Start code: it syncs. Errors: OSError."""
+    """Creates missing files durably. Start code: it syncs. Errors: OSError."""
     for name in HOLE_NOTES:
         if not filesystem.exists(f"{directory}/{name}"):
             file = filesystem.open(f"{directory}/{name}", write=True, create=True)
@@ -109,7 +107,7 @@ def create_notes(filesystem: FileSystem, directory: str) -> None:
 def write_notes(
     filesystem: FileSystem, directory: str, sequence: int, holes: Mapping[tuple[TopicId, int], Hole]
 ) -> Barrier:
-    """Writes a version over the one before the last.
+    """Writes a version over the last but one.
 
     Returns what makes it durable. Errors: OSError; the last version stays.
     """

@@ -1,12 +1,12 @@
-"""How topics were configured, by the metadata log that Apache Kafka leaves in one of its log directories.
+"""Reads how topics were configured from the metadata log that Apache Kafka leaves in one of its log directories.
 
 Kafka's brokers keep a copy of the cluster's metadata in `__cluster_metadata-0`: snapshots
-(`<offset>-<epoch>.checkpoint`, which hold all below that offset) and segments, both of ordinary record batches. A
-record's value is a frame version, a record type and a version, each an unsigned varint, then fields as in a flexible
-message. Only the few types are read that say which topics there are and how they are configured.
+(`<offset>-<epoch>.checkpoint`, with all below that offset) and segments, both of ordinary record batches. A record's
+value is a frame version, a record type and a version, each an unsigned varint, then fields as in a flexible message.
+Only the types are read that name topics and their configurations.
 
-It changes nothing, and stops at the first batch that isn't whole: what is behind was never committed. It isn't used but
-to take a directory over; where it can't be read the caller continues without.
+It changes nothing, and stops at the first batch that isn't whole: what follows was never committed. It is used only to
+take a directory over; if it can't be read the caller continues without.
 
 Source: Kafka's `AbstractApiMessageSerde`, `ConfigRecord.json` and its neighbours; KIP-630 for snapshots, KIP-868 for
 transactions.
@@ -24,10 +24,10 @@ from lowtide.protocol.primitives import read_varint
 from lowtide.protocol.records import check_crc, iterate_batches, iterate_records
 from lowtide.protocol.types import Offset, TopicId
 from lowtide.runtime.filesystem import FileSystem
-from lowtide.storage.log_directory import KAFKA_METADATA_TOPIC
+from lowtide.storage.folder_names import KAFKA_METADATA_TOPIC
 
 MAX_BYTES: Final = 1 << 29
-"""Of snapshot and segments together; Kafka keeps a hundred megabytes."""
+"""The limit of snapshot and segments together; Kafka keeps a hundred megabytes."""
 
 _FRAME_VERSION: Final = 1
 _TOPIC, _CONFIG, _REMOVE_TOPIC, _BEGIN, _END, _ABORT = 2, 4, 9, 23, 24, 25
@@ -38,11 +38,11 @@ _SEGMENT = re.compile(r"(?P<offset>[0-9]{20})\.log")
 
 
 class UnreadableMetadataError(Exception):
-    """There is a metadata log, and it doesn't tell how topics are configured. Says why."""
+    """There is a metadata log, and it doesn't say how topics are configured."""
 
 
 def read_topic_configs(filesystem: FileSystem, directories: Sequence[str]) -> dict[TopicId, dict[str, str]] | None:
-    """What is set on each topic, by topic id; None where no directory holds a metadata log.
+    """Returns what is set on each topic, by topic id; None if no directory holds a metadata log.
 
     Errors: UnreadableMetadataError; OSError.
     """
@@ -58,12 +58,12 @@ def read_topic_configs(filesystem: FileSystem, directories: Sequence[str]) -> di
 
 
 def _values(filesystem: FileSystem, folder: str) -> Iterator[bytes]:
-    """The values of all records, from the newest snapshot on."""
+    """Yields the values of all records from the newest snapshot on."""
     names = filesystem.listdir(folder)
     snapshots = [name for name in names if _SNAPSHOT.fullmatch(name)]
     start = int(snapshots[-1][:20]) if snapshots else 0
     segments = [name for name in names if _SEGMENT.fullmatch(name)]
-    # The last one that begins at or below the snapshot's end, and those behind it.
+    # The last segment that begins at or below the snapshot's end, and those after it.
     first = max(sum(int(name[:20]) <= start for name in segments) - 1, 0)
     if segments and int(segments[first][:20]) > start:
         message = f"{folder}: records are missing from {start} on"
@@ -88,7 +88,7 @@ def _file_values(content: bytes, start: Offset) -> Iterator[bytes]:
 
 
 def _replay(values: Iterable[bytes]) -> dict[TopicId, dict[str, str]]:
-    """Apply the records in order; what stands in a transaction counts when it ends."""
+    """Applies the records in order; those of a transaction count when it ends."""
     names: dict[TopicId, str] = {}
     configs: dict[str, dict[str, str]] = {}
     pending: list[bytes] | None = None
@@ -126,7 +126,7 @@ def _apply(value: bytes, names: dict[TopicId, str], configs: dict[str, dict[str,
 
 
 def _kind(value: bytes) -> tuple[int, int]:
-    """The type of a record, and where its fields begin. All types that are read have version 0 only."""
+    """Returns the type of a record, and where its fields begin. All types that are read have version 0 only."""
     frame_version, position = read_varint(value, 0)
     if frame_version != _FRAME_VERSION:
         raise ProtocolError(f"a metadata record has frame version {frame_version}")

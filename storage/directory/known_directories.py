@@ -1,14 +1,13 @@
 """Which log directories a broker has: a small file in each of them that names all.
 
-Without it a directory that isn't mounted looks like one that never was, and its partitions would be created again,
-empty, in the others. With it the broker knows at its start that something is missing: a partition that the metadata
-know and no directory holds may be there.
+Without it an unmounted directory looks like one that never was, and its partitions would be created again, empty, in
+the others. With it the broker knows at its start that a directory is missing: a partition of the metadata that no
+directory holds may be there.
 
 The file, `lowtide-log-dirs`, is text: a line `version=0`, then for each directory its id (as in `meta.properties`) and
-its absolute path, byte by byte as the system has it. A file that can't be read says nothing and is written again; it is
-never a reason to refuse anything.
+its absolute path, byte by byte as the system has it. A file that can't be read is ignored and rewritten.
 
-Source: the purpose is that of KIP-858, where the cluster's metadata say which directory a partition is in.
+Source: KIP-858 has the same purpose; there the cluster's metadata say which directory a partition is in.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def decode_known(content: bytes) -> dict[TopicId, str]:
 
 
 def read_known(filesystem: FileSystem, directory: str) -> dict[TopicId, str]:
-    """What the file in a directory says; nothing where there is none or it can't be read."""
+    """Returns what the file in a directory says; nothing if it is missing or can't be read."""
     try:
         return decode_known(filesystem.read_bytes(f"{directory}/{KNOWN_DIRECTORIES}"))
     except (OSError, ValueError):

@@ -1,6 +1,6 @@
-"""All log directories of a broker, as such: where they are, whether they work, what is in them, and how they end.
+"""All log directories of a broker: where they are, whether they work, what is in them, and how they are closed.
 
-What their logs are, and where a new one goes, is in `log_manager`; what happens inside one of them in `directory_logs`.
+Their logs, and where a new one goes, are in `log_manager`; what happens inside one directory is in `directory_logs`.
 
 Source: Kafka's LogManager.
 """
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from lowtide.storage.directory.log_moves import LogMoves
     from lowtide.storage.directory.set_aside_folders import SetAsideFolders
     from lowtide.storage.log.log import Log
-    from lowtide.storage.log.log_place import LoadReport
-    from lowtide.storage.log.unfreed import Unfreed
+    from lowtide.storage.log.opening.known_log import LoadReport
+    from lowtide.storage.log.segments.unfreed import UnfreedRoom
 
 
-class LogDirectories:
+class LogDirectorySet:
     """The directories of a broker, by their paths."""
 
     def __init__(  # noqa: PLR0913  parts, each by its name
@@ -43,15 +43,17 @@ class LogDirectories:
         moves: LogMoves,
         beside: SetAsideFolders,
     ) -> None:
-        """`committers` are by the paths that were given, which `given` has by those of `directories`; they are closed with these."""
+        """`given` maps the paths of `directories` to those of `committers`, which are closed with the directories."""
         self.without_room: set[str] = set()
-        """Directories to which writes were refused for want of room: they report no usable bytes (`broker/lifecycle/disk_space.py`)."""
+        """Directories to which writes were refused for want of room: they report no usable bytes
+        (`broker/lifecycle/disk_space.py`).
+        """
         self._filesystem = filesystem
         self._directories = directories
         self._moves = moves
         self._beside = beside
         self.answers = answers
-        """To deletes of much, which wait until that is free."""
+        """Answers to large deletes, which wait until the room is free."""
         self.committers: Mapping[str, MeasuredCommitter] = {path: committers[given[path]] for path in directories}
         """By the paths of the directories."""
         self.notes = RegistrationNotes(directories)
@@ -59,9 +61,9 @@ class LogDirectories:
     # At the start
 
     def known_cluster_id(self) -> str | None:
-        """The cluster that the directories belong to, by what they say themselves; None if all are new. Takes no lock.
+        """The cluster that the directories say they belong to; None if all are new. Takes no lock.
 
-        Errors: StorageError for a `meta.properties` that can't be read, if no other one tells.
+        Errors: StorageError for a `meta.properties` that can't be read, if no other one has the id.
         """
         failure: StorageError | None = None
         for path in self._directories:
@@ -83,8 +85,8 @@ class LogDirectories:
             raise failure
         return None
 
-    def note_each_other(self, lost: Mapping[TopicId, str]) -> None:
-        """Notes the directories in each other, and those that are missing, for the next start. Start code: it syncs."""
+    def note_known_directories(self, lost: Mapping[TopicId, str]) -> None:
+        """Notes all directories in each, and those that are missing, for the next start. Start code: it syncs."""
         known = dict(lost)
         for path, directory in self._directories.items():
             if directory.state.directory_id is not None:
@@ -101,17 +103,17 @@ class LogDirectories:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """All log directories, as they were given."""
+        """All log directories, as they were configured."""
         return tuple(self._directories)
 
     def absolute_path(self, path: str) -> str:
-        """The path of a log directory from the root."""
+        """Returns the absolute path of a log directory."""
         return self._filesystem.absolute_path(path)
 
     def usage(self, path: str) -> DirectoryUsage:
-        """What is in a log directory, and how much room there is.
+        """Returns the contents of a log directory, and its room.
 
-        Errors: StorageError when it is offline or can't be asked.
+        Errors: StorageError if it is offline or can't be asked.
         """
         directory = self._directories[path]
         if not directory.is_online:
@@ -132,14 +134,14 @@ class LogDirectories:
         )
 
     def free_bytes(self, path: str) -> int:
-        """What this process may still write to the volume of a directory. Errors: StorageError."""
+        """Returns how many bytes this process may still write to a directory's volume. Errors: StorageError."""
         try:
             return self._filesystem.free_bytes(path)
         except OSError as error:
             raise storage_error(path, error) from error
 
-    def unfreed(self, path: str, log: Log) -> Unfreed | None:
-        """What lies below the start of a log of the directory, in the segment that holds it, and takes room still; None for nothing."""
+    def unfreed(self, path: str, log: Log) -> UnfreedRoom | None:
+        """Returns the bytes below the start of a log that its first segment still holds; None if there are none."""
         return self._directories[path].parts.holes.unfreed(log)
 
     def logs_in(self, path: str) -> Collection[Log]:
@@ -147,19 +149,21 @@ class LogDirectories:
         return self._directories[path].logs.values()
 
     def take_refused(self, path: str) -> bool:
-        """Whether a write to the directory was refused for want of room since the last call."""
+        """Returns whether a write to the directory was refused for want of room since the last call."""
         directory = self._directories[path]
-        refused = [log for log in directory.logs.values() if log.take_refused()]
+        refused = [log for log in directory.logs.values() if log.disk_full]
+        for log in refused:
+            log.disk_full = False
         return bool(refused) or directory.parts.journal.is_stalled
 
     @property
     def without_holes(self) -> list[str]:
-        """Directories whose file system turned out to make no holes in files."""
+        """Directories whose file system can't make holes in files."""
         return [path for path, each in self._directories.items() if each.is_online and not each.parts.holes.can_punch]
 
     @property
     def recoveries(self) -> list[Recovery]:
-        """What loading the directories took, of those that are online and held any logs."""
+        """What loading took, for the directories that are online and held any logs."""
         return [
             Recovery(path, each.state.directory.stopped_cleanly, *each.checked)
             for path, each in self._directories.items()
@@ -168,12 +172,12 @@ class LogDirectories:
 
     @property
     def strays(self) -> tuple[str, ...]:
-        """Paths of folders in the log directories that aren't partitions of ours; they are left alone."""
+        """Paths of folders in the log directories that aren't partitions; they are left alone."""
         return tuple(stray for directory in self._directories.values() for stray in directory.strays)
 
     @property
     def load_reports(self) -> dict[TopicPartition, LoadReport]:
-        """What loading repaired, by partition; partitions without a repair are left out."""
+        """What loading repaired, by partition; only partitions with a repair."""
         return {key: report for directory in self._directories.values() for key, report in directory.reports.items()}
 
     @property
@@ -191,27 +195,27 @@ class LogDirectories:
         }
 
     def commit(self, path: str, barrier: Barrier, on_done: Callable[[OSError | None], None]) -> None:
-        """Makes files of others in a log directory durable, behind what is under way there."""
+        """Makes other files in a log directory durable, after what is under way there."""
         self.committers[path].submit(barrier, on_done)
 
     def fail(self, path: str, error: OSError) -> None:
-        """A file of others in a log directory has failed: the directory goes offline."""
+        """Takes a directory offline: another file in it has failed."""
         self._directories[path].fail(error)
 
     # Due work
 
     def due_work(self, wall_ms: int) -> Iterator[None]:
-        """Does what is due, a step at a time: flushes by time, checkpoints, removal of files, forgetting silent producers.
+        """Does what is due, one step at a time: flushes, checkpoints, removal of files, expiry of producers.
 
-        To be begun on the order of once a second, and always to be taken to its end. A step takes well below a millisecond.
+        Called about once a second, and always iterated to the end. A step takes well below a millisecond.
         """
         for directory in self._directories.values():
             yield from directory.due_work(wall_ms)
 
     def free_deleted(self) -> Iterator[None]:
-        """Gives the room of deleted records back that is due, erases them, and moves logs, a step at a time.
+        """Frees the room of deleted records, erases them, and moves logs, one step at a time.
 
-        To be begun some twenty times a second.
+        Called some twenty times a second.
         """
         for directory in self._directories.values():
             if directory.is_online:
@@ -222,17 +226,17 @@ class LogDirectories:
         yield from self._beside.round()
 
     def write_cleaner_checkpoints(self) -> Iterator[None]:
-        """Notes how far logs are compacted, a step at a time, where that has changed."""
+        """Notes how far logs are compacted, one step at a time, where that has changed."""
         for directory in self._directories.values():
             yield from directory.parts.cleanings.write()
 
     # Stopping
 
     def close(self, broker_epoch: int = -1) -> None:
-        """A clean stop: all logs, checkpoints and journals durable, then each directory's marker, then its lock.
+        """Stops cleanly: all logs, checkpoints and journals durable, then the marker of each directory, then its lock.
 
         Blocks for the disk. Callers that wait for a log start are answered. The logs are not used any more. Errors: the
-        first StorageError, when all directories are done; one that failed, or had failed before, has no marker.
+        first StorageError, when all directories are done; a directory that failed has no marker.
         """
         failure: StorageError | None = None
         self._drain()
@@ -247,7 +251,7 @@ class LogDirectories:
             raise failure
 
     def release(self) -> None:
-        """Ends without a clean stop: answers what is under way and gives up the locks. The next start recovers."""
+        """Ends without a clean stop: answers what is under way and releases the locks. The next start recovers."""
         self._drain()
         for directory in self._directories.values():
             directory.release()

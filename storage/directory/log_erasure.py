@@ -1,16 +1,16 @@
-"""What is left to do until no file of a log has a deleted record, and the writing of its first segment without them.
+"""What is left to do until no file of a log has a deleted record, and the rewriting of its first segment without them.
 
 | step (`next_step`) | |
 |---|---|
-| `LET_GO` | segments that lie wholly below the log start leave the log; of the one that is written a new one is begun first |
-| `PUNCH` | what is deleted ends with a batch: a hole does (`directory_holes.py`) |
-| `WRITE_AGAIN` | a batch straddles the log start, or there are no holes: `LogErasure` |
+| `REMOVE_SEGMENTS` | segments wholly below the log start leave the log; the active one is rolled first |
+| `PUNCH` | what is deleted ends with a batch: a hole is enough (`directory_holes.py`) |
+| `REWRITE` | a batch straddles the log start, or there are no holes: `LogErasure` |
 
-`LogErasure` closes the segment if it is the one that is written, has a worker write it again (`erasing.py`), and swaps it in.
+`LogErasure` closes the segment if it is active, has a worker rewrite it (`erasing.py`), and swaps it in.
 
-Guards: the log start is durable and visible before anything begins (rule DR1); a swap counts only while the log is what
-it was (`segment_swap.py`); compaction and erasing of a log exclude each other (`SegmentSwaps.is_taken`); the state of
-the producers is durable before batches that say it go.
+Guards: the log start is durable and visible before anything begins (rule DR1); a swap counts only while the log is
+unchanged (`segment_swap.py`); compaction and erasing of a log exclude each other (`SegmentSwaps.is_taken`); the state
+of the producers is durable before their batches go.
 """
 
 from __future__ import annotations
@@ -22,57 +22,58 @@ from typing import TYPE_CHECKING
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem import FileToSync
 from lowtide.storage.checkpoint import joined
-from lowtide.storage.compaction.erasing import ErasureOrder, Progress, SegmentErasure
+from lowtide.storage.compaction.erasing import ErasureOrder, ErasureProgress, SegmentErasure
 from lowtide.storage.errors import DamagedSegmentError, StorageError, is_passing
-from lowtide.storage.log.segment_swap import CleanedGroup, SeenSegment
+from lowtide.storage.log.log_holes import LogHoles
+from lowtide.storage.log.segment_swap import CleanedGroup, SegmentVersion
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lowtide.storage.directory.log_settings import DirectoryPorts
     from lowtide.storage.log.log import Log
-    from lowtide.storage.log.open_transactions import CompletedTransaction
-    from lowtide.storage.log.segment_files import RemovedSegment
+    from lowtide.storage.log.producers.open_transactions import CompletedTransaction
+    from lowtide.storage.log.segments.segment_files import RemovedSegment
 
 
-class Step(Enum):
+class ErasureStep(Enum):
     """What comes next."""
 
     NOTHING = "no record below the log start is in the log's segments"
-    LET_GO = "segments are wholly below the log start"
+    REMOVE_SEGMENTS = "segments are wholly below the log start"
     PUNCH = "whole batches are deleted"
-    WRITE_AGAIN = "a batch straddles the log start, or no hole can be made"
+    REWRITE = "a batch straddles the log start, or no hole can be made"
 
 
-def lets_go(log: Log) -> bool:
-    """Whether a segment lies wholly below the log start."""
+def has_segments_below_start(log: Log) -> bool:
+    """Returns whether a segment lies wholly below the log start."""
     segments = log.segments
     return len(segments) > 1 and segments[1].base_offset <= log.log_start_offset
 
 
-def next_step(log: Log, *, makes_holes: bool) -> Step:
-    """What erasing a log takes now. Errors: StorageError."""
+def next_step(log: Log, *, makes_holes: bool) -> ErasureStep:
+    """Returns what erasing a log needs now. Errors: StorageError."""
     start, segment = log.log_start_offset, log.segments[0]
-    if lets_go(log):
-        return Step.LET_GO
+    if has_segments_below_start(log):
+        return ErasureStep.REMOVE_SEGMENTS
     if not segment.size or segment.gone_offset >= start:
-        return Step.NOTHING
+        return ErasureStep.NOTHING
     place = segment.find(start)
     if place is not None and place.base_offset < start:
-        return Step.WRITE_AGAIN
+        return ErasureStep.REWRITE
     if (segment.size if place is None else place.position) <= segment.punched:
-        return Step.NOTHING
-    # A hole ends where a batch begins, or the log ends; between its last batch and the next segment offsets may be
-    # missing.
-    if makes_holes and log.frees_at_once and (place is not None or start == log.log_end_offset):
-        return Step.PUNCH
-    return Step.LET_GO if place is None and segment.is_pinned else Step.WRITE_AGAIN
+        return ErasureStep.NOTHING
+    # A hole ends where a batch begins, or the log ends; offsets may be missing between its last batch and the next
+    # segment.
+    if makes_holes and LogHoles(log).are_allowed and (place is not None or start == log.log_end_offset):
+        return ErasureStep.PUNCH
+    return ErasureStep.REMOVE_SEGMENTS if place is None and segment.is_pinned else ErasureStep.REWRITE
 
 
 class LogErasure:
-    """One segment that is written again. `begin` once; `on_end` is called once, with what went wrong, if anything did.
+    """Rewrites one segment. `begin` is called once; `on_end` is called once, with the error if there was one.
 
-    A log that has changed meanwhile is no fault: what is left is to be looked at again.
+    A log that has changed meanwhile is no error: the caller looks at it again.
     """
 
     def __init__(
@@ -83,10 +84,10 @@ class LogErasure:
         remove: Callable[[Log, list[RemovedSegment]], None],
         on_end: Callable[[OSError | StorageError | None], None],
     ) -> None:
-        """`is_here` says whether the log is still one of the directory's; `remove` is given the segment that gave way."""
+        """`is_here` says whether the log is still the directory's; `remove` gets the segment that was replaced."""
         self.log = log
         self.needs_room = False
-        """Whether a name lacks room: then `name_files` is to be called again."""
+        """Whether a name lacks room: then `name_files` is called again."""
         self.written_bytes = 0
         """The size of the new segment, once it is written."""
         self._ports = ports
@@ -94,12 +95,12 @@ class LogErasure:
         self._remove = remove
         self._on_end = on_end
         self._log_start_offset = log.log_start_offset
-        self._seen: list[SeenSegment] = []
+        self._seen: list[SegmentVersion] = []
         self._removed: list[RemovedSegment] = []
         self._state: list[Barrier] = []
 
     def begin(self) -> None:
-        """Has it done. Errors: StorageError, OSError; then it isn't begun."""
+        """Begins to rewrite the segment. Errors: StorageError, OSError; then it isn't begun."""
         log, filesystem = self.log, self._ports.filesystem
         if log.segments[0].is_pinned:
             log.roll(self._ports.clock.wall_ms())
@@ -113,7 +114,7 @@ class LogErasure:
             position=segment.size if place is None else place.position,
             aborted=_aborted(log),
         )
-        paths = log.snapshot_for_erasure()
+        paths = LogHoles(log).take_snapshot_for_erasure()
         files = tuple(FileToSync(filesystem, path) for path in paths)
         self._state = [Barrier(files=files, directories=(log.directory,) if files else ())]
         self._seen = log.swaps.see(segment.base_offset + 1)
@@ -125,18 +126,18 @@ class LogErasure:
 
     def _on_step(self, work: SegmentErasure, outcome: object) -> None:
         is_unchanged = self._is_unchanged()
-        if isinstance(outcome, Progress):
+        if isinstance(outcome, ErasureProgress):
             if not is_unchanged:
                 self._abandon(work, None)
-            elif outcome is Progress.NOTHING:
-                self.log.on_erased(self._log_start_offset)
+            elif outcome is ErasureProgress.NOTHING:
+                LogHoles(self.log).on_erased(self._log_start_offset)
                 self._end(None)
-            elif outcome is Progress.GOES_ON:
+            elif outcome is ErasureProgress.GOES_ON:
                 self._submit(work)
             else:
                 self._swap(work)
         elif isinstance(outcome, OSError | StorageError):
-            # What a worker found in a file that was cut, or is gone, says nothing.
+            # An error that a worker found in a file that was cut or removed says nothing.
             self._abandon(work, outcome if is_unchanged or is_passing(outcome) else None)
         elif isinstance(outcome, BaseException):
             raise outcome
@@ -145,7 +146,7 @@ class LogErasure:
         return self._is_here(self.log) and self.log.swaps.are_unchanged(self._seen)
 
     def _abandon(self, work: SegmentErasure, error: OSError | StorageError | None) -> None:
-        """Leaves no file behind; those of a log that isn't here go with its folder, or at the next start."""
+        """Removes the new files; those of a log that isn't here go with its folder, or at the next start."""
         if not self._is_here(self.log):
             self._end(None)  # The broker may stop, and the worker be closed.
             return
@@ -171,7 +172,6 @@ class LogErasure:
             self._ports.committer.submit(joined([*self._state, barrier]), self._on_swapped)
 
     def _on_swapped(self, error: OSError | None) -> None:
-        """The `.swap` files are there for good."""
         swaps, finished = self.log.swaps, None
         if not self._is_here(self.log):
             self._end(None)
@@ -187,12 +187,12 @@ class LogErasure:
         if finished is None:
             self._end(error)
             return
-        self.log.on_erased(self._log_start_offset)
+        LogHoles(self.log).on_erased(self._log_start_offset)
         self._removed = finished
         self.name_files()
 
     def name_files(self) -> None:
-        """The log reads from the new files; they get their names, now or when there is room for these."""
+        """Gives the new files, which the log reads already, their names; later, if there is no room for these."""
         self.needs_room = False
         if not self._is_here(self.log):
             self._end(None)
@@ -221,11 +221,11 @@ def _aborted(log: Log) -> list[CompletedTransaction]:
     try:
         return log.swaps.aborted_in(base_offset)
     except DamagedSegmentError:
-        log.rebuild_aborted([base_offset])
+        log.files.rebuild_aborted([base_offset], log.log_end_offset)
         return log.swaps.aborted_in(base_offset)
 
 
-def _step(work: SegmentErasure) -> Progress | OSError | StorageError:
+def _step(work: SegmentErasure) -> ErasureProgress | OSError | StorageError:
     try:
         return work.step()
     except (OSError, StorageError) as error:

@@ -1,8 +1,8 @@
-"""Syncs the logs of one directory: when it's due, one barrier a log at a time, and all of them at a stop.
+"""Flushes the logs of one directory: those that are due, with one barrier a log at a time, and all of them at a stop.
 
-Guards: what is synced with a log for the first time includes the file that ties its folder to its topic. A lack of room
-or of a descriptor puts a flush off; any other failure is the directory's, unless the log is gone by then. Flushes under
-way hold few of the files that may be open: reads need the others.
+Guards: the first flush of a log includes the file that ties its folder to its topic. A lack of room or of a descriptor
+postpones a flush; any other failure is the directory's, unless the log is gone. Flushes under way hold only few of the
+files that may be open: reads need the others.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from lowtide.runtime.committer import Barrier, Committer
 from lowtide.runtime.filesystem import FileSystem, FileToSync
 from lowtide.storage.checkpoint import PARTITION_METADATA, carry_out, joined
 from lowtide.storage.errors import StorageError, is_passing, storage_error
+from lowtide.storage.log.durability import LogDurability
 from lowtide.storage.log.log import Log
-from lowtide.storage.log.open_files import OpenFiles
+from lowtide.storage.log.segments.open_files import OpenFiles
 
 LOGS_PER_SYNC = 64
-"""How many logs a stop syncs in one go."""
+"""How many logs a stop syncs at once."""
 
 FLUSHES_UNDER_WAY_MAX = 64
-"""The same while serving."""
+"""How many logs are flushed at once while serving."""
 
 
 class FlushListener(msgspec.Struct, frozen=True, kw_only=True):
     """Receives the outcome of flushes."""
 
     on_flushed: Callable[[Log], None]
-    """A log's recovery point may have risen."""
+    """Called when a log's recovery point may have risen."""
     on_failure: Callable[[OSError | StorageError], None]
 
 
@@ -50,29 +51,29 @@ class LogFlusher:
         self._flushed_ms: dict[Log, int] = {}
         self._new: set[Log] = set()
         self._under_way: dict[Log, int] = {}
-        """Logs that are flushed, and how many open files each of these flushes holds."""
-        self._attention: dict[Log, None] = {}
-        """Logs that may fall due: a segment was closed, or time alone can make it so. All others need no looking after."""
+        """Logs that are flushed, and how many open files each flush holds."""
+        self._upkeep_queue: dict[Log, None] = {}
+        """Logs that may be due: a segment was closed, or time alone can make them due."""
         self._waiting: dict[Log, None] = {}
-        """Logs whose turn comes when others are done, in the order in which they fell due."""
+        """Logs that wait until others are done, in the order in which they fell due."""
         self._stopped = False
 
     def add(self, log: Log, *, is_new: bool) -> None:
-        """Looks after a log. `is_new` says that the file with its topic id was written just now."""
+        """Adds a log. `is_new` says that the file with its topic id was written just now."""
         self._flushed_ms[log] = self._clock.monotonic_ms()
-        log.attention = self._attention
+        log.upkeep_queue = self._upkeep_queue
         if log.flush_wanted or log.config.asks_for_flushes:
-            self._attention[log] = None
+            self._upkeep_queue[log] = None
         if is_new:
             self._new.add(log)
 
     def drop(self, log: Log) -> None:
-        """The log is gone, and with it whatever a flush under way may still fail at."""
+        """Forgets a log that is gone; errors of a flush under way are ignored."""
         self._flushed_ms.pop(log, None)
         self._new.discard(log)
         self._waiting.pop(log, None)
-        log.attention = {}
-        self._attention.pop(log, None)
+        log.upkeep_queue = {}
+        self._upkeep_queue.pop(log, None)
 
     def is_flushing(self, log: Log) -> bool:
         """Whether a flush of the log is under way."""
@@ -84,7 +85,7 @@ class LogFlusher:
         self._waiting.clear()
 
     def flush(self, log: Log) -> None:
-        """Begins to make a log durable, if there's something to do and nothing under way; where much is under way, soon."""
+        """Begins to flush a log, unless nothing is to be done or a flush is under way; it may wait for others."""
         if log in self._under_way or log not in self._flushed_ms or self._stopped:
             return
         if self._is_full:
@@ -94,20 +95,17 @@ class LogFlusher:
 
     @property
     def _is_full(self) -> bool:
-        """Whether no other flush may begin.
-
-        One may in any case: where flushes of other directories hold all, none here would begin it.
-        """
+        """Whether no other flush may begin. One always may: flushes of other directories could hold all files."""
         under_way = len(self._under_way)
         return under_way >= FLUSHES_UNDER_WAY_MAX or (under_way > 0 and not self._files.may_flush)
 
     def _begin(self, log: Log) -> None:
         try:
-            barrier = self._with_identity(log, log.flush_barrier())
+            barrier = self._with_identity(log, LogDurability(log).flush_barrier())
         except StorageError as error:
             if error.is_passing:
                 log.flush_wanted = True  # The next tick tries again: deletes, which need no room, may have made some.
-                log.attention[log] = None
+                log.upkeep_queue[log] = None
             else:
                 self._fail(error)
             return
@@ -119,11 +117,11 @@ class LogFlusher:
             self._committer.submit(barrier, partial(self._on_done, log, log.log_end_offset, barrier))
 
     def logs_to_look_at(self) -> list[Log]:
-        """The logs for which `flush_due` may have something to do, or that have closed a segment since it was last called."""
-        return list(self._attention)
+        """Returns the logs for which `flush_due` may have something to do."""
+        return list(self._upkeep_queue)
 
     def flush_due(self, log: Log, now_ms: int) -> None:
-        """Flushes a log if a segment was rolled, or by `flush.messages` or `flush.ms`."""
+        """Flushes a log if a segment was rolled, or `flush.messages` or `flush.ms` is reached."""
         unflushed, config = log.log_end_offset - log.recovery_point, log.config
         if (
             log.flush_wanted
@@ -132,37 +130,34 @@ class LogFlusher:
         ):
             self.flush(log)
         if not log.flush_wanted and not config.asks_for_flushes:
-            self._attention.pop(log, None)
+            self._upkeep_queue.pop(log, None)
 
     def flush_now(self, log: Log) -> None:
-        """Makes a log durable at once. For start code. Errors: StorageError; all of it is then due again."""
-        barrier = self._with_identity(log, log.flush_barrier())
+        """Makes a log durable at once. Start code. Errors: StorageError; all of it is then due again."""
+        barrier = self._with_identity(log, LogDurability(log).flush_barrier())
         if barrier is None:
             return
         try:
             carry_out(self._filesystem, barrier)
         except OSError as error:
-            log.on_flush_failed(log.log_end_offset, barrier)
+            LogDurability(log).on_flush_failed(log.log_end_offset, barrier)
             raise storage_error(log.directory, error) from error
-        log.on_flushed(log.log_end_offset)
+        LogDurability(log).on_flushed(log.log_end_offset)
 
     def close(self, logs: Iterable[Log]) -> None:
-        """Ends logs: writes what a clean stop needs and makes all of it durable.
-
-        For stop code. Errors: OSError, StorageError.
-        """
+        """Closes logs: writes what a clean stop needs and makes all of it durable. Errors: OSError, StorageError."""
         left = list(logs)
         while left:
             some, left = left[:LOGS_PER_SYNC], left[LOGS_PER_SYNC:]
-            barriers = [self._with_identity(log, log.close()) for log in some]
+            barriers = [self._with_identity(log, LogDurability(log).close()) for log in some]
             carry_out(self._filesystem, joined(barrier for barrier in barriers if barrier is not None))
             for log in some:
-                log.on_flushed(log.log_end_offset)
-                for file in log.files_to_close():
+                LogDurability(log).on_flushed(log.log_end_offset)
+                for file in LogDurability(log).files_to_close():
                     file.close()
 
     def _with_identity(self, log: Log, barrier: Barrier | None) -> Barrier | None:
-        """The log's barrier, and the file with its topic id the first time."""
+        """Adds the file with the topic id to the log's first barrier."""
         if barrier is None or log not in self._new:
             return barrier
         identity = FileToSync(self._filesystem, f"{log.directory}/{PARTITION_METADATA}")
@@ -174,12 +169,12 @@ class LogFlusher:
         if log not in self._flushed_ms:
             pass  # It was deleted or moved away meanwhile, and its files with it.
         elif error is None:
-            log.on_flushed(offset)
+            LogDurability(log).on_flushed(offset)
             self._listener.on_flushed(log)
             if log.flush_is_due:
                 self.flush(log)
         elif is_passing(error):
-            log.on_flush_failed(offset, barrier)
+            LogDurability(log).on_flush_failed(offset, barrier)
         else:
             self._fail(error)
         while self._waiting and not self._is_full:
@@ -188,6 +183,6 @@ class LogFlusher:
             self._begin(following)
 
     def _fail(self, error: OSError | StorageError) -> None:
-        """The directory goes offline: nothing else of it is worth an attempt."""
+        """Reports a failure and begins nothing more: the directory goes offline."""
         self.stop()
         self._listener.on_failure(error)

@@ -1,7 +1,7 @@
-"""Logs of one directory, loaded at the start or created later.
+"""Loads the logs of one directory at the start, and creates new ones.
 
 Guards: a log's topic id is known before it is served; a new log that could not be created completely leaves no folder;
-what recovery has cut is durable before anything is appended behind it.
+what recovery has cut is durable before anything is appended after it.
 
 Source: Kafka's LogManager.loadLog and getOrCreateLog.
 """
@@ -21,11 +21,12 @@ from lowtide.storage.checkpoint import (
 )
 from lowtide.storage.directory.log_starts import LogStartIncrement
 from lowtide.storage.directory.offset_checkpoint import read_checkpoint
-from lowtide.storage.directory.sync_failure import write_anew
+from lowtide.storage.directory.sync_failure import rewrite_unsynced
 from lowtide.storage.errors import DamagedSegmentError, StorageError, is_passing, storage_error
-from lowtide.storage.log.loader import create_log, load_log
-from lowtide.storage.log.log_place import Checked, KnownLog, LoadReport, LogPlace
-from lowtide.storage.log.producer_state import ProducerStateManager
+from lowtide.storage.log.log_files import LogPlace
+from lowtide.storage.log.opening.known_log import KnownLog, LoadReport, LoadTotals
+from lowtide.storage.log.opening.loader import create_log, load_log
+from lowtide.storage.log.producers.producer_state import ProducerStateManager
 from lowtide.storage.log_start.journal_loading import read_offsets
 
 if TYPE_CHECKING:
@@ -56,9 +57,9 @@ class LogLoading:
     ) -> None:
         """`is_ours`: Lowtide has used the directory before.
 
-        What Kafka wrote may have gaps between segments, from compaction.
+        Logs of Kafka may have gaps between segments, from compaction.
         """
-        self.checked = Checked(0, 0, 0)
+        self.checked = LoadTotals(0, 0, 0)
         self.reports: dict[TopicPartition, LoadReport] = {}
         """What loading repaired."""
         self._state = state
@@ -74,13 +75,12 @@ class LogLoading:
     def load_all(
         self, listing: DirectoryListing, configs: Mapping[str, LogConfig], starts: Mapping[TopicPartition, Offset]
     ) -> None:
-        """Loads every log of the listing, which start at `starts` at least. Start code: it syncs.
+        """Loads every log of the listing; those in `starts` start there or later. Start code: it syncs.
 
-        Errors: OSError, StorageError for what concerns the whole directory.
+        Errors: OSError, StorageError for the directory as a whole.
         """
         here, path = self._partitions, self._state.path
-        # Recovery points that can't be read cost a longer recovery, high watermarks nothing that a leader doesn't find
-        # out again.
+        # Without recovery points recovery takes longer; high watermarks are found out again by a leader.
         names = {str(key): key for key in listing.partitions} | {
             future.name: key for key, future in listing.futures.items()
         }
@@ -90,7 +90,7 @@ class LogLoading:
         here.high_watermarks.begin(read_checkpoint(self._filesystem, f"{path}/{HIGH_WATERMARK_CHECKPOINT}", known))
         self._parts.cleanings.read(known)
         self._parts.holes.read()
-        write_anew(self._filesystem, path, names, recovery_points)
+        rewrite_unsynced(self._filesystem, path, names, recovery_points)
         for topic_partition, topic_id in listing.partitions.items():
             if topic_id == ZERO_TOPIC_ID:
                 here.unidentified.add(topic_partition)
@@ -119,7 +119,7 @@ class LogLoading:
     def _load_future(self, topic_partition: TopicPartition, topic_id: TopicId, name: str, config: LogConfig) -> None:
         """Loads the copy of a log that is being moved here.
 
-        One that can't be loaded goes: it is made again if it is asked for.
+        One that can't be loaded is removed, and made again on request.
         """
         self._partitions.futures[topic_partition] = name
         try:
@@ -161,13 +161,13 @@ class LogLoading:
         if report.bytes_cut or report.segments_dropped or report.restarted_at_log_start:
             # Or the next power cut might bring back what was cut, between batches that were written since.
             if not self._sync_what_was_left(log):
-                parts.truncations.settle_later(log)
+                parts.truncations.make_durable_later(log)
         elif log.flush_wanted and config.flush_messages == 1:
             self._sync_what_was_left(log)
         return log
 
     def _keep_gaps(self) -> None:
-        """What is flushed may have gaps: from the next start on those of Kafka's logs are below the recovery points.
+        """Flushes Kafka's logs, which may have gaps: from the next start on these are below the recovery points.
 
         It syncs.
         """
@@ -183,7 +183,7 @@ class LogLoading:
                 raise
 
     def _sync_what_was_left(self, log: Log) -> bool:
-        """Where each append waits for the disk, nothing is shown that a power cut could take, as it could what a killed process left."""
+        """Makes a log durable whose appends wait for the disk: nothing is served that a power cut could still take."""
         try:
             self._parts.flusher.flush_now(log)
         except StorageError as error:
@@ -195,9 +195,9 @@ class LogLoading:
     # Later
 
     def create(self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig) -> Log:
-        """Makes a log, or loads one whose topic id its folder didn't tell. Nothing is synced here.
+        """Creates a log, or loads one whose folder lacked its topic id. Nothing is synced here.
 
-        Errors: StorageError; a full disk is one too, and leaves the directory online and without the partition.
+        Errors: StorageError, also for a full disk, which leaves the directory online and without the partition.
         """
         here, parts = self._partitions, self._parts
         assert topic_partition not in parts.deletions.leaving, topic_partition
@@ -230,7 +230,7 @@ class LogLoading:
         return log
 
     def create_future(self, source: Log, name: str) -> Log:
-        """Makes the empty copy of a log that is to be moved here, in a folder of this name. Nothing is synced here.
+        """Creates the empty copy of a log that moves here, in a folder of this name. Nothing is synced here.
 
         Errors: StorageError; nothing is left then.
         """
@@ -255,7 +255,10 @@ class LogLoading:
         return log
 
     def _add_future(self, log: Log) -> None:
-        """Its next flush includes the id of its topic, also where nothing else is to be flushed: that is durable before the new name."""
+        """Adds a copy.
+
+        Its next flush includes the id of its topic in any case, which must be durable before the new name.
+        """
         log.flush_wanted = True
         self._parts.flusher.add(log, is_new=True)
 
@@ -271,7 +274,7 @@ class LogLoading:
         )
 
     def _undo_create(self, topic_partition: TopicPartition, *, was_there: bool) -> None:
-        """Half a new log goes; one that was there before stays, to be loaded another time."""
+        """Removes half a new log; a log that was there before stays, to be loaded another time."""
         log = self._partitions.logs.pop(topic_partition, None)
         if log is not None:
             self.drop(log)
@@ -282,7 +285,7 @@ class LogLoading:
                 self._filesystem.remove_tree(f"{self._state.path}/{topic_partition}")
 
     def _adoptable(self, topic_partition: TopicPartition) -> Offset:
-        """What Kafka's checkpoint says of a partition whose topic id wasn't known when the journal was opened."""
+        """Returns where Kafka's checkpoint starts a partition whose id was unknown when the journal was opened."""
         if not self._filesystem.exists(f"{self._state.path}/{LOG_START_CHECKPOINT}"):
             return 0
         crc, offsets = read_offsets(self._filesystem, self._state.path, LOG_START_CHECKPOINT)
@@ -293,7 +296,7 @@ class LogLoading:
         self._parts.flusher.add(log, is_new=False)
 
     def drop(self, log: Log) -> None:
-        """A log is here no more: it isn't flushed, and its files are closed."""
+        """Drops a log that is gone: it isn't flushed, and its files are closed."""
         self._parts.flusher.drop(log)
         for segment in log.segments:
             self._ports.cache.drop(segment)

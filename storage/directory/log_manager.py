@@ -1,11 +1,10 @@
-"""All logs of a broker, over all its log directories: opened, made, deleted, truncated, stopped.
+"""All logs of a broker, over all its log directories: opened, created, deleted, truncated, stopped.
 
 Guards: a partition is in one directory only; a partition whose directory is offline isn't created again, empty, in
-another; a delete that spans directories is reported as done when it's durable in all of them.
+another one; a delete over several directories is reported when it is durable in all of them.
 
-How the directories are taken at the start is `directory_opening.py`, what is asked of them as such
-`log_directories.py`, what happens inside one of them `directory_logs.py`. It doesn't know leaders: that an offset may
-be deleted is decided by its callers.
+`directory_opening.py` opens the directories, `log_directories.py` answers for them as such, `directory_logs.py` is the
+inside of one. Leaders are unknown here: callers decide whether an offset may be deleted.
 
 Source: Kafka's LogManager.
 """
@@ -28,23 +27,23 @@ from lowtide.storage.directory.directory_logs import DirectoryLogs
 from lowtide.storage.directory.directory_opening import (
     KnownTopic,
     OfflinePartition,
-    Opened,
+    OpeningResult,
     OpenRequest,
     RememberedTopics,
     open_directories,
 )
 from lowtide.storage.directory.directory_reports import DirectoryUsage
 from lowtide.storage.directory.held_answers import HeldAnswers
-from lowtide.storage.directory.log_directories import LogDirectories
+from lowtide.storage.directory.log_directories import LogDirectorySet
 from lowtide.storage.directory.log_moves import LogMoves
 from lowtide.storage.directory.log_settings import DirectoryPorts, LogListeners, LogManagerSettings, OnPrefixDeleted
 from lowtide.storage.directory.log_starts import DirectoryLogStarts, LogStarts, all_together
-from lowtide.storage.directory.preferred_directories import PreferredDirectories
+from lowtide.storage.directory.move_place import PreferredDirectories
 from lowtide.storage.directory.set_aside_folders import SetAsideFolders
 from lowtide.storage.errors import FailureKind, RefusedDirectoryError, StorageError, failure_kind, is_passing
 from lowtide.storage.log.log import Log, LogConfig, RemovedSegment
-from lowtide.storage.log.segment_files import CLOSED_SEGMENTS_MAX, SegmentCache
-from lowtide.storage.log_directory import Identity
+from lowtide.storage.log.segments.segment_files import CLOSED_SEGMENTS_MAX, SegmentCache
+from lowtide.storage.log_directory import BrokerIdentity
 from lowtide.storage.log_start.journal import OnDurable
 
 __all__ = ["DirectoryUsage", "KnownTopic", "LogManager", "LogManagerSettings", "OnDirectoryFailed"]
@@ -55,7 +54,7 @@ OnDirectoryFailed = Callable[[str, str, list[Log]], None]
 
 
 class LogManager:
-    """The logs of all directories of a broker. `open` once, then in the end `close` (clean) or `release` (not)."""
+    """The logs of all directories of a broker. Calls: `open` once; finally `close` (clean) or `release` (not)."""
 
     def __init__(  # noqa: PLR0913  parts, each by its name
         self,
@@ -69,15 +68,15 @@ class LogManager:
         on_directory_failed: OnDirectoryFailed | None = None,
     ) -> None:
         """`committers` has one for each of `directories`; they are closed with the manager, the worker isn't."""
-        assert directories, "a broker has at least one log directory"
+        assert directories
         self.logs: dict[TopicPartition, Log] = {}
-        """All logs that are loaded, those of directories that went offline among them (`log.offline`)."""
-        self._on_directory_failed = on_directory_failed or _nobody_listens
+        """All loaded logs, including those of directories that went offline (`log.offline`)."""
+        self._on_directory_failed = on_directory_failed or (lambda _path, _reason, _logs: None)
         self._filesystem = filesystem
         self._paths = [path.rstrip("/") or "/" for path in directories]
         self._committers = committers
         self._given = dict(zip(self._paths, directories, strict=True))
-        self._opened = Opened()
+        self._opened = OpeningResult()
         self._listeners = LogListeners()
         self._is_open = False
         settings = settings or LogManagerSettings()
@@ -105,10 +104,10 @@ class LogManager:
         self.preferred = PreferredDirectories()
         answers = HeldAnswers(clock, lambda log: self._directories[log.parent_directory].parts.holes.is_freeing(log))
         self._listeners.freed.append(answers.release)
-        self.directories = LogDirectories(
+        self.directories = LogDirectorySet(
             filesystem, self._directories, committers, self._given, answers, self.moves, self._beside
         )
-        """The directories as such: where they are, how they are, what is due in them."""
+        """The directories as such: their paths, their state, their due work."""
         self._log_starts: dict[str, DirectoryLogStarts] = {}
         self.log_starts = LogStarts(self._log_starts, committers[self._given[self._paths[0]]])
 
@@ -124,20 +123,20 @@ class LogManager:
         deleted_topics: Container[TopicId] = (),
         remembered_topics: Mapping[str, RememberedTopics] | None = None,
     ) -> None:
-        """Takes all directories and loads all logs; recovers those that weren't stopped cleanly.
+        """Opens all directories and loads all logs; recovers those that weren't stopped cleanly.
 
-        Start code: it syncs, and may take long. A directory that fails goes offline, with its partitions, if another
-        one is left and it isn't the `required` one. `topics` are those of the cluster's metadata, by name; what is left
-        of others is removed if it is of `deleted_topics`, or else set aside.
-        `remembered_topics` are, by directory, those of its last use: see `OpenRequest`.
-        Errors: StorageError in one sentence; see `open_directories`.
+        A directory that fails goes offline, with its partitions, if another one is left and it isn't the `required`
+        one. `topics` are those of the cluster's metadata, by name; folders of other topics are removed if they are in
+        `deleted_topics`, or else set aside. `remembered_topics` are, by directory, those of its last use: see
+        `OpenRequest`. Start code: it syncs, and may take long. Errors: StorageError in one sentence; see
+        `open_directories`.
         """
         absolute = list(map(self._filesystem.absolute_path, self._paths))
         repeated = {path for path, place in zip(self._paths, absolute, strict=True) if absolute.count(place) > 1}
         if repeated:
             raise RefusedDirectoryError(min(repeated), "the log directory is given twice")
         request = OpenRequest(
-            identity=Identity(cluster_id=cluster_id, node_id=node_id),
+            identity=BrokerIdentity(cluster_id=cluster_id, node_id=node_id),
             required=None if required is None else required.rstrip("/") or "/",
             topics=topics or {},
             deleted_topics=deleted_topics,
@@ -159,11 +158,10 @@ class LogManager:
                 self._on_failed(directory, directory.state.offline_reason or "")
 
     def expect(self, partitions: Iterable[tuple[TopicPartition, TopicId]]) -> list[TopicPartition]:
-        """Takes what the metadata say has been here before; returns those that are offline. Start code: it syncs.
+        """Takes the partitions that the metadata say have been here; returns those that are offline.
 
-        A partition without a log is one that a crash has lost before it was durable, and may be created again; unless
-        one of the directories that this broker had is missing, for it may be in there. Those directories are remembered
-        until no partition is missed.
+        A partition without a log was lost by a crash before it was durable, and may be created again; unless a missing
+        directory may have it. Such directories are remembered until no partition is missed. Start code: it syncs.
         """
         offline, missed = self._opened.offline, False
         for key, topic_id in partitions:
@@ -174,11 +172,11 @@ class LogManager:
             missed = missed or key in offline
         if not missed:
             self._opened.lost.clear()
-        self.directories.note_each_other(self._opened.lost)
+        self.directories.note_known_directories(self._opened.lost)
         return sorted(offline)
 
     def _knows_start(self, key: TopicPartition, topic_id: TopicId) -> bool:
-        """Whether a directory that works has a log start for the partition: then it was there."""
+        """Returns whether a working directory has a log start for the partition: then it was there."""
         online = [each for each in self._directories.values() if each.is_online and key not in each.partitions.futures]
         return any(each.parts.journal.value(topic_id, key.partition) is not None for each in online)
 
@@ -198,28 +196,26 @@ class LogManager:
 
     @property
     def is_open(self) -> bool:
-        """Whether all directories were taken and their logs loaded."""
+        """Whether all directories were opened and their logs loaded."""
         return self._is_open
 
     def offline_partitions(self) -> list[TopicPartition]:
-        """Partitions that can't be served here since their log directory failed, or since they may be in one that is missing."""
+        """Partitions that can't be served because their log directory failed, or is missing and may have them."""
         return sorted({key for key, log in self.logs.items() if log.offline} | self._opened.offline.keys())
 
     # Logs come and go
 
     def create_log(self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig) -> Log:
-        """The partition's log, made if there is none, in the online directory with the fewest partitions; if that fails, in the next.
+        """Returns the partition's log, or creates it in the online directory with the fewest partitions, or the next.
 
-        A folder that didn't tell its topic id is taken for this topic's: a deleted topic's folder has lost the name durably before, or was
-        set aside by the start.
-        Errors: StorageError when all disks fail or are full, when the partition's directory is offline, and for a damaged partition.
-        Does not promise: durability of the empty log; the metadata say what there is.
+        A folder without a topic id is taken for this topic's: a deleted topic's folder has lost the name durably
+        before, or was set aside by the start. Errors: StorageError when all disks fail or are full, when the
+        partition's directory is offline, and for a damaged partition. Does not promise: durability of the empty log;
+        the metadata say what there is.
         """
         log = self.logs.get(topic_partition)
         if log is not None:
-            assert log.topic_id == topic_id, (
-                f"{topic_partition} is the log of another topic, which has to be deleted first"
-            )
+            assert log.topic_id == topic_id, f"{topic_partition} is another topic's log, which must be deleted first"
             return log
         offline = self._opened.offline.get(topic_partition)
         if offline is not None and offline.topic_id in (topic_id, ZERO_TOPIC_ID):
@@ -239,9 +235,9 @@ class LogManager:
         raise failure or StorageError(self._paths[0], "all log directories are offline")
 
     def _homes_for(self, topic_partition: TopicPartition, topic_id: TopicId) -> list[DirectoryLogs]:
-        """The directories for a new log, best first; one that has a log start for it is the only one, for it's where the log was.
+        """Returns the directories for a new log, best first. One that has a log start for it is the only one.
 
-        A directory that an earlier log of the name is leaving, or its copy, isn't one of them yet.
+        A directory that an earlier log of the name, or its copy, is still leaving is not among them.
         """
         online = [
             each
@@ -261,10 +257,11 @@ class LogManager:
         )
 
     def delete_logs(self, partitions: Iterable[TopicPartition], on_done: OnDurable, *, set_aside: bool = False) -> None:
-        """Deletes logs: they are out of sight at once; `on_done` runs when their names may be used again, their log starts forgotten.
+        """Deletes logs: they are out of sight at once. `on_done` runs when their names may be used again.
 
-        With `set_aside` the folders stay, under the name of a stray one, and so do the log starts. Partitions that aren't here are no
-        fault. On an error the logs are out of sight all the same, and found again at the next start.
+        With `set_aside` the folders stay under the name of a stray one, and so do the log starts. Partitions that
+        aren't here are ignored. After an error the logs are out of sight all the same, and found again by the next
+        start.
         """
         groups: dict[tuple[str, bool], list[TopicPartition]] = {}
         keys = list(dict.fromkeys(partitions))
@@ -285,18 +282,15 @@ class LogManager:
     # Log starts
 
     def listen_to_deletions(self, on_prefix_deleted: OnPrefixDeleted) -> None:
-        """From now on report each log start that has risen, and segments that left their logs; also segments alone."""
+        """Calls the listener with each log start that has risen, and with segments that left their logs, also alone."""
         self._listeners.prefix_deleted.append(on_prefix_deleted)
 
     def listen_to_erasing(self, on_not_erased: Callable[[Log, str], None]) -> None:
-        """Calls it with a log that can't be erased, and the reason."""
+        """Calls the listener with each log that can't be erased, and the reason."""
         self._listeners.not_erased.append(on_not_erased)
 
     def truncate(self, log: Log, offset: Offset, on_settled: OnDurable) -> None:
-        """Cuts a log at `offset`, its new end.
-
-        It takes no records before `on_settled(None)`. See `LogTruncations.truncate`.
-        """
+        """Cuts a log at `offset`. It takes no records before `on_settled(None)`: see `LogTruncations.truncate`."""
         self._directories[log.parent_directory].parts.truncations.truncate(log, offset, on_settled)
         self.moves.on_truncated(log)
         self._beside.on_truncated(log)
@@ -306,7 +300,7 @@ class LogManager:
     ) -> None:
         """Empties a log, which then starts and ends at `offset`; it takes no records before `on_settled(None)`.
 
-        `is_wanted` is asked once more when the journal has it. See `LogTruncations.begin_anew`.
+        `is_wanted` is called once more when the journal has the offset. See `LogTruncations.begin_anew`.
         """
         self._directories[log.parent_directory].parts.truncations.begin_anew(
             log, offset, leader_epoch, is_wanted, on_settled
@@ -315,7 +309,7 @@ class LogManager:
         self._beside.on_truncated(log)
 
     def remove_segments(self, log: Log, removed: Sequence[RemovedSegment]) -> None:
-        """Unlinks segments of a log that gave way to others (`FollowerAppend.removed`)."""
+        """Unlinks segments that left a log (`FollowerAppend.removed`)."""
         self._directories[log.parent_directory].remove_segments(list(removed))
 
     def _answer_later(self, on_done: OnDurable, error: OSError | None) -> None:
@@ -323,10 +317,10 @@ class LogManager:
         committer.submit(Barrier(), lambda _error: on_done(error))
 
     def erase(self, log: Log, offset: Offset, on_done: OnErased) -> Callable[[], object]:
-        """Erases the records of the log's partition below `offset` in all folders that it has in any directory; then calls `on_done`.
+        """Erases the records of a partition below `offset` in all its folders, then calls `on_done`.
 
-        First in the log's folder and in a copy that is made of it (`DirectoryErasures.request`), then in what was set aside
-        (`SetAsideFolders.erase`). Returns what takes the request back.
+        First in the log's folder and in a copy that is made of it (`DirectoryErasures.request`), then in folders that
+        were set aside (`SetAsideFolders.erase`). Returns a function that cancels the request.
         """
         take_back: list[Callable[[], object]] = []
 
@@ -338,11 +332,7 @@ class LogManager:
 
         erasures = self._directories[log.parent_directory].parts.erasures
         take_back.append(erasures.request(log, offset, self.moves.erase(log, offset, on_own_done)))
-
-        def give_up() -> object:
-            return take_back[-1]()
-
-        return give_up
+        return lambda: take_back[-1]()  # noqa: PLW0108 - the last one then
 
     # Due work and failure
 
@@ -355,20 +345,19 @@ class LogManager:
         now_ms: int,
         on_cleaned: OnCleaned,
     ) -> LogCleaning:
-        """Has a log compacted. See `DirectoryCleanings.begin`."""
+        """Begins to compact a log. See `DirectoryCleanings.begin`."""
         cleanings = self._directories[log.parent_directory].parts.cleanings
         return cleanings.begin(log, cleanable, limits, worker, now_ms, on_cleaned)
 
     def flush(self, log: Log) -> None:
-        """Begins to sync the log, if there is something to sync and nothing under way."""
+        """Begins to flush a log, unless nothing is to be done or a flush is under way."""
         self._directories[log.parent_directory].flush(log)
 
     def fail_directory_of(self, log: Log, error: OSError | StorageError) -> None:
-        """A write to, or a read from, a log has failed: its whole directory goes offline.
+        """Takes the whole directory of a log offline, because a write or a read has failed.
 
-        Not where room or a resource was lacking: the caller has answered with an error, and what it wanted may succeed
-        later. Nor where the files are missing of a log that was deleted or moved away: a caller that still had it finds
-        them gone.
+        Not if room or a resource was lacking: the caller has answered with an error, and may try again. Nor if the
+        files are missing because the log was deleted or moved away.
         """
         kind = failure_kind(error.error_number if isinstance(error, StorageError) else error.errno)
         has_left = kind is FailureKind.GONE and self.logs.get(log.topic_partition) is not log
@@ -376,11 +365,11 @@ class LogManager:
             self._directories[log.parent_directory].fail(error)
 
     def listen_to_flushes(self, listener: Callable[[Log], None]) -> None:
-        """From now on call `listener` whenever a log's recovery point may have risen; listeners in the order in which they came."""
+        """Calls `listener` whenever a log's recovery point may have risen; listeners are called in order."""
         self._listeners.flushed.append(listener)
 
     def _on_failed(self, directory: DirectoryLogs, reason: str) -> None:
-        """A directory went offline; those that do while all are being opened are reported afterwards."""
+        """Handles a directory that went offline; failures during the opening are reported afterwards."""
         if not self._is_open:
             return
         self.moves.on_directory_failed(directory.path)
@@ -402,17 +391,9 @@ class LogManager:
     # Stopping
 
     def close(self, broker_epoch: int = -1) -> None:
-        """A clean stop: all logs, checkpoints and journals durable, then each directory's marker, then its lock.
-
-        Blocks for the disk. Callers that wait for a log start are answered. The logs are not used any more. Errors: the
-        first StorageError, when all directories are done; one that failed, or had failed before, has no marker.
-        """
+        """Stops cleanly: see `LogDirectorySet.close`."""
         self.directories.close(broker_epoch)
 
     def release(self) -> None:
-        """Ends without a clean stop: answers what is under way and gives up the locks. The next start recovers."""
+        """Ends without a clean stop: answers what is under way and releases the locks. The next start recovers."""
         self.directories.release()
-
-
-def _nobody_listens(_path: str, _reason: str, _logs: list[Log]) -> None:
-    """Stands for a listener until there is one."""

@@ -1,14 +1,14 @@
-"""One log on its way from one log directory into another: its copy there, the future log, and how far that has come (KIP-113).
+"""The move of one log into another log directory: its copy there, the future log, and how far that has come (KIP-113).
 
     begun ── copied ──> level ── flushed, intent on the disk ──> renamed: the partition's log
 
-The copy is a log of the other directory like any other, in a folder that ends in `-future`; only the partition's requests don't see it. It
-gets the batches as they are, so that offsets, leader epochs, holes and transactions follow; what batches don't tell is taken over at the
-end (`CuttableLog.succeed`).
+The copy is an ordinary log of the other directory, in a folder that ends in `-future`; requests don't see it. It gets
+the batches unchanged, so that offsets, leader epochs, holes and transactions follow; what batches don't say is taken
+over at the end (`take_over`).
 
-Guards: nothing is in the copy that its source doesn't have, but for what the source has compacted away, or that lies below its start. So
-after a truncation, and at a start, what diverges by leader epochs is cut first. The copy takes its source's place only if it has all that
-this has, and on the disk what this has on the disk, with the id of its topic.
+Guards: the copy has nothing that its source doesn't have, except what the source has compacted away or what lies below
+its start. So after a truncation, and at a start, what diverges by leader epochs is cut first. The copy takes its
+source's place only if it has all that the source has, on the disk what the source has on the disk, and its topic id.
 
 Source: KIP-113; Kafka's ReplicaAlterLogDirsThread.
 """
@@ -25,10 +25,11 @@ from lowtide.runtime.filesystem import FileToSync
 from lowtide.storage.checkpoint import PARTITION_METADATA
 from lowtide.storage.directory.directory_erasures import EraseFailedError
 from lowtide.storage.directory.log_starts import LogStartIncrement
-from lowtide.storage.directory.move_place import AwaitedErasure
+from lowtide.storage.directory.move_place import AwaitedErasure, relocate, take_over
 from lowtide.storage.errors import StorageError, is_passing, storage_error
+from lowtide.storage.folder_names import future_folder_name
 from lowtide.storage.log.log_values import FollowerAppend
-from lowtide.storage.log_directory import MOVING_TO, future_folder_name
+from lowtide.storage.log_directory import MOVING_TO
 
 if TYPE_CHECKING:
     from lowtide.runtime.filesystem import FileSystem
@@ -36,31 +37,31 @@ if TYPE_CHECKING:
     from lowtide.storage.directory.directory_logs import DirectoryLogs
     from lowtide.storage.directory.move_place import MovePlace
     from lowtide.storage.log.log import Log
-    from lowtide.storage.log.segment_file import FileSlice
+    from lowtide.storage.log.segments.segment_file import FileSlice
 
 CHUNK_BYTES_MIN: Final = 16 << 10
 CHUNK_BYTES_MAX: Final = 1 << 20
-"""Of one read, in a worker; it is appended in the loop, so it shrinks where there are many small batches."""
+"""The bytes of one read, in a worker; they are appended in the loop, so there are fewer if batches are small."""
 
 CHUNK_NS: Final = 1_000_000
-"""What appending one chunk is to take."""
+"""The time that appending one chunk should take."""
 
 FLUSH_BYTES: Final = 32 << 20
-"""Copied between two flushes of a copy."""
+"""Bytes copied between two flushes of a copy."""
 
 REMOVED_TO: Final = 2**63 - 1
 """Above all offsets."""
 
 
 class LogMove:
-    """One such log. Used from the event loop only."""
+    """One move. Used from the event loop only."""
 
     def __init__(self, source: Log, target: DirectoryLogs, place: MovePlace, *, future: Log | None = None) -> None:
         """`future` is the copy that a start has found. Nothing is done before `begin`, or `step`."""
         self.source = source
         self.target = target
         self.future = future
-        """None while a folder of an earlier copy has to go first."""
+        """None while a folder of an earlier copy is being removed."""
         self._place = place
         self._is_checked = future is None
         """Whether the copy is known to be a part of its source."""
@@ -68,18 +69,17 @@ class LogMove:
         self._is_raising = False
         """Whether the copy's log start is on its way to the journal."""
         self._is_flushed = False
-        """Whether most of it is on the disk, so that little is left for the end."""
+        """Whether most of the copy is on the disk, so that little is left for the end."""
         self._has_intent = False
         """Whether the source's folder says, durably, that the copy may take its place."""
         self._is_noting = False
-        """Whether it is about to say so."""
+        """Whether the intent is being written."""
         self._readings = 0
-        """What was read counts only if this is as it was."""
+        """Raised to invalidate what is being read."""
         self._chunk_bytes = 64 << 10
         self._unflushed_bytes = 0
         self._erasures: list[AwaitedErasure] = []
 
-    # ------------------------------------------------------------------ what it is
     @property
     def lag(self) -> int:
         """How many offsets the copy is behind."""
@@ -89,43 +89,41 @@ class LogMove:
 
     @property
     def needs_start(self) -> bool:
-        """Whether records that the source has deleted are in the copy yet."""
+        """Whether the copy still has records that the source has deleted."""
         return self.future is None or self.future.log_start_offset < self.source.log_start_offset
 
     @property
-    def says_so(self) -> bool:
+    def has_begun_intent(self) -> bool:
         """Whether the source's folder has the intent, or is about to."""
         return self._has_intent or self._is_noting
 
     @property
     def durable_to(self) -> Offset:
-        """Up to where (exclusive) the source is in the copy, and on the disk."""
+        """The exclusive end up to which the source is in the copy and on the disk."""
         return (
             self.source.log_start_offset if self.future is None or not self._is_checked else self.future.recovery_point
         )
 
-    # ------------------------------------------------------------------ what happens to its source
     def on_truncated(self) -> None:
-        """The source was cut, or starts over: what is read, and perhaps what is copied, is of the past."""
+        """Invalidates what is read, and perhaps what is copied: the source was cut, or starts over."""
         self._is_checked = False
         self._readings += 1
 
     def erase(self, offset: Offset, on_done: OnErased) -> None:
-        """The source has no record below `offset` any more; nor is the copy to have one when `on_done` is called."""
+        """Erases records below `offset` from the copy too, then calls `on_done`."""
         self._readings += 1  # What is being read may have them.
         self._erasures.append(AwaitedErasure(offset, on_done))
 
     def end(self) -> None:
-        """It is over, before its end or with it."""
+        """Ends the move, complete or not."""
         self._readings += 1
         erasures, self._erasures = self._erasures, []
         for request in erasures:
             if not request.is_asked:
                 request.on_done(EraseFailedError("the replica was moved meanwhile; ask again"))
 
-    # ------------------------------------------------------------------ steps
     def begin(self) -> None:
-        """Makes the copy, where no earlier one is in the way. Errors: StorageError."""
+        """Creates the copy, unless an earlier one is in the way. Errors: StorageError."""
         key, target = self.source.topic_partition, self.target
         if not target.is_online:
             raise StorageError(target.path, "the log directory is offline")
@@ -138,14 +136,14 @@ class LogMove:
         self._raise_start(self.future)
 
     def step(self) -> None:
-        """Does what is next, if nothing has to be waited for."""
+        """Takes the next step, unless it has to wait."""
         future = self.future
         if not self._place.is_going_on(self):
             return
         try:
             if future is None:
                 self.begin()
-            elif not (self._is_reading or future.unsettled or self.source.unsettled):
+            elif not (self._is_reading or future.truncating or self.source.truncating):
                 self._continue(future)
         except StorageError as error:
             self._on_error(error)
@@ -153,13 +151,12 @@ class LogMove:
             self._on_error(storage_error(self.target.path, error))
 
     def _on_error(self, error: StorageError) -> None:
-        """What passes is tried again in a later round. A failing disk takes its directory offline."""
+        """Retries what may pass in a later round. A failing disk takes its directory offline."""
         if not error.is_passing:
             source = self.source.parent_directory
             self._place.on_failure(source if error.path.startswith(f"{source}/") else self.target.path, error)
 
     def _continue(self, future: Log) -> None:
-        """Errors: StorageError, OSError."""
         source = self.source
         if future.config is not source.config:
             future.configure(source.config)
@@ -177,7 +174,7 @@ class LogMove:
                 self._try_to_end(future)
 
     def _check(self, future: Log) -> None:
-        """Cuts what isn't its source's. An empty source has nothing to compare with."""
+        """Cuts what the source doesn't have. An empty source can't be compared."""
         end = common_end(self.source, future)
         self._is_checked = True
 
@@ -188,7 +185,7 @@ class LogMove:
             self.target.parts.truncations.truncate(future, end, cut)
 
     def _begin_anew(self, future: Log) -> None:
-        """All that is copied lies below the log start."""
+        """Starts the copy over: all that is copied lies below the log start."""
         source = self.source
         start, epoch = source.log_start_offset, source.leader_epochs.epoch_at(source.log_start_offset)
 
@@ -198,7 +195,7 @@ class LogMove:
         self.target.parts.truncations.begin_anew(future, start, epoch, is_wanted, lambda _error: None)
 
     def _raise_start(self, future: Log) -> None:
-        """The copy's journal gets the log start of its source. Also that of a new copy, which only memory has."""
+        """Journals the log start of the source for the copy, also for a new copy, whose start is only in memory."""
 
         def raised(_error: OSError | None) -> None:
             self._is_raising = False
@@ -219,7 +216,6 @@ class LogMove:
                 self.target.parts.erasures.request(future, request.offset, partial(erased, request))
 
     def _read(self, future: Log) -> None:
-        """Has the next chunk read by a worker. Errors: StorageError."""
         if self._place.allowance.is_used_up:
             return
         read = self._next(future, self._chunk_bytes)
@@ -231,7 +227,6 @@ class LogMove:
         worker.submit(partial(read.file.pread, read.size, read.position), partial(self._on_read, read, self._readings))
 
     def _next(self, future: Log, max_bytes: int) -> FileSlice | None:
-        """Errors: StorageError."""
         source = self.source
         offset = max(future.log_end_offset, source.log_start_offset)
         return source.read(offset, max_bytes, end_offset=source.log_end_offset).slice
@@ -246,7 +241,7 @@ class LogMove:
                 raise outcome
             self._on_error(storage_error(self.source.directory, outcome))
             return
-        if reading != self._readings or not read.token.valid or future.unsettled or not self._is_checked:
+        if reading != self._readings or not read.token.valid or future.truncating or not self._is_checked:
             return
         try:
             self._append(future, outcome)
@@ -256,13 +251,12 @@ class LogMove:
             self.step()
 
     def _append(self, future: Log, content: bytes) -> bool:
-        """Returns whether it was. Errors: StorageError."""
         ports = self._place.target
         began_ns, wall_ms = ports.clock.monotonic_ns(), ports.clock.wall_ms()
         appended = future.append_as_follower(memoryview(content), now_ms=wall_ms)
         if not isinstance(appended, FollowerAppend):
-            # A full disk passes. A batch that doesn't fit was read before the copy changed, and one that is damaged
-            # stops the move there.
+            # A full disk may pass. A batch that doesn't fit was read before the copy changed; a damaged one stops the
+            # move there.
             return False
         self.target.remove_segments(appended.removed)
         future.advance_high_watermark(self.source.high_watermark)
@@ -276,9 +270,8 @@ class LogMove:
             self.target.flush(future)
         return True
 
-    # ------------------------------------------------------------------ the end
     def _may_end(self, future: Log) -> bool:
-        """Whether little is left, so that what comes before the end is worth its while."""
+        """Returns whether little is left, so that preparing the end is worthwhile."""
         source, last_bytes = self.source, 2 * self._chunk_bytes
         return (
             source.bytes_between(max(future.log_end_offset, source.log_start_offset), source.log_end_offset, last_bytes)
@@ -286,7 +279,6 @@ class LogMove:
         )
 
     def _try_to_end(self, future: Log) -> None:
-        """Errors: StorageError, OSError."""
         flusher = self.target.parts.flusher
         if not self._is_flushed:
             if not flusher.is_flushing(future):
@@ -295,16 +287,19 @@ class LogMove:
         elif not self._has_intent:
             self._note_intent()
         elif not (flusher.is_flushing(future) or self._is_raising or self._erasures or self.needs_start):
-            # Removed segments have the folder's name, until they are gone.
+            # Removed segments have the folder's name until they are gone.
             is_left = self.target.parts.removal.remove_now(future.directory, Offset(REMOVED_TO))
-            if future.is_at_rest and not is_left and self._catch_up(future):
+            if future.files.is_at_rest and not is_left and self._catch_up(future):
                 if is_as_durable(self.source, future):
                     self._swap(future)
                 else:
                     self._flush_the_last(future)
 
     def _flush_the_last(self, future: Log) -> None:
-        """Goes on as soon as this is done: half a round later the source would have flushed more."""
+        """Flushes the copy.
+
+        Continues as soon as that is done: half a round later the source would have flushed more.
+        """
 
         def flushed(_error: OSError | None) -> None:
             if self._place.is_going_on(self) and is_as_durable(self.source, future):
@@ -315,7 +310,6 @@ class LogMove:
             self._place.target.committer.submit(Barrier(), flushed)
 
     def _note_intent(self) -> None:
-        """Errors: OSError."""
         if self._is_noting:
             return
         source, ports = self.source, self._place.source
@@ -329,14 +323,14 @@ class LogMove:
             self._is_noting = False
             self._has_intent = error is None
             if not self._place.is_going_on(self):
-                take_intent_back(self._place.source.filesystem, source)
+                remove_intent(self._place.source.filesystem, source)
             elif error is not None:
                 self._on_error(storage_error(source.directory, error))
             else:
                 self.step()
 
-        # With the id of its topic, which a log that was never flushed may lack on the disk: both folders must tell that
-        # they are of one.
+        # With the topic id, which a never flushed log may lack on the disk: both folders must say that they are of one
+        # topic.
         files = tuple(FileToSync(ports.filesystem, each) for each in (f"{source.directory}/{PARTITION_METADATA}", path))
         ports.committer.submit(Barrier(files=files, directories=(source.directory,)), noted)
 
@@ -352,20 +346,20 @@ class LogMove:
         return future.log_end_offset == self.source.log_end_offset
 
     def _swap(self, future: Log) -> None:
-        """The copy is the partition's log from now on. Errors: OSError; nothing has changed then."""
+        """Makes the copy the partition's log. Errors: OSError; nothing has changed then."""
         source, target = self.source, self.target
         folder = f"{target.path}/{source.topic_partition}"
         self._place.target.filesystem.rename(future.directory, folder)
-        future.relocate(folder)
+        relocate(future, folder)
         del target.partitions.futures[source.topic_partition]
         try:
-            future.succeed(source)
+            take_over(future, source)
         except OSError as error:
             if not is_passing(error):
                 target.fail(error)
         # Before anything else becomes durable in that directory, for its committer keeps the order. A power cut before
         # that may leave the source as the partition's log: no producer is answered for what only the copy has on the
-        # disk until it is flushed behind the name.
+        # disk until it is flushed under the new name.
         future.lower_recovery_point(source.recovery_point)
         self._place.target.committer.submit(Barrier(directories=(target.path,)), partial(self._place.on_named, self))
         target.flush(future)
@@ -373,7 +367,7 @@ class LogMove:
 
 
 def common_end(source: Log, future: Log) -> Offset:
-    """Up to where (exclusive) a copy is a part of its source, by leader epochs (KIP-101)."""
+    """Returns the exclusive end up to which a copy agrees with its source, by leader epochs (KIP-101)."""
     end = min(source.log_end_offset, future.log_end_offset)
     for epoch, start in reversed(future.leader_epochs.entries()):
         if start >= end:
@@ -386,14 +380,14 @@ def common_end(source: Log, future: Log) -> Offset:
 
 
 def is_as_durable(source: Log, future: Log) -> bool:
-    """Whether all that is on the disk of the source is on that of the copy: producers may have been answered for it.
+    """Returns whether the copy has on the disk all that the source has: producers may have been answered for it.
 
-    A new name may survive a power cut before it is synced, and what the folder has may not.
+    A new name may survive a power cut before it is synced, and the folder's content may not.
     """
     return future.recovery_point >= source.recovery_point and not future.flush_wanted
 
 
-def take_intent_back(filesystem: FileSystem, log: Log) -> None:
-    """The log stays where it is for now. If that is lost, a start with a directory that fails can't know it."""
+def remove_intent(filesystem: FileSystem, log: Log) -> None:
+    """Removes the intent: the log stays where it is. Without that, a start with a failed directory couldn't know."""
     with contextlib.suppress(OSError):
         filesystem.unlink(f"{log.directory}/{MOVING_TO}")

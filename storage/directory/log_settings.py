@@ -1,4 +1,4 @@
-"""What the logs of a broker have in common: settings from its configuration, and the outside world of one log directory."""
+"""What the logs of a broker have in common: settings, listeners, and the ports of one log directory."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from lowtide.runtime.filesystem import FileSystem
 from lowtide.runtime.random import Random
 from lowtide.runtime.worker import Worker
 from lowtide.storage.log.log_values import LogConfig
-from lowtide.storage.log.open_files import FILES_MAX
-from lowtide.storage.log.producer_state import DEFAULT_EXPIRATION_MS
-from lowtide.storage.log.segment_files import RemovedSegment, SegmentCache
+from lowtide.storage.log.producers.producer_state import DEFAULT_EXPIRATION_MS
+from lowtide.storage.log.segments.open_files import FILES_MAX
+from lowtide.storage.log.segments.segment_files import RemovedSegment, SegmentCache
 
 if TYPE_CHECKING:
     from lowtide.storage.log.log import Log
@@ -26,14 +26,14 @@ OnPrefixDeleted: TypeAlias = "Callable[[Log, Offset, list[RemovedSegment]], None
 
 
 class LogManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the broker's configuration says about logs in general. Times in milliseconds."""
+    """The broker's configuration of all logs. Times in milliseconds."""
 
     recovery_point_interval_ms: int = 60_000
     """`log.flush.offset.checkpoint.interval.ms`"""
     high_watermark_interval_ms: int = 5_000
     """`replica.high.watermark.checkpoint.interval.ms`"""
     producer_id_expiration_ms: Callable[[], int] = lambda: DEFAULT_EXPIRATION_MS
-    """`producer.id.expiration.ms`, as it is now."""
+    """`producer.id.expiration.ms`, read whenever it is needed."""
     producer_expiration_check_ms: int = 600_000
     """`producer.id.expiration.check.interval.ms`"""
     frees_deleted: bool = True
@@ -41,11 +41,11 @@ class LogManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
     segment_files_max: int = FILES_MAX
     """How many `.log` files may be open."""
     default_config: LogConfig = msgspec.field(default_factory=LogConfig)
-    """What logs are loaded with whose topics aren't known."""
+    """For logs whose topics aren't known."""
 
 
 class LogListeners(msgspec.Struct, frozen=True):
-    """Who is called about logs: lists that all directories share, and that grow with each listener."""
+    """Who is called about logs: lists that all directories share."""
 
     flushed: list[Callable[[Log], None]] = msgspec.field(default_factory=list)
     """Called whenever a log's recovery point may have risen."""
@@ -53,11 +53,11 @@ class LogListeners(msgspec.Struct, frozen=True):
     freed: list[Callable[[], None]] = msgspec.field(default_factory=list)
     """Called when a hole was made."""
     not_erased: list[Callable[[Log, str], None]] = msgspec.field(default_factory=list)
-    """Called with the reason when a log can't be erased, which is not tried again before its start rises."""
+    """Called with the reason when a log can't be erased; it is retried when its start rises."""
 
 
 class DirectoryPorts(msgspec.Struct, frozen=True, kw_only=True):
-    """The outside world of the logs of one directory, and what they share with the other directories."""
+    """The ports of the logs of one directory, and what they share with the other directories."""
 
     filesystem: FileSystem
     clock: Clock

@@ -1,17 +1,17 @@
-"""The way of a log start offset in storage: requested, durable, visible.
+"""How a log start offset is raised: requested, durable, visible.
 
 A delete, a rule of retention and a leader's answer all raise a log start by the same value, a `LogStartIncrement`, and
 in the same steps:
 
-    request_log_start         the offset is pending; the journal of its directory writes it; nothing is visible
+    request_log_start         the offset is pending; the directory's journal writes it; nothing is visible
     on_log_starts_durable     the entry can't be lost any more
     make_log_start_visible    records below it can't be read; whole segments below it leave the log
 
 Guards: a log start is visible only when the journal has it durably (rule DR1); an increment that a truncation has
 overtaken is never made visible, for the records above its end are others (`storage/log/offsets.py`, `cut`); an
-increment that spans directories is reported when it is durable in all of them.
+increment over several directories is reported when it is durable in all of them.
 
-It doesn't know leaders: that an offset may be deleted is decided by its callers. Source: KIP-107.
+Leaders are unknown here: callers decide whether an offset may be deleted. Source: KIP-107.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from lowtide.storage.directory.directory_holes import DirectoryHoles
 from lowtide.storage.directory.file_removal import FileRemoval
 from lowtide.storage.directory.log_settings import OnPrefixDeleted
 from lowtide.storage.log.log import Log
-from lowtide.storage.log.segment_files import RemovedSegment
+from lowtide.storage.log.segments.segment_files import RemovedSegment
 from lowtide.storage.log_start.journal import LogStartJournal, OnDurable
 from lowtide.storage.log_start.journal_format import LogStartEntry
 
 
 class LogStartIncrement(NamedTuple):
-    """Where a log is to start: what is asked of it, journalled and made visible."""
+    """Where a log will start: requested, journalled and made visible."""
 
     log: Log
     log_start_offset: Offset
 
     @property
     def entry(self) -> LogStartEntry:
-        """What the journal writes of it."""
+        """The entry of the journal."""
         return (self.log.topic_id, self.log.topic_partition.partition, self.log_start_offset)
 
 
 class DirectoryLogStarts:
-    """The log starts of one directory, behind its journal. Used from the event loop only."""
+    """Raises the log starts of one directory, behind its journal. Used from the event loop only."""
 
     def __init__(
         self,
@@ -56,10 +56,10 @@ class DirectoryLogStarts:
         listeners: Sequence[OnPrefixDeleted],
         freeing: tuple[DirectoryHoles, dict[Log, None]],
     ) -> None:
-        """`logs` as they come and go.
+        """`logs` are the directory's, as they come and go.
 
-        `listeners` are called when a log start has risen, or segments below one have left a log.
-        The first of `freeing` makes holes of what is deleted; into the second go logs of which it is to be erased.
+        `listeners` are called when a log start has risen, or segments below one have left a log. `freeing` has what
+        makes holes of deleted records, and the logs to be erased, to which it adds.
         """
         self._holes, self._erased = freeing
         self._journal = journal
@@ -70,14 +70,14 @@ class DirectoryLogStarts:
         self._is_stopped = False
 
     def stop(self) -> None:
-        """Journals nothing any more by itself."""
+        """Journals nothing more by itself."""
         self._is_stopped = True
 
     def request_log_starts(self, increments: Sequence[LogStartIncrement], on_durable: OnDurable) -> None:
-        """See `LogStarts.request_log_starts`; all of the logs are of this directory."""
+        """Raises log starts of this directory: see `LogStarts.request_log_starts`."""
         for log, offset in increments:
             log.request_log_start(offset)
-        # In the journal the last one wins, so a lower start than one that is on its way, or there, must not follow it.
+        # The last entry in the journal wins, so a lower start must not follow a higher one that is there or under way.
         entries = [LogStartIncrement(log, log.log_start_pending).entry for log, _ in increments]
         self._journal.request_log_starts(entries, partial(self._on_log_starts_durable, increments, on_durable))
 
@@ -92,15 +92,14 @@ class DirectoryLogStarts:
                 if logs.get(log.topic_partition) is log and not self._make_log_start_visible(log, offset, risen):
                     overtaken.append(LogStartIncrement(log, log.log_start_offset).entry)
             if overtaken and not self._is_stopped:
-                # A truncation came between, and whatever is written above its end now wasn't meant: the journal may not
-                # say so either.
+                # A truncation came between: the journal must not keep a start above its end.
                 self._journal.request_log_starts(overtaken, lambda _error: None)
-            if self._holes.hurried:
-                self._holes.hurry_behind_answers()
+            if self._holes.urgent:
+                self._holes.begin_urgent_after_answers()
         try:
             on_durable(error)
         finally:
-            # Who only counts comes behind those who wait for an answer.
+            # Those who wait for an answer come before those who only count.
             for log, before, removed in risen:
                 for listener in self._listeners:
                     listener(log, before, removed)
@@ -108,14 +107,14 @@ class DirectoryLogStarts:
     def _make_log_start_visible(
         self, log: Log, offset: Offset, risen: list[tuple[Log, Offset, list[RemovedSegment]]]
     ) -> bool:
-        """Adds to `risen` what listeners get. Returns False if the increment was overtaken by a truncation."""
+        """Adds to `risen` what listeners get. Returns False if a truncation overtook the increment."""
         before, removed = log.log_start_offset, log.make_log_start_visible(offset)
         if removed:
             self._removal.remove_segments(removed, self._clock.monotonic_ms() + log.config.file_delete_delay_ms)
         if log.log_start_offset > before:
             self._holes.risen[log] = None
-            if log.leaves_much:
-                self._holes.hurry_for(log)
+            if log.frees_many_bytes:
+                self._holes.mark_urgent(log)
             if log.config.lowtide_delete_erase:
                 self._erased[log] = None
         if not log.is_future:
@@ -127,18 +126,17 @@ class LogStarts:
     """The log starts of all directories of a broker."""
 
     def __init__(self, directories: Mapping[str, DirectoryLogStarts], committer: Committer) -> None:
-        """`directories` by their paths, as they are opened; `committer` of any of them, for answers that need no disk."""
+        """`directories` are by path, as they are opened; `committer` is that of any, for answers that need no disk."""
         self._directories = directories
         self._committer = committer
 
     def request_log_starts(self, increments: Sequence[LogStartIncrement], on_durable: OnDurable) -> None:
         """Raises log start offsets, each at or below its high watermark, as the caller has checked.
 
-        At once each log's `log_start_pending` rises; nothing is visible. When all are durable, the logs' starts rise
-        (but for a log that was deleted, or truncated below meanwhile), segments wholly below go in the background, and
-        `on_durable(None)` is called: never from within this call. One frame in the journal of each directory concerned,
-        whatever the number of partitions.
-        `on_durable` is given an error if a directory is, or goes, offline; the other directories' starts rise.
+        Each log's `log_start_pending` rises at once; nothing is visible. When all are durable, the logs' starts rise
+        (except of a log that was deleted, or truncated below), segments wholly below go in the background, and
+        `on_durable(None)` is called, never from within this call. Each directory's journal gets one frame, however many
+        partitions. `on_durable` gets an error if a directory is or goes offline; the starts in other directories rise.
         """
         if len(increments) == 1:
             self._directories[increments[0].log.parent_directory].request_log_starts(increments, on_durable)
@@ -154,7 +152,7 @@ class LogStarts:
 
 
 def all_together(count: int, on_done: OnDurable) -> OnDurable:
-    """One answer for `count` of them: when the last has come, with the first error."""
+    """Calls `on_done` once, after `count` answers, with the first error."""
     if count == 1:
         return on_done
     missing = count

@@ -1,14 +1,13 @@
 """Truncations of the logs of one directory, carried out so that no crash mixes what was cut with what is new.
 
-Guards: nothing is appended to a log (`Log.unsettled`) from the moment in which it is cut until the cut, the log start
-that falls with it, and the lowered recovery point are on the disk. A log start that falls is journalled after the cut:
-a crash in between leaves an empty log at the old start, not records that had been deleted. One that rises, with a log
-that starts over at another place, is journalled before. A truncation ends the rises that are under way, for the records
-that they were meant for may be others soon.
+Guards: nothing is appended to a log (`Log.truncating`) from the cut until the cut, the lowered log start and the
+lowered recovery point are on the disk. A log start that falls is journalled after the cut: a crash in between leaves an
+empty log at the old start, not deleted records. A log start that rises, because the log starts over elsewhere, is
+journalled before. A truncation ends rises that are under way, for the records below them may soon be others.
 
-A step that lacks room, or a descriptor, is repeated by `retry`, and the log stays unsettled until then; only a cut that
-has changed nothing is refused. Each step asks first whether its log is still here: the files of a log that was deleted
-or moved away are missing, which says nothing of the disk.
+A step that lacks room or a descriptor is repeated by `retry`, and the log stays `truncating`; only a cut that has
+changed nothing is refused. Each step first checks that its log is still here: the files of a deleted or moved log are
+missing, which is no fault of the disk.
 
 Source: the models of log starts and log ends say what must hold; Kafka's Partition.truncateTo has no such steps.
 """
@@ -29,20 +28,21 @@ from lowtide.storage.directory.offset_checkpoint import OffsetCheckpoint
 from lowtide.storage.errors import StorageError, is_passing
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.log_values import Truncation
+from lowtide.storage.log.truncation import LogTruncation
 from lowtide.storage.log_start.journal import LogStartJournal, OnDurable
 
 
-class _Settling(msgspec.Struct, frozen=True, kw_only=True):
-    """A log that is cut in memory, and on its way to be so on the disk."""
+class _PendingCut(msgspec.Struct, frozen=True, kw_only=True):
+    """A log that is cut in memory and not yet on the disk."""
 
     log: Log
     on_settled: OnDurable
     must_journal: bool
-    """Whether its log start is to be written once the cut is durable."""
+    """Whether its log start is journalled once the cut is durable."""
 
 
-class _Beginning(msgspec.Struct, frozen=True, kw_only=True):
-    """A log that is to begin at another offset."""
+class _PendingRestart(msgspec.Struct, frozen=True, kw_only=True):
+    """A log that will start over at another offset."""
 
     log: Log
     offset: Offset
@@ -52,7 +52,7 @@ class _Beginning(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogTruncations:
-    """The truncations of one directory. Used from the event loop only."""
+    """Truncates the logs of one directory. Used from the event loop only."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class LogTruncations:
         journal: LogStartJournal,
         on_failure: Callable[[OSError | StorageError], None],
     ) -> None:
-        """`logs` are those of the directory, as they come and go; `on_failure` takes it offline."""
+        """`logs` are the directory's, as they come and go; `on_failure` takes the directory offline."""
         self._ports = ports
         self._logs = logs
         self._removal = removal
@@ -75,12 +75,12 @@ class LogTruncations:
     def truncate(self, log: Log, offset: Offset, on_settled: OnDurable) -> None:
         """Cuts a log at `offset`, its new end, at once. `on_settled` is called later: from then on records may follow.
 
-        Below the log start that falls, too. At or above the log end nothing goes but leader epochs. `on_settled` is
-        given an error that passes (`is_passing`) if the log is as it was: then the caller may ask again.
+        A log start above `offset` falls too. At or above the log end only leader epochs are dropped. `on_settled` gets
+        an error that passes (`is_passing`) if the log is unchanged: then the caller may try again.
         """
         start, had_rise = log.log_start_offset, log.log_start_pending > log.log_start_offset
         try:
-            truncation = log.truncate_to(offset, now_ms=self._ports.clock.wall_ms())
+            truncation = LogTruncation(log).truncate_to(offset, now_ms=self._ports.clock.wall_ms())
         except StorageError as error:
             self._refuse(error, on_settled)
             return
@@ -88,58 +88,57 @@ class LogTruncations:
         if truncation.barrier is None and not truncation.lacks_barrier and not must_journal:
             self._ports.committer.submit(Barrier(), on_settled)
             return
-        log.unsettled += 1
-        self._settle(_Settling(log=log, on_settled=on_settled, must_journal=must_journal), truncation)
+        log.truncating += 1
+        self._settle(_PendingCut(log=log, on_settled=on_settled, must_journal=must_journal), truncation)
 
     def begin_anew(
         self, log: Log, offset: Offset, leader_epoch: LeaderEpoch, is_wanted: Callable[[], bool], on_settled: OnDurable
     ) -> None:
-        """Empties a log, which then starts and ends at `offset`, at or above its end: in the journal, on the disk, then `on_settled`.
+        """Empties a log, which then starts and ends at `offset`, at or above its end; then calls `on_settled`.
 
-        `leader_epoch` is that of the leader whose log starts there. `is_wanted` is asked in between: if it isn't any more, the journal is
-        put right and the log stays as it is. `on_settled` is given an error that passes if the journal had no room.
+        `leader_epoch` is that of the leader whose log starts there. `is_wanted` is called once the journal has the
+        offset: if it returns False, the journal is corrected and the log stays. `on_settled` gets an error that passes
+        if the journal had no room.
         """
-        beginning = _Beginning(
+        beginning = _PendingRestart(
             log=log, offset=offset, leader_epoch=leader_epoch, is_wanted=is_wanted, on_settled=on_settled
         )
-        log.unsettled += 1
+        log.truncating += 1
         self._journal.request_log_starts([LogStartIncrement(log, offset).entry], partial(self._on_begun, beginning))
 
-    def settle_later(self, log: Log) -> None:
-        """A start has cut the log and had no room to make that durable: nothing is appended before that is done.
-
-        For start code.
-        """
-        log.unsettled += 1
-        settling = _Settling(log=log, on_settled=lambda _error: None, must_journal=False)
+    def make_durable_later(self, log: Log) -> None:
+        """Makes a cut durable for which a start had no room: nothing is appended before. Start code."""
+        log.truncating += 1
+        settling = _PendingCut(log=log, on_settled=lambda _error: None, must_journal=False)
         self._stalled.append(partial(self._make_durable, settling))
 
     def retry(self) -> None:
-        """Takes the steps again that lacked room or a descriptor. On the order of once a second."""
+        """Repeats steps that lacked room or a descriptor. Called about once a second."""
         stalled, self._stalled = self._stalled, []
         for step in stalled:
             step()
 
     # A new beginning
 
-    def _on_begun(self, beginning: _Beginning, error: OSError | None) -> None:
-        """The journal has the new log start."""
+    def _on_begun(self, beginning: _PendingRestart, error: OSError | None) -> None:
         log = beginning.log
         if error is not None:
             if is_passing(error):
-                log.unsettled -= 1
+                log.truncating -= 1
             beginning.on_settled(error)
         elif not self._is_here(log):
             beginning.on_settled(None)
         elif beginning.is_wanted():
             self._empty(beginning)
         else:
-            self._write_start(_Settling(log=log, on_settled=beginning.on_settled, must_journal=True), self._on_settled)
+            self._write_start(
+                _PendingCut(log=log, on_settled=beginning.on_settled, must_journal=True), self._on_settled
+            )
 
-    def _empty(self, beginning: _Beginning) -> None:
+    def _empty(self, beginning: _PendingRestart) -> None:
         log = beginning.log
         try:
-            truncation = log.truncate_fully_and_start_at(
+            truncation = LogTruncation(log).truncate_fully_and_start_at(
                 beginning.offset, leader_epoch=beginning.leader_epoch, now_ms=self._ports.clock.wall_ms()
             )
         except StorageError as error:
@@ -148,24 +147,23 @@ class LogTruncations:
             else:
                 self._fail(error, beginning.on_settled)
         else:
-            self._settle(_Settling(log=log, on_settled=beginning.on_settled, must_journal=False), truncation)
+            self._settle(_PendingCut(log=log, on_settled=beginning.on_settled, must_journal=False), truncation)
 
     # What follows a cut
 
-    def _settle(self, settling: _Settling, truncation: Truncation) -> None:
+    def _settle(self, settling: _PendingCut, truncation: Truncation) -> None:
         self._removal.remove_segments(truncation.removed, self._ports.clock.monotonic_ms())
         if truncation.lacks_barrier:
             self._stalled.append(partial(self._make_durable, settling))
         else:
             self._submit(settling, truncation.barrier or Barrier())
 
-    def _make_durable(self, settling: _Settling) -> None:
-        """Once more, for want of room before."""
+    def _make_durable(self, settling: _PendingCut) -> None:
         if not self._is_here(settling.log):
             settling.on_settled(None)
             return
         try:
-            barrier = settling.log.truncation_barrier(now_ms=self._ports.clock.wall_ms())
+            barrier = LogTruncation(settling.log).barrier(now_ms=self._ports.clock.wall_ms())
         except StorageError as error:
             if error.is_passing:
                 self._stalled.append(partial(self._make_durable, settling))
@@ -174,10 +172,10 @@ class LogTruncations:
         else:
             self._submit(settling, barrier)
 
-    def _submit(self, settling: _Settling, barrier: Barrier) -> None:
+    def _submit(self, settling: _PendingCut, barrier: Barrier) -> None:
         self._ports.committer.submit(barrier, partial(self._on_cut, settling, barrier))
 
-    def _on_cut(self, settling: _Settling, barrier: Barrier, error: OSError | None) -> None:
+    def _on_cut(self, settling: _PendingCut, barrier: Barrier, error: OSError | None) -> None:
         if not self._is_here(settling.log):
             settling.on_settled(None)
         elif error is None:
@@ -186,13 +184,13 @@ class LogTruncations:
             else:
                 self._on_journalled(settling, None)
         elif is_passing(error):
-            settling.log.on_barrier_failed(barrier)
+            settling.log.files.sync.on_failed(barrier)
             self._stalled.append(partial(self._make_durable, settling))
         else:
             self._fail(error, settling.on_settled)
 
-    def _write_start(self, settling: _Settling, on_written: Callable[[_Settling, OSError | None], None]) -> None:
-        """Journals where the log starts, or will: behind every rise that was on its way.
+    def _write_start(self, settling: _PendingCut, on_written: Callable[[_PendingCut, OSError | None], None]) -> None:
+        """Journals where the log starts, or will, behind every rise under way.
 
         A log that is gone has no entry any more.
         """
@@ -209,21 +207,21 @@ class LogTruncations:
         else:
             settling.on_settled(None)
 
-    def _on_journalled(self, settling: _Settling, error: OSError | None) -> None:
+    def _on_journalled(self, settling: _PendingCut, error: OSError | None) -> None:
         if error is not None or not self._is_here(settling.log):
             settling.on_settled(error)
         else:
-            self._recovery_points.write_and_tell(partial(self._on_settled, settling))
+            self._recovery_points.write_and_call(partial(self._on_settled, settling))
 
     @staticmethod
-    def _on_settled(settling: _Settling, error: OSError | None) -> None:
-        """After an error nothing is appended to the log any more."""
+    def _on_settled(settling: _PendingCut, error: OSError | None) -> None:
+        """Allows appends again. After an error nothing is appended to the log any more."""
         if error is None:
-            settling.log.unsettled -= 1
+            settling.log.truncating -= 1
         settling.on_settled(error)
 
     def _is_here(self, log: Log) -> bool:
-        """Whether this very log is one of the directory's: another one may have its name by now."""
+        """Returns whether this very log is the directory's: another one may have its name by now."""
         return self._logs.get(log.topic_partition) is log
 
     def _refuse(self, error: StorageError, on_settled: OnDurable) -> None:

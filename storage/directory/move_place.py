@@ -1,4 +1,4 @@
-"""What a move of a log between directories is made with: its outside world, how much may be copied, and what waits for the copy."""
+"""The surroundings of a move between directories: ports, the rate of copying, and requests that wait for the copy."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+
+from lowtide.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
     from lowtide.protocol.types import Offset
@@ -17,6 +19,27 @@ if TYPE_CHECKING:
 NO_LIMIT: Final = float("inf")
 
 
+def relocate(log: Log, directory: str) -> None:
+    """Follows the rename of a log's folder. No barrier, hole, swap or removal of the log is under way."""
+    log.files.relocate(directory)
+    log.directory = directory
+
+
+def take_over(log: Log, source: Log) -> None:
+    """Takes over from its source what the copy `log` doesn't have: all producers, and the high watermark.
+
+    Both end alike.
+
+    Of producers without records the source knows more than the batches (KAFKA-7190). Errors: OSError; only memory has
+    it then.
+    """
+    assert log.log_end_offset == source.log_end_offset, (log.describe(), source.describe())
+    log.producer_state, log.transactions = source.producer_state, source.transactions
+    log.advance_high_watermark(source.high_watermark)
+    if source.producer_state.producers:
+        log.files.sync.note_written([log.files.snapshots.take(log.log_end_offset, source.producer_state)])
+
+
 class Allowance:
     """How many bytes may be copied now, over all moves."""
 
@@ -26,11 +49,11 @@ class Allowance:
         self._at_ms = 0
 
     def limit(self, bytes_per_second: Callable[[], float]) -> None:
-        """Asked for the rate, as it is then, whenever it grows."""
+        """Sets the function that returns the rate."""
         self._bytes_per_second = bytes_per_second
 
     def grow(self, now_ms: int) -> None:
-        """Lets so much more be copied as the time since the last call allows, of one second at most."""
+        """Allows more bytes for the time since the last call, for at most one second."""
         rate, elapsed_ms, self._at_ms = self._bytes_per_second(), max(now_ms - self._at_ms, 0), now_ms
         self._bytes = rate if rate == NO_LIMIT else min(self._bytes + rate * min(elapsed_ms, 1000) / 1000, rate)
 
@@ -40,40 +63,40 @@ class Allowance:
         return self._bytes <= 0
 
     def take(self, size_bytes: int) -> None:
-        """So much is being read."""
+        """Counts bytes that are being read."""
         self._bytes -= size_bytes
 
 
 class MoveCounts(msgspec.Struct):
-    """What has become of moves into one directory since the start."""
+    """The moves into one directory since the start."""
 
     copied_bytes: int = 0
-    """Of batches, also those of moves that ended otherwise."""
+    """Bytes of batches, including those of moves that failed."""
     done: int = 0
     failed: int = 0
-    """Ended by a directory that failed, or not begun because it could not hold the copy. The next start may go on with them."""
+    """Moves that ended because a directory failed, or could not begin. The next start may continue them."""
 
     def on_copied(self, size_bytes: int) -> None:
-        """So many bytes more are in the directory."""
+        """Counts bytes copied into the directory."""
         self.copied_bytes += size_bytes
 
     def on_done(self) -> None:
-        """A copy has taken its source's place."""
+        """Counts a copy that took its source's place."""
         self.done += 1
 
     def on_failed(self) -> None:
-        """A move has ended by a failure."""
+        """Counts a move that failed."""
         self.failed += 1
 
 
 class MovePlace(msgspec.Struct, frozen=True, kw_only=True):
-    """The outside world of one move, which is the first argument where it is `Any`."""
+    """What one move needs from outside. An argument of type `Any` is the move."""
 
     source: DirectoryPorts
     target: DirectoryPorts
     allowance: Allowance
     counts: MoveCounts
-    """Of the target."""
+    """Those of the target."""
     is_going_on: Callable[[Any], bool]
     on_failure: Callable[[str, StorageError], None]
     """Called with the path of the directory that fails."""
@@ -89,4 +112,30 @@ class AwaitedErasure(msgspec.Struct, eq=False):
     offset: Offset
     on_done: OnErased
     is_asked: bool = False
-    """Whether the copy is asked."""
+    """Whether the copy is being erased."""
+
+
+PREFERRED_MAX: Final = 10_000
+"""Partitions for which a directory is remembered; beyond that the oldest is forgotten."""
+
+
+class PreferredDirectories:
+    """By partition, the path of the directory."""
+
+    def __init__(self) -> None:
+        self._paths: dict[TopicPartition, str] = {}
+
+    def note(self, key: TopicPartition, path: str) -> None:
+        """Notes the directory for a partition."""
+        self._paths.pop(key, None)
+        while len(self._paths) >= PREFERRED_MAX:
+            del self._paths[next(iter(self._paths))]
+        self._paths[key] = path
+
+    def get(self, key: TopicPartition) -> str | None:
+        """Returns the directory for a partition; None for any."""
+        return self._paths.get(key)
+
+    def forget(self, key: TopicPartition) -> None:
+        """Forgets a partition that is created."""
+        self._paths.pop(key, None)

@@ -1,11 +1,9 @@
-"""An offset checkpoint that is written again and again: recovery points, high watermarks.
+"""An offset checkpoint that is rewritten regularly: recovery points, high watermarks.
 
-Guards: one version of the file is on its way at a time, and a caller that waits gets only a version that was begun
-after its call.
+Guards: one version is written at a time, and a caller that waits gets a version that was begun after its call.
 
-A full disk keeps the old version, which may be out of date but never wrong, except where a caller waits: then entries
-are meant to go (a partition was deleted, its name may be used again), and the file is removed, for no knowledge is safe
-and old knowledge isn't.
+A full disk keeps the old version, which may be stale but never wrong. Where a caller waits, entries are meant to go (a
+deleted partition's name may be used again); then the file is removed, for no knowledge is safe and old knowledge isn't.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ OnWritten: TypeAlias = Callable[[OSError | None], None]
 
 
 class OffsetCheckpoint:
-    """One such file, written through a committer. Used from the event loop only."""
+    """One checkpoint file, written through a committer. Used from the event loop only."""
 
     def __init__(
         self,
@@ -44,10 +42,10 @@ class OffsetCheckpoint:
         values: Callable[[], list[Offset]],
         on_failure: Callable[[OSError], None],
     ) -> None:
-        """`offsets` says what is to be in the file; `on_failure` is called when the disk fails.
+        """`offsets` returns the content of the file; `on_failure` is called when the disk fails.
 
-        `values` are those of the partitions that are loaded, oldest first: where they are as they were, and no caller has waited since for
-        an entry to go, the file needs no new version. To compare them takes a tenth of the time of making one.
+        `values` are the offsets of loaded partitions, oldest first: if they are unchanged, and no caller has waited for
+        an entry to go, no new version is needed. Comparing them takes a tenth of the time of making one.
         """
         self._filesystem = filesystem
         self._committer = committer
@@ -62,9 +60,9 @@ class OffsetCheckpoint:
         self._waiting: list[OnWritten] = []
 
     def write(self) -> Iterator[None]:
-        """Begins a new version if there's something new and none is under way.
+        """Begins a new version if something has changed and none is under way.
 
-        Made a step at a time, of what is true at the first.
+        Made in steps, of the state at the first one.
         """
         if self._under_way or self._stopping:
             return
@@ -83,11 +81,8 @@ class OffsetCheckpoint:
             self._written_values = values
             self._begin(b"".join(pieces), [])
 
-    def write_and_tell(self, on_written: OnWritten) -> None:
-        """Has the file hold what is true now, or not exist, and the names of its folder durable.
-
-        `on_written` is called later, once.
-        """
+    def write_and_call(self, on_written: OnWritten) -> None:
+        """Writes the present state, or removes the file, durably; then calls `on_written`, once."""
         if self._stopping:
             on_written(self._stopped_error())
             return
@@ -98,7 +93,7 @@ class OffsetCheckpoint:
     def stop(self) -> None:
         """Begins nothing more: the committer is about to close.
 
-        A caller that waits for a version that isn't under way gets an error.
+        Waiting callers get an error unless their version is under way.
         """
         self._stopping = True
         waiting, self._waiting = self._waiting, []
@@ -108,7 +103,7 @@ class OffsetCheckpoint:
         return OSError(errno.ESHUTDOWN, "the broker is stopping", self._path)
 
     def write_now(self) -> None:
-        """The same at once. For stop code, when the committer is idle: it syncs. Errors: OSError."""
+        """Writes the present state at once. Stop code, when the committer is idle: it syncs. Errors: OSError."""
         self._filesystem.replace_file(self._path, encode_offsets(self._offsets()))
 
     def _begin_for_waiting(self) -> None:
@@ -149,7 +144,6 @@ class OffsetCheckpoint:
         self._committer.submit(barrier, on_done)
 
     def _give_up(self, waiting: list[OnWritten], error: OSError) -> None:
-        """The new version couldn't be written."""
         self._written_values = None
         with contextlib.suppress(OSError):
             self._filesystem.unlink(self._path + TEMPORARY_SUFFIX)
@@ -176,11 +170,11 @@ def _tell(waiting: list[OnWritten], error: OSError) -> None:
 
 
 def read_checkpoint(filesystem: FileSystem, path: str, here: Container[TopicPartition]) -> dict[TopicPartition, Offset]:
-    """What a checkpoint says of the partitions that are here; nothing if it can't be read.
+    """Returns a checkpoint's entries of the partitions that are here; nothing if it can't be read.
 
-    Start code: it may sync. Errors: OSError. If it says something of others, a deletion was interrupted. Their names
-    may be used again from now on, and a new log's bytes mustn't go unchecked on the word of an old one: the file is
-    written again without them, or removed where the disk is full.
+    Entries of other partitions are left by an interrupted deletion. Their names may be used again, and a new log's
+    bytes must not stay unchecked because of an old one: the file is rewritten without them, or removed if the disk is
+    full. Start code: it may sync. Errors: OSError.
     """
     if not filesystem.exists(path):
         return {}

@@ -1,8 +1,7 @@
 """What the registrations of a broker leave in its log directories for the next start (rules DR8 and DR9).
 
-Which one was the last, and the memory through which files were written since.
-
-It acts on directories that are online; one that fails goes offline.
+That is the number of the last registration, and the machine's memory through which files were written since. It acts on
+online directories; one that fails goes offline.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ if TYPE_CHECKING:
 
 
 class RegistrationNotes:
-    """The notes in all directories of a broker, by their paths."""
+    """The notes in all directories of a broker, by path."""
 
     def __init__(self, directories: Mapping[str, DirectoryLogs]) -> None:
         self._directories = directories
 
     def registrations(self) -> dict[str, int | None]:
-        """By online directory, the number of the registration that reached it last, None where it has none.
+        """Returns, by online directory, the number of the last registration noted, None if there is none.
 
-        Start code: it may fail one.
+        Start code: it may fail a directory.
         """
         numbers = {}
         for path, directory in self._directories.items():
@@ -38,9 +37,9 @@ class RegistrationNotes:
         return numbers
 
     def write_registration(self, number: int, directories: Collection[str]) -> None:
-        """Notes a registration in these directories, as far as they are online, durably. Start code: it syncs.
+        """Notes a registration durably in these directories, as far as they are online. Start code: it syncs.
 
-        A directory without room keeps the old number, and is stale by it; one that fails goes offline.
+        A directory without room keeps the old number and counts as stale; one that fails goes offline.
         """
         for path in directories:
             directory = self._directories[path]
@@ -53,13 +52,13 @@ class RegistrationNotes:
 
     @property
     def may_lack_records(self) -> bool:
-        """Whether an online directory was in use when the machine stopped: what was not synced is perhaps gone."""
+        """Whether an online directory was in use when the machine stopped: unsynced records may be lost."""
         return any(each.is_online and each.state.directory.may_lack_records for each in self._directories.values())
 
     def note_page_cache(self) -> None:
-        """Notes in each online directory that what it may lack is known to the cluster. Start code: it syncs.
+        """Notes in each online directory that the cluster knows what it may lack. Start code: it syncs.
 
-        One without room may lack records again at the next start; one that fails goes offline.
+        A directory without room may lack records again at the next start; one that fails goes offline.
         """
         for directory in self._directories.values():
             if directory.is_online:

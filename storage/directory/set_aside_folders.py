@@ -1,13 +1,13 @@
-"""The other folders of a partition on this broker, which erasing its records includes: what a log has left behind when it moved or went.
+"""Erases records in the other folders of a partition on this broker: those that a moved or deleted log has left.
 
-A `-delete` folder is removed now, whatever `file.delete.delay.ms` says. A `-stray` one, a `-future` one of no move that is under way, and
-one with the partition's name in another directory stay; if one may have a record below the offset the request fails, and names it.
+A `-delete` folder is removed at once, whatever `file.delete.delay.ms` says. A `-stray` folder, a `-future` folder of no
+move, and a folder with the partition's name in another directory stay; if one may have a record below the offset the
+request fails and names it. A folder of another topic of the same name is ignored. One without a topic id counts as the
+partition's.
 
-A folder of another topic of the same name is none of the partition's. One that doesn't tell its topic counts as the partition's.
-
-Guards: a request is answered without an error only when no folder of the partition has a record below its offset, in any directory, and the
-disks know (D15). What only the disk knows is looked up there: one listing of each directory for all requests that wait. Nothing but a
-`-delete` folder is removed (M2).
+Guards: a request is answered without an error only when no folder of the partition in any directory has a record below
+its offset, and the disks know (D15). Only the disk knows these folders: each directory is listed once for all requests
+that wait. Only `-delete` folders are removed (M2).
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ import msgspec
 from lowtide.protocol.types import ZERO_TOPIC_ID
 from lowtide.storage.directory.directory_erasures import MOVED, EraseChangedError, EraseFailedError
 from lowtide.storage.errors import is_passing
-from lowtide.storage.log.segment_names import LOG_SUFFIX, OFFSET_DIGITS
-from lowtide.storage.log_directory import is_deleted_folder, partition_of_folder, topic_id_in
+from lowtide.storage.folder_names import is_deleted_folder, partition_of_folder
+from lowtide.storage.log.segments.segment_names import LOG_SUFFIX, OFFSET_DIGITS
+from lowtide.storage.log_directory import topic_id_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,27 +38,27 @@ if TYPE_CHECKING:
     from lowtide.storage.log.log import Log
 
 REQUESTS_AT_ONCE: Final = 1_000
-"""Looked for in one listing; the others come next."""
+"""Requests served by one listing; the others come next."""
 
 
-class Sought(NamedTuple):
-    """What is looked for in all directories."""
+class FolderSearch(NamedTuple):
+    """What to look for in all directories."""
 
     key: TopicPartition
     topic_id: TopicId
     offset: Offset
     served: frozenset[str]
-    """Its folders that are erased in other ways: the log's own, and that of a copy that is made."""
+    """Its folders that are erased in other ways: the log's own, and that of a copy."""
 
 
-class _Request(msgspec.Struct, eq=False):
+class _FolderRequest(msgspec.Struct, eq=False):
     log: Log
     offset: Offset
     on_done: OnErased
 
 
 class SetAsideFolders:
-    """Erases what lies beside the logs of a broker. Used from the event loop only."""
+    """Erases folders beside the logs of a broker. Used from the event loop only."""
 
     def __init__(
         self,
@@ -67,13 +68,13 @@ class SetAsideFolders:
         logs: Mapping[TopicPartition, Log],
         moves: LogMoves,
     ) -> None:
-        """`logs` as they come and go."""
+        """`logs` are the broker's, as they come and go."""
         self._filesystem = filesystem
         self._worker = worker
         self._directories = directories
         self._logs = logs
         self._moves = moves
-        self._requests: dict[_Request, None] = {}
+        self._requests: dict[_FolderRequest, None] = {}
         self._is_looking = False
 
     def __len__(self) -> int:
@@ -83,41 +84,38 @@ class SetAsideFolders:
     def erase(self, log: Log, offset: Offset, on_done: OnErased) -> Callable[[], object]:
         """Erases what other folders of the log's partition have below `offset`, then calls `on_done`.
 
-        Returns what takes that back.
+        Returns a function that cancels the request.
         """
-        request = _Request(log, offset, on_done)
+        request = _FolderRequest(log, offset, on_done)
         self._requests[request] = None
         return lambda: self._requests.pop(request, None)
 
     def on_truncated(self, log: Log) -> None:
-        """A log is cut, or starts over: what it takes then may have deleted records again, so its own folder is to be erased again."""
+        """Notes that a log is cut or starts over: it may take deleted records again, so its folder is erased again."""
         for request in [each for each in self._requests if each.log is log]:
             self._answer(request, EraseChangedError("the replica was truncated meanwhile; ask again"))
 
     def stop(self) -> None:
-        """Refuses what waits."""
+        """Refuses waiting requests."""
         for request in list(self._requests):
             self._answer(request, EraseFailedError("the broker stops"))
 
     def round(self) -> Iterator[None]:
-        """Begins to look for what is asked for.
-
-        To be begun some twenty times a second, and always to be taken to its end.
-        """
+        """Begins to serve requests. Called some twenty times a second, and always iterated to the end."""
         if not self._requests or self._is_looking:
             return
-        sought: dict[_Request, Sought] = {}
+        sought: dict[_FolderRequest, FolderSearch] = {}
         for request in list(islice(self._requests, REQUESTS_AT_ONCE)):
             key = request.log.topic_partition
             if (refusal := self._refusal(request)) is not None:
                 self._answer(request, refusal)
             elif not any(key in directory.parts.deletions.leaving for directory in self._directories.values()):
-                sought[request] = Sought(key, request.log.topic_id, request.offset, self._served(request.log))
+                sought[request] = FolderSearch(key, request.log.topic_id, request.offset, self._served(request.log))
         if sought:
             self._look(sought)
         yield
 
-    def _refusal(self, request: _Request) -> EraseFailedError | None:
+    def _refusal(self, request: _FolderRequest) -> EraseFailedError | None:
         current = self._logs.get(request.log.topic_partition)
         if current is not request.log:
             return EraseFailedError("the replica is no longer here") if current is None else EraseChangedError(MOVED)
@@ -134,7 +132,7 @@ class SetAsideFolders:
             {log.directory} | ({move.future.directory} if move is not None and move.future is not None else set())
         )
 
-    def _look(self, sought: Mapping[_Request, Sought]) -> None:
+    def _look(self, sought: Mapping[_FolderRequest, FolderSearch]) -> None:
         self._is_looking = True
         waiting_for = len(self._directories)
         kept: dict[TopicPartition, str] = {}
@@ -165,13 +163,13 @@ class SetAsideFolders:
     def _on_erased(
         self, directory: DirectoryLogs, path: str, on_done: Callable[[str, object], None], outcome: object
     ) -> None:
-        """Have the disk know, also of what was removed before."""
+        """Syncs the directory, also for what was removed before."""
         if isinstance(outcome, BaseException) or not directory.is_online:
             on_done(path, outcome)
         else:
             directory.sync_folder_names(lambda error: on_done(path, outcome if error is None else error))
 
-    def _on_looked(self, sought: Mapping[_Request, Sought], kept: Mapping[TopicPartition, str]) -> None:
+    def _on_looked(self, sought: Mapping[_FolderRequest, FolderSearch], kept: Mapping[TopicPartition, str]) -> None:
         for request, each in sought.items():
             if (refusal := self._refusal(request)) is not None:
                 self._answer(request, refusal)
@@ -185,18 +183,15 @@ class SetAsideFolders:
             else:
                 self._answer(request, None)
 
-    def _answer(self, request: _Request, error: EraseFailedError | None) -> None:
+    def _answer(self, request: _FolderRequest, error: EraseFailedError | None) -> None:
         if self._requests.pop(request, request) is None:
             request.on_done(error)
 
 
-def _erase_beside(filesystem: FileSystem, path: str, sought: Sequence[Sought]) -> dict[TopicPartition, str]:
-    """Removes the folders that are being deleted; returns those that stay with a record below its offset.
-
-    Errors: OSError.
-    """
+def _erase_beside(filesystem: FileSystem, path: str, sought: Sequence[FolderSearch]) -> dict[TopicPartition, str]:
+    """Removes `-delete` folders; returns the other folders that have a record below the offset. Errors: OSError."""
     kept: dict[TopicPartition, str] = {}
-    by_key: dict[TopicPartition, list[Sought]] = {}
+    by_key: dict[TopicPartition, list[FolderSearch]] = {}
     for each in sought:
         by_key.setdefault(each.key, []).append(each)
     for name in filesystem.listdir(path):
@@ -212,8 +207,7 @@ def _erase_beside(filesystem: FileSystem, path: str, sought: Sequence[Sought]) -
     return kept
 
 
-def _erase_folder(filesystem: FileSystem, folder: str, sought: Sought, kept: dict[TopicPartition, str]) -> None:
-    """Errors: OSError."""
+def _erase_folder(filesystem: FileSystem, folder: str, sought: FolderSearch, kept: dict[TopicPartition, str]) -> None:
     if folder in sought.served:
         return
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -226,7 +220,6 @@ def _erase_folder(filesystem: FileSystem, folder: str, sought: Sought, kept: dic
 
 
 def _has_records_below(filesystem: FileSystem, folder: str, offset: Offset) -> bool:
-    """Whether a segment of the folder begins below `offset`. Errors: OSError."""
     digits = (
         name[:OFFSET_DIGITS] for name in filesystem.listdir(folder) if name[OFFSET_DIGITS:].startswith(LOG_SUFFIX)
     )

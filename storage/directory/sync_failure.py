@@ -1,10 +1,10 @@
-"""What a failed sync leaves behind, and how the next start gets over it.
+"""What a failed sync leaves behind, and how the next start recovers from it.
 
 After a failed sync the system may call pages clean that the disk doesn't hold: they can be read, and syncing them again
-proves nothing. While the machine runs on, a broker that starts again would take them for safe and put acknowledged
-records behind a hole that opens with the next power cut. So the directory is marked when it fails. The mark needs no
-durability: after a power cut only what is durable can be read, and all is well without it. A start that finds the mark
-writes everything above the recovery points again, syncs it, and removes the mark.
+proves nothing. While the machine runs on, a restarted broker would take them for safe and put acknowledged records
+behind a hole that opens with the next power cut. So the directory is marked when it fails. The mark needs no
+durability: after a power cut only durable bytes can be read. A start that finds the mark rewrites everything above the
+recovery points, syncs it, and removes the mark.
 
 Source: PostgreSQL's "fsyncgate", 2018.
 """
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 
 from lowtide.protocol.types import Offset, TopicPartition
 from lowtide.runtime.filesystem import FileSystem
-from lowtide.storage.log.segment_names import LOG_SUFFIX
+from lowtide.storage.log.segments.segment_names import LOG_SUFFIX
 
 SYNC_FAILED_MARK = "lowtide-sync-failed"
 
@@ -24,21 +24,20 @@ _CHUNK_BYTES = 1 << 20
 
 
 def mark_failed(filesystem: FileSystem, directory: str) -> None:
-    """Leave the mark, if the disk still takes it."""
+    """Leaves the mark, if the disk still takes it."""
     with contextlib.suppress(OSError):
         filesystem.write_bytes(f"{directory}/{SYNC_FAILED_MARK}", b"")
 
 
-def write_anew(
+def rewrite_unsynced(
     filesystem: FileSystem,
     directory: str,
     folders: Mapping[str, TopicPartition],
     recovery_points: Mapping[TopicPartition, Offset],
 ) -> bool:
-    """If the directory is marked, write what may not be on the disk once more, and sync it.
+    """Rewrites and syncs what may not be on the disk, if the directory is marked.
 
-    Start code. Returns whether it was marked.
-    Errors: OSError; the mark then stays.
+    Start code. Returns whether it was marked. Errors: OSError; the mark then stays.
     """
     mark = f"{directory}/{SYNC_FAILED_MARK}"
     if not filesystem.exists(mark):
@@ -54,7 +53,7 @@ def write_anew(
 
 
 def _unsafe_segments(names: Iterable[str], recovery_point: Offset) -> list[str]:
-    """The segments that reach beyond the recovery point: from the last that begins at or below it."""
+    """Returns the segments that reach beyond the recovery point: from the last that begins at or below it."""
     segments = sorted(name for name in names if name.endswith(LOG_SUFFIX) and name.removesuffix(LOG_SUFFIX).isdigit())
     below = [name for name in segments if int(name.removesuffix(LOG_SUFFIX)) <= recovery_point]
     return segments[max(len(below) - 1, 0) :]

@@ -1,7 +1,7 @@
 """The segment that compaction writes: its files have the suffix `.cleaned` until they are swapped in.
 
-Guards: all of it is on the disk when `finish` returns, or else `abandon` leaves nothing of it behind.
-Source: Kafka's UnifiedLog.createNewCleanedSegment.
+Guards: all of it is on the disk when `finish` returns; `abandon` leaves nothing behind. Source: Kafka's
+UnifiedLog.createNewCleanedSegment.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ import msgspec
 from lowtide.protocol.records import BatchHeader
 from lowtide.protocol.types import NO_TIMESTAMP, Offset
 from lowtide.runtime.filesystem import Buffer, File, FileSystem
-from lowtide.storage.log.index import OffsetIndex, TimeIndex
-from lowtide.storage.log.open_transactions import CompletedTransaction
-from lowtide.storage.log.segment_names import (
+from lowtide.storage.log.producers.open_transactions import CompletedTransaction
+from lowtide.storage.log.producers.transaction_index import encode_aborted
+from lowtide.storage.log.segments.index import OffsetIndex, TimeIndex
+from lowtide.storage.log.segments.segment_names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     offset_name,
 )
-from lowtide.storage.log.transaction_index import encode_aborted
 
 CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"
 
 CLEANED_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
-"""The files that are written; a transaction index only where it has an entry."""
+"""The suffixes of its files; the transaction index only exists with entries."""
 
 _WRITE_BYTES: Final = 1 << 20
-"""Written at once."""
+"""The size of a write."""
 
 
 def remove_cleaned(filesystem: FileSystem, directory: str) -> None:
-    """Removes all such files from a log's folder, when nothing is writing one.
+    """Removes all such files from a log's folder, while nothing writes one. For a worker.
 
-    For a worker. Errors: OSError; a missing folder is none.
+    Errors: OSError; a missing folder is none.
     """
     with contextlib.suppress(FileNotFoundError):
         for name in filesystem.listdir(directory):
@@ -53,23 +53,20 @@ class CleanedSize(msgspec.Struct):
     records: int = 0
 
     def note(self, size_bytes: int, records: int) -> None:
-        """A batch more."""
+        """Counts one more batch."""
         self.size_bytes += size_bytes
         self.records += records
 
     def add(self, other: CleanedSize) -> None:
-        """Those of others."""
+        """Adds other counts."""
         self.note(other.size_bytes, other.records)
 
 
 class CleanedSegment:
-    """A segment that a compaction writes.
-
-    `append` any number of times, then `finish` or `abandon`. Errors of all of them: OSError.
-    """
+    """A segment that a compaction writes: `append` any number of times, then `finish` or `abandon`. Errors: OSError."""
 
     def __init__(self, filesystem: FileSystem, directory: str, base_offset: Offset, interval_bytes: int) -> None:
-        """A leftover of the same name is overwritten. About every `interval_bytes` the indexes get an entry."""
+        """Overwrites a leftover of the same name. The indexes get an entry about every `interval_bytes`."""
         self._filesystem = filesystem
         self._stem = f"{directory}/{offset_name(base_offset)}"
         self._interval_bytes = interval_bytes
@@ -87,14 +84,14 @@ class CleanedSegment:
 
     @property
     def size(self) -> int:
-        """Of its `.log` file."""
+        """The size of its `.log` file."""
         return self._written + self._parts_bytes
 
     def _path(self, suffix: str) -> str:
         return self._stem + suffix + CLEANED_SUFFIX
 
     def append(self, header: BatchHeader, batch: Buffer) -> None:
-        """A batch that stays; they come in their order."""
+        """Appends a batch; batches come in order."""
         last_offset = header.last_offset
         if header.max_timestamp > self._max_timestamp:
             self._max_timestamp, self._max_timestamp_offset = header.max_timestamp, last_offset
@@ -116,10 +113,7 @@ class CleanedSegment:
             self._parts, self._parts_bytes = [], 0
 
     def finish(self, aborted: list[CompletedTransaction]) -> None:
-        """Writes what is left and the indexes, and has all of it on the disk.
-
-        `aborted` are the transactions whose markers stay in it.
-        """
+        """Writes the rest and the indexes, and syncs all. `aborted` are the transactions whose markers stay in it."""
         self._write()
         self._file.sync()
         self._times.maybe_append(self._max_timestamp, self._max_timestamp_offset)
@@ -134,7 +128,7 @@ class CleanedSegment:
         self._file.close()
 
     def abandon(self) -> None:
-        """Removes it."""
+        """Removes its files."""
         self._file.close()
         for suffix in CLEANED_SUFFIXES:
             with contextlib.suppress(OSError):

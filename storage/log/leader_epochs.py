@@ -1,12 +1,12 @@
 """Which leader epoch wrote which offsets: the start offset (inclusive) of each epoch, in memory.
 
-Guards: epochs and start offsets strictly rise, no start offset lies below the log start after a trim nor above the log
-end. From these entries replicas find where their logs part (KIP-101, KIP-279); a wrong entry is a lost or doubled
-record after an election.
+Guards: epochs and start offsets strictly rise; no start offset lies below the log start after a trim, nor above the log
+end. From these entries replicas find where their logs diverge (KIP-101, KIP-279); a wrong entry loses or duplicates
+records after an election.
 
-It doesn't write the file `leader-epoch-checkpoint`: `storage/log/log.py` stages it when `dirty` says so, for the next
-flush. Nothing else waits for it: of what isn't flushed yet all batches are there, and their headers say it. Below that
-compaction may have left no batch of an epoch, and only the file knows where that began.
+`LogSync` stages the file `leader-epoch-checkpoint` for the next flush if `dirty`. Nothing waits for it: the headers of
+unflushed batches have the epochs. Below that compaction may have left no batch of an epoch, and only the file knows its
+start.
 
 Source: Kafka's LeaderEpochFileCache.
 """
@@ -20,7 +20,7 @@ from typing import Final
 from lowtide.protocol.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET, LeaderEpoch, Offset
 
 MAXIMUM_ENTRIES = 100_000
-"""Beyond it the oldest entries are dropped: an election a second for a day, far more than a log's retention ever holds."""
+"""Beyond it the oldest entries are dropped: an election a second for a day, far more than a log ever keeps."""
 
 _NEVER: Final[Offset] = 2**63 - 1
 
@@ -31,7 +31,7 @@ class LeaderEpochs:
     __slots__ = ("_epochs", "_starts", "dirty", "latest")
 
     def __init__(self, entries: Iterable[tuple[LeaderEpoch, Offset]] = ()) -> None:
-        """`entries` are (epoch, start offset) in rising order, as a checkpoint has them."""
+        """`entries` are (epoch, start offset) in rising order, as in a checkpoint."""
         self._epochs: list[LeaderEpoch] = []
         self._starts: list[Offset] = []
         self.latest: LeaderEpoch = NO_LEADER_EPOCH
@@ -43,14 +43,13 @@ class LeaderEpochs:
         return len(self._epochs)
 
     def entries(self) -> list[tuple[LeaderEpoch, Offset]]:
-        """(epoch, start offset) of each, oldest first."""
+        """Returns (epoch, start offset) of each, oldest first."""
         return list(zip(self._epochs, self._starts, strict=True))
 
     def assign(self, epoch: LeaderEpoch, start_offset: Offset) -> bool:
-        """Notes that `epoch` writes from `start_offset` (inclusive) on. Returns whether that is news.
+        """Notes that `epoch` writes from `start_offset` (inclusive) on. Returns whether that is new.
 
-        Entries that contradict it, a later epoch or a start at or after this one, are dropped, as a new leader's word
-        counts.
+        Drops entries that contradict it, with a later epoch or a start at or after this one: the new leader is right.
         """
         if epoch < 0:
             return False
@@ -66,10 +65,10 @@ class LeaderEpochs:
         return True
 
     def confirm(self, epoch: LeaderEpoch, base_offset: Offset, last_offset: Offset) -> Offset:
-        """A batch that is there says that `epoch` wrote it; its word counts. Entries that no batch contradicts stay.
+        """Notes that a stored batch was written in `epoch`. Entries that no batch contradicts stay.
 
-        Batches below the first entry say nothing: the log starts above them. Returns up to where (exclusive) the next
-        batches of the same epoch need no look.
+        Batches below the first entry are ignored: the log starts above them. Returns the exclusive end up to which the
+        next batches of the same epoch need no call.
         """
         starts = self._starts
         if starts and last_offset < starts[0]:
@@ -80,10 +79,10 @@ class LeaderEpochs:
         return self._starts[later] if later < len(self._starts) else _NEVER
 
     def end_offset_for(self, epoch: LeaderEpoch, log_end_offset: Offset) -> tuple[LeaderEpoch, Offset]:
-        """The largest epoch at or below `epoch` that wrote here, and the exclusive end of what it wrote.
+        """Returns the largest epoch at or below `epoch` that wrote here, and the exclusive end of what it wrote.
 
-        Returns (-1, -1) for an epoch that is newer than all known or -1; for one older than all known, that epoch and
-        the first start.
+        Returns (-1, -1) for -1 and for an epoch newer than all known; for one older than all known, that epoch and the
+        first start.
         """
         if epoch == NO_LEADER_EPOCH or epoch > self.latest or not self._starts:
             return NO_LEADER_EPOCH, UNKNOWN_OFFSET
@@ -95,15 +94,15 @@ class LeaderEpochs:
         return self._epochs[later - 1], self._starts[later]
 
     def epoch_at(self, offset: Offset) -> LeaderEpoch:
-        """The epoch that wrote `offset`, -1 when no entry reaches down to it."""
+        """Returns the epoch that wrote `offset`; -1 if no entry reaches down to it."""
         later = bisect_right(self._starts, offset)
         return self._epochs[later - 1] if later else NO_LEADER_EPOCH
 
     def truncate_from_end(self, end_offset: Offset, *, is_empty: bool = False) -> bool:
         """Drops the epochs that begin at or after the exclusive log end `end_offset`. Returns whether there were any.
 
-        `is_empty`: the log starts there, too. Then an epoch that begins there is that of the last record that was deleted. It stays, or
-        after an election no broker would see that this log belongs to another history.
+        `is_empty`: the log starts there too. Then an epoch that begins there is that of the last deleted record. It
+        stays, or after an election no broker would see that this log has another history.
         """
         keep = bisect_left(self._starts, end_offset)
         if is_empty and keep == 0 and self._starts and self._starts[0] == end_offset:
@@ -115,7 +114,7 @@ class LeaderEpochs:
         return True
 
     def truncate_from_start(self, log_start_offset: Offset) -> bool:
-        """Lets no epoch begin below `log_start_offset`: the one that holds it now begins there.
+        """Moves the start of the epoch that holds `log_start_offset` there, and drops earlier ones.
 
         Returns whether anything changed.
         """

@@ -1,35 +1,36 @@
-"""One replica of a partition on disk: append, read, truncate, roll over, delete a prefix.
+"""One replica of a partition on disk: append, read, roll over, delete a prefix.
 
-Guards: offsets rise without gaps from the log start to the log end and each is given once; what was appended is either
-whole in the log or not at all; the order of the offsets (`storage/log/offsets.py`); a batch that straddles the log
-start is read whole and never lowers it; slices handed out stay good until the bytes under them are truncated.
+Guards: offsets rise without gaps from the log start to the log end, and each is given once; a batch is in the log whole
+or not at all; a batch that straddles the log start is read whole and never lowers it; slices stay good until the bytes
+under them are truncated.
 
 It is synchronous, has one caller at a time and never waits for the disk: what must be durable is handed out as barriers
-for a committer. It doesn't move the high watermark by itself, doesn't journal log starts, and doesn't delete files of
-segments below the log start. Source: Kafka's UnifiedLog and LocalLog.
+for a committer. It doesn't journal log starts, and doesn't delete the files of segments below the log start.
+Source: Kafka's UnifiedLog and LocalLog.
 """
 
 from __future__ import annotations
 
-import contextlib
 from struct import Struct
-from typing import Final
+from typing import Any, Final
 
 from lowtide.protocol.control_records import read_control_record
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.types import LeaderEpoch, Offset, TopicId, TopicPartition
+from lowtide.protocol.types import LeaderEpoch, Offset
 from lowtide.runtime.filesystem import Buffer
-from lowtide.storage.errors import DISK_FULL, StorageError, is_passing, storage_error
-from lowtide.storage.log.log_durable import DurableLog
-from lowtide.storage.log.log_parts import LogParts
+from lowtide.storage.checkpoint import parent_directory
+from lowtide.storage.errors import DISK_FULL, DamagedSegmentError, StorageError, is_passing, storage_error
+from lowtide.storage.log.log_files import LogFiles, LogParts, LogPlace
 from lowtide.storage.log.log_values import AppendedBatch, FollowerAppend, LogConfig
 from lowtide.storage.log.markers import check_producer, refused, remember_producer
 from lowtide.storage.log.offsets import LogOffsets
-from lowtide.storage.log.open_transactions import CompletedTransaction
-from lowtide.storage.log.producer_state import ACCEPTED
-from lowtide.storage.log.segment import Segment, next_base_offset
-from lowtide.storage.log.segment_file import CONTROL_BYTES_MAX, FileSlice
-from lowtide.storage.log.segment_files import RemovedSegment, SegmentCache
+from lowtide.storage.log.producers.open_transactions import CompletedTransaction
+from lowtide.storage.log.producers.producer_state import ACCEPTED
+from lowtide.storage.log.segments.segment import Segment, next_base_offset
+from lowtide.storage.log.segments.segment_file import CONTROL_BYTES_MAX, FileSlice
+from lowtide.storage.log.segments.segment_files import RemovedSegment, SegmentCache
+from lowtide.storage.log.segments.segment_list import NOTHING_READ, READ_OUT_OF_RANGE, LogRead
+from lowtide.storage.log.segments.unfreed import MUCH_BYTES
 from lowtide.storage.log.stored_batches import (
     LEADER_EPOCH_MAX,
     StoredBatch,
@@ -37,8 +38,7 @@ from lowtide.storage.log.stored_batches import (
     split_stored_batches,
     write_together,
 )
-from lowtide.storage.log.unfreed import MUCH_BYTES
-from lowtide.storage.log.validator import ValidatedBatch
+from lowtide.storage.log.validation.validator import ValidatedBatch
 
 __all__ = ["AppendedBatch", "FileSlice", "FollowerAppend", "Log", "LogConfig", "RemovedSegment", "SegmentCache"]
 
@@ -48,73 +48,99 @@ _PREFIX: Final = Struct(">qii")
 _LENGTH_END: Final = 12
 
 
-class Log(DurableLog):
-    """One partition's log. Its offsets are attributes (see `LogOffsets`).
+class Log(LogOffsets):
+    """One partition's log. Its offsets are attributes of its own; its segments and their files are parts.
 
-    `offline` is set when its directory failed: it then refuses appends. `disk_full` says that the last append met a full disk.
-    `leaves_much` says that what the last delete left is worth a hole at once.
-    `is_future` while it is the copy of another one that is being moved into its directory: no listener is called for it (KIP-113).
-    `unsettled` counts truncations that aren't on the disk yet: until they are, appends are refused (`log_truncation.py`).
+    What else is done with a whole log is a class over it: `LogTruncation`, `LogHoles`, `LogDurability`. No part refers
+    to its log: a cycle would keep the files of a deleted log open until a garbage collection.
     """
 
-    __slots__ = ("disk_full", "is_future", "leaves_much", "topic_id", "topic_partition", "unsettled")
+    __slots__ = (
+        "are_producers_stale",
+        "config",
+        "directory",
+        "disk_full",
+        "files",
+        "flush_wanted",
+        "frees_many_bytes",
+        "is_future",
+        "leader_epochs",
+        "offline",
+        "parent_directory",
+        "producer_state",
+        "segments",
+        "swaps",
+        "topic_id",
+        "topic_partition",
+        "truncating",
+        "upkeep_queue",
+    )
 
-    def __init__(
-        self,
-        topic_partition: TopicPartition,
-        topic_id: TopicId,
-        config: LogConfig,
-        parts: LogParts,
-        offsets: LogOffsets,
-    ) -> None:
-        """A log over `parts`, of which the last segment is pinned for writing; `offsets` are taken over."""
-        super().__init__(config, parts, offsets)
-        self.topic_partition = topic_partition
-        self.topic_id = topic_id
+    def __init__(self, place: LogPlace, parts: LogParts, offsets: LogOffsets) -> None:
+        """A log over `parts`, whose last segment is pinned for writing; it takes over `offsets`."""
+        super().__init__(
+            log_start_offset=offsets.log_start_offset,
+            log_end_offset=offsets.log_end_offset,
+            high_watermark=offsets.high_watermark,
+            recovery_point=offsets.recovery_point,
+        )
+        self.topic_partition = place.topic_partition
+        self.topic_id = place.topic_id
+        self.config = place.config
+        self.directory = parts.directory
+        self.parent_directory = parent_directory(parts.directory)
+        self.leader_epochs = parts.leader_epochs
+        self.producer_state = parts.producer_state
+        self.transactions = parts.producer_state.transactions
+        self.files = LogFiles(parts)
+        self.segments = self.files.segments
+        self.swaps = self.files.swaps
+        self.offline = False
+        """Whether its directory failed; it then refuses appends."""
         self.disk_full = False
-        self.leaves_much = False
+        """Whether the last append met a full disk."""
+        self.frees_many_bytes = False
+        """Whether the last delete left enough bytes for a hole at once."""
         self.is_future = False
-        self.unsettled = 0
-
-    @property
-    def segments(self) -> tuple[Segment, ...]:
-        """The segments, oldest first; the last one is written."""
-        return tuple(self._segments)
+        """Whether it is a copy that moves into its directory (KIP-113): no listener is called for it."""
+        self.truncating = 0
+        """How many truncations aren't on the disk yet: until they are, appends are refused."""
+        self.are_producers_stale = False
+        """Whether a truncation has cut records that `producer_state` still knows."""
+        self.flush_wanted = False
+        """Whether a segment was rolled since the last flush barrier, or the log was repaired after an unclean stop."""
+        self.upkeep_queue: dict[Any, None] = {}
+        """The logs that may be due for a flush, perhaps this one; shared with the flusher."""
 
     @property
     def size_bytes(self) -> int:
-        """Of all `.log` files, without what is a hole in them."""
-        return sum(segment.size for segment in self._segments) - self._segments[0].punched
+        """The bytes of all `.log` files, without what is a hole in them."""
+        return self.segments.size_bytes
 
     @property
     def flush_is_due(self) -> bool:
         """Whether as many records as `flush.messages` says aren't known to be on disk."""
         return self.log_end_offset - self.recovery_point >= self.config.flush_messages
 
-    def take_refused(self) -> bool:
-        """Whether the last append met a full disk; asked again, no, until there is another one."""
-        refused, self.disk_full = self.disk_full, False
-        return refused
-
     def configure(self, config: LogConfig) -> None:
         """Takes over a configuration."""
         self.config = config
-        if not self.frees_at_once:
-            self.abandon_holes()
+        if not self.files.frees_at_once(config):
+            self.segments.abandon_holes()
         if config.asks_for_flushes or config.lowtide_delete_erase:
-            self.attention[self] = None
+            self.upkeep_queue[self] = None
 
     # Appending
 
     def append_as_leader(
         self, batch: ValidatedBatch, *, leader_epoch: LeaderEpoch, now_ms: int
     ) -> AppendedBatch | ErrorCode:
-        """Gives the batch its offsets and writes it; it is readable at once, and committed when others say so.
+        """Gives a batch its offsets and writes it; followers can read it at once.
 
-        Returns the offsets, those of the first time for a duplicate of an idempotent producer. Errors:
+        Returns the offsets, or the original ones of a duplicate of an idempotent producer. Errors:
         RECORD_LIST_TOO_LARGE for more than a segment holds; those of `check_producer`; KAFKA_STORAGE_ERROR when the
-        disk is full or the log offline; NOT_LEADER_OR_FOLLOWER while it is unsettled. StorageError when the disk fails.
-        Does not promise: durability.
+        disk is full or the log offline; NOT_LEADER_OR_FOLLOWER while it is `truncating`. StorageError when the disk
+        fails. Does not promise: durability.
         """
         config, size = self.config, batch.size_bytes
         if batch.producer_id >= 0:
@@ -126,12 +152,13 @@ class Log(DurableLog):
         base_offset = self.log_end_offset
         last_offset = base_offset + batch.last_offset_delta
         max_timestamp = batch.max_timestamp
-        if self.offline or self.unsettled:
+        if self.offline or self.truncating:
             return ErrorCode.KAFKA_STORAGE_ERROR if self.offline else ErrorCode.NOT_LEADER_OR_FOLLOWER
         try:
-            segment = self._segments.active
+            segment = self.segments.active
             if segment.is_full_for(size, last_offset, max_timestamp, config, now_ms):
-                segment = self._roll(base_offset, now_ms)
+                self.roll(now_ms)
+                segment = self.segments.active
             position = segment.size
             segment.write([_PREFIX.pack(base_offset, size - _LENGTH_END, leader_epoch), *batch.tail], size)
         except (OSError, StorageError) as error:
@@ -150,18 +177,18 @@ class Log(DurableLog):
         )
 
     def append_committed(self, batch: ValidatedBatch, *, leader_epoch: LeaderEpoch, now_ms: int) -> Offset | None:
-        """`append_as_leader` for the only replica, where a batch is committed with its append. Returns its base offset.
+        """Appends a batch as the only replica, which commits it at once. Returns its base offset.
 
-        None for what is unusual: a batch that is refused, a segment that is new or full, the first one of a leader
-        epoch, a flush that would be due, a disk without room. Nothing was changed then, and `append_as_leader` decides.
-        Errors: StorageError when the disk fails.
+        Returns None and changes nothing in an unusual case, which `append_as_leader` then decides: a refused batch, a
+        new or full segment, a new leader epoch, a flush that would be due, a full disk. Errors: StorageError when the
+        disk fails.
         """
-        config, segment, size = self.config, self._segments.active, batch.size_bytes
+        config, segment, size = self.config, self.segments.active, batch.size_bytes
         base_offset = self.log_end_offset
         last_offset, max_timestamp, position = base_offset + batch.last_offset_delta, batch.max_timestamp, segment.size
         if (
             self.offline
-            or self.unsettled
+            or self.truncating
             or leader_epoch != self.leader_epochs.latest
             or last_offset - self.recovery_point >= config.flush_messages - 1
             or not position
@@ -192,17 +219,16 @@ class Log(DurableLog):
         leader_epoch: LeaderEpoch,
         now_ms: int,
     ) -> tuple[Offset, ...] | None:
-        """`append_as_leader` for several batches, with one write of their `size` bytes. Returns their base offsets.
+        """Appends several batches, of `size` bytes together, with one write. Returns their base offsets.
 
-        A log that accepts those of them that are `deciding` accepts all: the first one, where all are of no producer,
-        or of one, in one epoch of it and without a gap between their sequences; all, where each is of no producer, or
-        of one that has no other among them. None for what is unusual: one that is refused, a segment that is new or
-        full, a disk without room. Nothing was changed then, and each is appended by itself. Errors: StorageError when
-        the disk fails.
+        Only `deciding` batches are checked: all of them if each has no producer or one of its own; the first one if
+        all have no producer, or one producer in one epoch without a gap between sequences. Returns None and changes
+        nothing in an unusual case, where each is appended by itself: a refused batch, a new or full segment, a full
+        disk. Errors: StorageError when the disk fails.
         """
         base_offset = end = self.log_end_offset
-        segment = self._segments.active
-        if self.offline or self.unsettled:
+        segment = self.segments.active
+        if self.offline or self.truncating:
             return None
         for batch in deciding:
             if batch.producer_id >= 0 and check_producer(self.producer_state, batch) is not ACCEPTED:
@@ -238,116 +264,72 @@ class Log(DurableLog):
 
     def _on_transaction_ended(self, segment: Segment, completed: CompletedTransaction) -> None:
         if completed.is_aborted:
-            self._aborted.note(segment.base_offset, completed)
+            self.files.aborted.note(segment.base_offset, completed)
         self.transactions.settle(self.high_watermark)
 
     def _on_write_failed(self, error: OSError | StorageError) -> ErrorCode:
-        """A write failed and was cut back.
-
-        A lack of room or of a resource is an answer, anything else the end of this directory.
-        """
+        """Answers a write that failed and was cut back, if it lacked room or a resource. Else raises StorageError."""
         if is_passing(error):
             self.disk_full = (error.error_number if isinstance(error, StorageError) else error.errno) in DISK_FULL
             self.flush_wanted = True  # The cut is to be durable, too: a clean stop promises where the log ends.
-            self.attention[self] = None
+            self.upkeep_queue[self] = None
             return ErrorCode.KAFKA_STORAGE_ERROR
         self.offline = True
         if isinstance(error, StorageError):
             raise error
-        raise storage_error(self._segments.active.path, error) from error
+        raise storage_error(self.segments.active.path, error) from error
 
-    def roll(self, now_ms: int) -> bool:
-        """Begins a new segment at the log end.
+    def roll(self, now_ms: int, base_offset: Offset | None = None) -> bool:
+        """Begins a new segment at `base_offset`, by default the log end.
 
-        Returns False when the one that is written is empty and begins there already.
-        Errors: StorageError, also for a full disk; the log is then as before.
+        Returns False if the active segment is empty and begins there. Errors: StorageError, also for a full disk; the
+        log is then as before.
         """
-        before = self._segments.active
+        begins_at = self.log_end_offset if base_offset is None else base_offset
+        before = self.segments.active
         try:
-            return self._roll(self.log_end_offset, now_ms) is not before
+            if not self.files.roll(begins_at, self.producer_state, self.config, now_ms):
+                return False
         except OSError as error:
             raise storage_error(before.path, error) from error
-
-    def _roll(self, base_offset: Offset, now_ms: int) -> Segment:
-        """`roll`, with OSError as it comes.
-
-        A crash in between leaves an empty last segment, or one without its index files.
-        """
-        old = self._segments.active
-        if not old.size and old.base_offset == base_offset:
-            return old
-        new = self._create_segment(base_offset, now_ms)
-        try:
-            self._sync.note_written(old.write_indexes())
-            self._sync.note_written(self._aborted.write(old.base_offset))
-            self._sync.note_written([self._snapshots.take(base_offset, self.producer_state)])
-            if self.config.preallocate:
-                old.file.truncate(old.size)
-        except OSError:
-            new.forget_file()
-            with contextlib.suppress(OSError):
-                self._filesystem.unlink(new.path)
-            raise
-        old.unpin()
-        self._segments.append(new)
         self.flush_wanted = True
-        self.attention[self] = None
-        return new
+        self.upkeep_queue[self] = None
+        return True
 
     # Deleting a prefix
 
     def make_log_start_visible(self, offset: Offset) -> list[RemovedSegment]:
-        """Makes `offset` the first readable one; it is durable in the journal already. A lower one changes nothing.
+        """Raises the log start to `offset`, which is durable in the journal. A lower one changes nothing.
 
-        Returns the segments wholly below it, never the one that is written: they are out of the log, and a worker is to
-        rename and later unlink their files. Open slices of them stay good. An offset above what is pending
-        (`request_log_start`) was overtaken by a truncation, and must not delete what was written since.
+        Returns the segments wholly below it, never the active one: they are out of the log, and a worker renames and
+        later unlinks their files. Open slices of them stay good. An offset above `log_start_pending` was overtaken by a
+        truncation, and must not delete what was written since.
         """
         if offset > self.log_start_pending or not self.move_log_start(offset):
             return []
         self.leader_epochs.truncate_from_start(offset)
-        # Producers stay: one that has lost its records continues where it was, and a retry of its last batch is
-        # recognised (KAFKA-7190).
-        bases, active = self._segments.bases, self._segments.active
-        may_leave_much = active.size - active.punched >= MUCH_BYTES or len(bases) > 1
-        removed = [] if len(bases) == 1 or bases[1] > offset else self.remove_below_start()
-        self.leaves_much = may_leave_much and self.unfreed_bytes >= MUCH_BYTES
+        # Producers stay known without records: they continue, and a retry of the last batch is recognised (KAFKA-7190).
+        bases, active = self.segments.bases, self.segments.active
+        may_free_many = active.size - active.punched >= MUCH_BYTES or len(bases) > 1
+        removed = [] if len(bases) == 1 or bases[1] > offset else self.files.remove_below(offset, self.config)
+        self.frees_many_bytes = may_free_many and (
+            self.segments.unfreed_bytes(self.log_start_offset, self.log_end_offset) >= MUCH_BYTES
+        )
         return removed
-
-    def remove_below_start(self) -> list[RemovedSegment]:
-        """Takes what lies wholly below the log start out of the log; a roll after a delete to the end leaves such segments."""
-        if (passed := self._segments.number_of(self.log_start_offset)) <= 0:
-            return []
-        frees = self.frees_at_once
-        removed = [
-            RemovedSegment(self.directory, segment.base_offset, segment.size, readers=segment.held() if frees else None)
-            for segment in self._segments.remove_first(passed)
-        ]
-        self._snapshots.left_with_segments(self._segments.bases[0])
-        self._aborted.left_with_segments(self._segments.bases[0])
-        self._removing = [*self._still_removing(), *removed]
-        return removed
-
-    def forget_removed_segments(self) -> None:
-        """The folder is about to be renamed: segments that weren't yet must not be looked for under its old name."""
-        for removed in self._removing:
-            removed.abandon()
-        self._removing.clear()
-        self.abandon_holes()
 
     # Following
 
     def append_as_follower(
         self, records: memoryview, *, now_ms: int, maximum_epoch: LeaderEpoch = LEADER_EPOCH_MAX
     ) -> FollowerAppend | ErrorCode:
-        """Takes over whole batches from a leader, offsets and epochs kept; what follows the last whole batch is ignored.
+        """Appends whole batches from a leader, with their offsets and epochs; ignores what follows the last whole one.
 
-        A batch of a later leader epoch than `maximum_epoch` is left, with all that follow (KAFKA-18723).
-        An empty log also takes a first batch that straddles its log start, which stays where it is (KAFKA-6975).
-        Errors: CORRUPT_MESSAGE for a batch with a wrong checksum, OFFSET_OUT_OF_RANGE for one that doesn't begin at or after the log
-        end; nothing is written then. KAFKA_STORAGE_ERROR for a full disk, where the batches before it are kept. StorageError.
+        Stops at a batch of a later leader epoch than `maximum_epoch` (KAFKA-18723). An empty log also takes a first
+        batch that straddles its log start, which stays where it is (KAFKA-6975). Errors: CORRUPT_MESSAGE for a wrong
+        checksum, OFFSET_OUT_OF_RANGE for a batch that doesn't begin at or after the log end; nothing is written then.
+        KAFKA_STORAGE_ERROR for a full disk, where the batches before it are kept. StorageError.
         """
-        assert not self.unsettled, self.describe()
+        assert not self.truncating, self.describe()
         batches = split_stored_batches(records, maximum_epoch)
         if isinstance(batches, ErrorCode):
             return batches
@@ -361,13 +343,17 @@ class Log(DurableLog):
             return ErrorCode.OFFSET_OUT_OF_RANGE
         try:
             # Nothing readable is lost: all that the log has on disk lies below its start.
-            removed = self._start_over(first.base_offset, now_ms) if straddles else []
+            removed = self.files.start_over(first.base_offset, self.config, now_ms) if straddles else []
             if straddles:
-                self.attention[self] = None
-            together = write_together(self._segments.active, records, batches, self.config, now_ms)
-            note = self._note_stored if together else self._append_stored
+                self.upkeep_queue[self] = None
+            together = write_together(self.segments.active, records, batches, self.config, now_ms)
             for batch in batches:
-                note(batch, now_ms)
+                if not together:
+                    header, size, segment = batch.header, len(batch.content), self.segments.active
+                    if segment.is_full_for(size, header.last_offset, header.max_timestamp, self.config, now_ms):
+                        self.roll(now_ms, next_base_offset(self.log_end_offset, header.last_offset))
+                    self.segments.active.write([batch.content], size, counts=False)
+                self._note_stored(batch, now_ms)
         except (OSError, StorageError) as error:
             return self._on_write_failed(error)
         self.disk_full = False
@@ -375,16 +361,9 @@ class Log(DurableLog):
             first.base_offset, self.log_end_offset - 1, sum(len(batch.content) for batch in batches), removed
         )
 
-    def _append_stored(self, batch: StoredBatch, now_ms: int) -> None:
-        header, segment, size = batch.header, self._segments.active, len(batch.content)
-        if segment.is_full_for(size, header.last_offset, header.max_timestamp, self.config, now_ms):
-            segment = self._roll(next_base_offset(self.log_end_offset, header.last_offset), now_ms)
-        segment.write([batch.content], size, counts=False)
-        self._note_stored(batch, now_ms)
-
     def _note_stored(self, batch: StoredBatch, now_ms: int) -> None:
-        """The batch is in the active segment's file, behind all that counts of it: it counts now, too."""
-        header, size, segment = batch.header, len(batch.content), self._segments.active
+        """Makes a batch count that was written behind the end of the active segment."""
+        header, size, segment = batch.header, len(batch.content), self.segments.active
         base_offset, epoch = header.base_offset, header.partition_leader_epoch
         last_offset = base_offset + header.last_offset_delta
         position, segment.size = segment.size, segment.size + size
@@ -399,3 +378,45 @@ class Log(DurableLog):
             if completed is not None:
                 self._on_transaction_ended(segment, completed)
         self.move_log_end(last_offset + 1)
+
+    # Reading
+
+    def read(
+        self,
+        offset: Offset,
+        max_bytes: int,
+        *,
+        end_offset: Offset,
+        minimum_one_batch: bool = True,
+        seeks_records: bool = False,
+    ) -> LogRead:
+        """Reads batches from the one that holds `offset` on, as a slice of one segment's file.
+
+        The slice has at most `max_bytes`, and nothing at or above `end_offset` (exclusive). The first batch is always
+        whole, even if larger; without `minimum_one_batch` such a batch gives no slice. The last batch may be cut
+        anywhere, as in Kafka, and the first may begin below `offset` and below the log start. `seeks_records` skips
+        segments that have only empty batches left. Errors: OFFSET_OUT_OF_RANGE in the result below the log start and
+        above the log end. StorageError when the disk fails.
+        """
+        if offset < self.log_start_offset or offset > self.log_end_offset:
+            return READ_OUT_OF_RANGE
+        if offset >= end_offset or offset == self.log_end_offset:
+            return NOTHING_READ
+        return self.segments.read(offset, max_bytes, end_offset, self.log_end_offset, minimum_one_batch, seeks_records)
+
+    def aborted_transactions(self, read: FileSlice, offset: Offset, end_offset: Offset) -> list[CompletedTransaction]:
+        """Returns those with records in a slice from `offset` to `end_offset` (exclusive), and maybe a few others."""
+        aborted, segments = self.files.aborted, self.segments
+        if not aborted.bases:
+            return []
+        first_base = segments.bases[max(segments.number_of(offset), 0)]
+        end_offset = min(end_offset, segments.end_of(read, offset, self.log_end_offset))
+        while True:
+            try:
+                return aborted.collect(first_base, offset, end_offset)
+            except DamagedSegmentError as error:
+                self.files.rebuild_aborted([aborted.base_of(error.path)], self.log_end_offset)
+
+    def bytes_between(self, offset: Offset, end_offset: Offset, limit: int) -> int:
+        """Counts the bytes from `offset` up to `end_offset` (exclusive), no further than about `limit`."""
+        return self.segments.bytes_between(offset, end_offset, self.log_end_offset, limit)

@@ -1,7 +1,7 @@
-"""What of one log isn't known to be on disk yet, and the barriers that bring it there.
+"""What of one log may not be on the disk yet, and the barriers that sync it.
 
 Guards the recovery point: it rises only over bytes that a barrier covered after they were written. A truncation between
-a barrier and its answer lowers what that answer proves, for the same offsets may have been written again.
+a barrier and its completion lowers what it proves, for the same offsets may have been written again.
 
 Source: Kafka's UnifiedLog.flush; KAFKA-16541 for why the epoch file is synced before it is renamed.
 """
@@ -30,7 +30,7 @@ class _Flush(msgspec.Struct, gc=False):
 
 
 class LogSync:
-    """The unsynced state of one log, but for the `.log` files themselves."""
+    """The unsynced state of one log, except for the `.log` files."""
 
     __slots__ = ("_directory", "_epochs", "_filesystem", "_flushes", "_names_changed", "_paths", "_stagings")
 
@@ -44,7 +44,7 @@ class LogSync:
         self._stagings = 0
 
     def relocate(self, directory: str) -> None:
-        """The log's folder was renamed. No barrier is under way."""
+        """Follows the rename of the log's folder. No barrier is under way."""
         self._paths = [f"{directory}{path.removeprefix(self._directory)}" for path in self._paths]
         self._directory = directory
         self._names_changed = True
@@ -55,20 +55,17 @@ class LogSync:
         return not self._paths and not self._epochs.dirty
 
     def note_written(self, paths: Iterable[str]) -> None:
-        """Files were created or written again, or a segment began; the next barrier covers them."""
+        """Notes files that were created or rewritten, or a new segment; the next barrier covers them."""
         self._paths += paths
         self._names_changed = True
 
     def on_truncated(self, end_offset: Offset) -> None:
-        """The log was cut to the exclusive end `end_offset`."""
+        """Notes that the log was cut to the exclusive end `end_offset`."""
         for flush in self._flushes:
             flush.durable_to = min(flush.durable_to, end_offset)
 
     def on_failed(self, barrier: Barrier) -> None:
-        """A barrier that was handed out wasn't carried out, or not whole: all of it is due again.
-
-        It has no flush under way any more.
-        """
+        """Makes a barrier due again that wasn't carried out whole. It no longer counts as a flush under way."""
         staged = {source for source, _target in barrier.renames}
         for path in staged:
             with contextlib.suppress(OSError):
@@ -80,7 +77,7 @@ class LogSync:
         self._names_changed = True
 
     def flush_barrier(self, log_files: Iterable[Syncable], log_end_offset: Offset) -> Barrier:
-        """What makes `log_files`, which hold all up to `log_end_offset`, and everything beside them durable.
+        """Returns what makes `log_files`, which hold all below `log_end_offset`, and everything beside them durable.
 
         Errors: StorageError, also for a full disk; everything then waits for the next barrier.
         """
@@ -89,12 +86,12 @@ class LogSync:
         return barrier
 
     def truncation_barrier(self, log_file: Syncable) -> Barrier:
-        """What makes a truncation durable. Errors: StorageError."""
+        """Returns what makes a truncation durable. Errors: StorageError."""
         self._names_changed = True
         return self._barrier([log_file])
 
     def on_flushed(self, offset: Offset) -> Offset:
-        """The flush barrier made at the log end `offset` is done.
+        """Completes the flush made at the log end `offset`.
 
         Returns the exclusive end of what is now on disk, -1 if unknown.
         """
@@ -117,10 +114,7 @@ class LogSync:
         return Barrier(files=(*files, *staged.files), renames=staged.renames, directories=directories)
 
     def _stage_epochs(self) -> Barrier:
-        """Writes the leader epochs, if they changed, beside their file.
-
-        Each staging has a name of its own: several may be under way.
-        """
+        """Writes changed leader epochs beside their file, under a new name: several may be under way."""
         if not self._epochs.dirty:
             return Barrier()
         path = f"{self._directory}/{LEADER_EPOCH_CHECKPOINT}"

@@ -1,4 +1,4 @@
-"""The values that go into and come out of a log."""
+"""Configuration and results of a log."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ from typing import Final
 
 import msgspec
 
-from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import Offset
 from lowtide.runtime.committer import Barrier
-from lowtide.storage.log.segment_file import FileSlice
-from lowtide.storage.log.segment_files import RemovedSegment
+from lowtide.storage.log.segments.segment_files import RemovedSegment
 
 _NEVER: Final = 2**63 - 1
 
 
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What a topic's configuration says about its logs, by Kafka's names and with Kafka's defaults."""
+    """The part of a topic's configuration that concerns its logs, with Kafka's names and defaults."""
 
     segment_bytes: int = 1 << 30
     segment_ms: int = 604_800_000
@@ -37,28 +35,25 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
     retention_bytes: int = -1
     log_retention_min_timestamp: int = 0
     retention_commitoffset_ms: int = -1
-    """-1 where nothing goes because it has been consumed, also where that was not asked for."""
+    """-1 if nothing is deleted because it was consumed."""
     lowtide_retention_commitoffset_groups: tuple[str, ...] = ()
-    """The groups that count for what is consumed; empty: all."""
+    """The groups that must have consumed a record; empty: all."""
     min_insync_replicas: int = 1
     delete_retention_ms: int = 86_400_000
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = _NEVER
     lowtide_delete_erase: bool = False
-    """Whether deleted records are erased by themselves."""
+    """Whether deleted records are erased without a request."""
 
     @property
     def asks_for_flushes(self) -> bool:
-        """Whether records are to be made durable after some time, or some number of them, and not just when a segment is closed."""
+        """Whether records are flushed after a time or a number, not just when a segment is closed."""
         return self.flush_messages != _NEVER or self.flush_ms != _NEVER
 
 
 class AppendedBatch(msgspec.Struct, gc=False):
-    """A batch that is in the log.
-
-    `last_offset` is inclusive; `duplicate` says that it has been there before (KIP-98).
-    """
+    """A batch in the log. `last_offset` is inclusive; `duplicate` says that it was there before (KIP-98)."""
 
     base_offset: Offset
     last_offset: Offset
@@ -68,32 +63,21 @@ class AppendedBatch(msgspec.Struct, gc=False):
 
 
 class FollowerAppend(msgspec.Struct):
-    """What a follower took over: `first_offset` to `last_offset` inclusive, -1 and -1 when there was no whole batch."""
+    """What a follower appended: `first_offset` to `last_offset` inclusive, both -1 if there was no whole batch."""
 
     first_offset: Offset
     last_offset: Offset
     size_bytes: int
     removed: list[RemovedSegment]
-    """Segments that gave way to a first batch that straddles the log start; renamed already, to be unlinked later."""
-
-
-class LogRead(msgspec.Struct, gc=False):
-    """The outcome of a read: `slice` is None when there is nothing to read, or when `error_code` isn't NONE."""
-
-    slice: FileSlice | None
-    error_code: ErrorCode = ErrorCode.NONE
+    """Segments replaced by a first batch that straddles the log start; renamed already, to be unlinked later."""
 
 
 class Truncation(msgspec.Struct):
-    """What follows from a truncation."""
+    """The result of a truncation."""
 
     barrier: Barrier | None
-    """Until it is done, a power cut may bring back what was truncated; None when nothing was, and where it lacks one."""
+    """Until it is done, a power cut may bring back what was truncated. None if nothing was, or if it lacks room."""
     removed: list[RemovedSegment]
-    """Whole segments that are out of the log and renamed already; to be unlinked later."""
+    """Segments that are out of the log and renamed already; to be unlinked later."""
     lacks_barrier: bool = False
-    """The log is cut, but there was no room for what makes that durable: `truncation_barrier` has it when there is."""
-
-
-NOTHING_READ: Final = LogRead(None)
-READ_OUT_OF_RANGE: Final = LogRead(None, ErrorCode.OFFSET_OUT_OF_RANGE)
+    """The log is cut, but there was no room for the barrier: `LogTruncation.barrier` returns it later."""

@@ -1,7 +1,7 @@
-"""Markers that end transactions, as a leader appends them; the checks before an append, and the producer state after it.
+"""Markers that end transactions, as a leader appends them, and the checks of producers around an append.
 
-A marker is a control batch of one record. It has no sequence, and the coordinator's epoch in its place: an older coordinator than the one
-that wrote the last marker is refused.
+A marker is a control batch of one record. Instead of a sequence it has the coordinator's epoch: a coordinator older
+than the one that wrote the last marker is refused.
 
 Source: KIP-98, KIP-890; Kafka's `MemoryRecords.withEndTransactionMarker`, `ProducerAppendInfo`.
 """
@@ -17,9 +17,9 @@ from lowtide.protocol.plain_batches import encode_plain_batch
 from lowtide.protocol.records import CONTROL_BIT, MAGIC_POSITION, TRANSACTIONAL_BIT
 from lowtide.protocol.types import NO_SEQUENCE, Offset, ProducerEpoch, ProducerId
 from lowtide.storage.log.log_values import AppendedBatch
-from lowtide.storage.log.open_transactions import CompletedTransaction
-from lowtide.storage.log.producer_state import Accepted, Duplicate, ProducerStateManager
-from lowtide.storage.log.validator import ValidatedBatch
+from lowtide.storage.log.producers.open_transactions import CompletedTransaction
+from lowtide.storage.log.producers.producer_state import AcceptedBatch, DuplicateBatch, ProducerStateManager
+from lowtide.storage.log.validation.validator import ValidatedBatch
 
 REMEMBERED_CONTENTS: Final = 64
 """A coordinator's partition has one epoch at a time."""
@@ -44,7 +44,7 @@ def make_marker(
     epoch_is_bumped: bool,
     now_ms: int,
 ) -> Marker:
-    """The marker of a transaction's end. `now_ms` is wall-clock time."""
+    """Makes the marker of a transaction's end. `now_ms` is wall-clock time."""
     control, record = _content_of(is_commit, coordinator_epoch)
     tail = encode_plain_batch(
         [record],
@@ -54,22 +54,22 @@ def make_marker(
         attributes=TRANSACTIONAL_BIT | CONTROL_BIT,
     )
     size = MAGIC_POSITION + len(tail)
-    # In the order of the fields, as `runtime.shard.make_batch` has it for coordinators: many markers are made.
+    # In the order of the fields, as `runtime.shard.make_batch` does: many markers are made.
     return Marker(
-        size, 0, 1, now_ms, 0, now_ms, producer_id, producer_epoch, NO_SEQUENCE, TRANSACTIONAL_BIT | CONTROL_BIT, (tail,),
-        control=control, epoch_is_bumped=epoch_is_bumped,
+        size, 0, 1, now_ms, 0, now_ms, producer_id, producer_epoch, NO_SEQUENCE, TRANSACTIONAL_BIT | CONTROL_BIT,
+        (tail,), control=control, epoch_is_bumped=epoch_is_bumped,
     )  # fmt: skip
 
 
 @lru_cache(REMEMBERED_CONTENTS)
 def _content_of(is_commit: bool, coordinator_epoch: int) -> tuple[ControlRecord, tuple[bytes, bytes]]:  # noqa: FBT001 - to be remembered
-    """What the markers of one coordinator's epoch say, and its record: the same in all of them."""
+    """Returns control and record of a marker: the same in all markers of one coordinator's epoch."""
     control = ControlRecord(ControlRecordType.COMMIT if is_commit else ControlRecordType.ABORT, coordinator_epoch)
     return control, end_transaction_record(control)
 
 
-def check_producer(state: ProducerStateManager, batch: ValidatedBatch) -> Accepted | Duplicate | ErrorCode:
-    """Whether a batch of a known producer may be appended.
+def check_producer(state: ProducerStateManager, batch: ValidatedBatch) -> AcceptedBatch | DuplicateBatch | ErrorCode:
+    """Checks whether a batch with a producer id may be appended.
 
     Errors: those of `ProducerStateManager.check` and `check_marker`.
     """
@@ -92,7 +92,7 @@ def check_producer(state: ProducerStateManager, batch: ValidatedBatch) -> Accept
 def remember_producer(
     state: ProducerStateManager, batch: ValidatedBatch, base_offset: Offset, now_ms: int
 ) -> CompletedTransaction | None:
-    """A batch of a known producer was appended. Returns the transaction that it ended."""
+    """Notes an appended batch with a producer id. Returns the transaction that it ended."""
     if isinstance(batch, Marker):
         return state.end_transaction(
             batch.producer_id,
@@ -106,12 +106,12 @@ def remember_producer(
     return None
 
 
-def refused(known: Accepted | Duplicate | ErrorCode) -> AppendedBatch | ErrorCode:
-    """The answer to a batch that isn't appended.
+def refused(known: AcceptedBatch | DuplicateBatch | ErrorCode) -> AppendedBatch | ErrorCode:
+    """Returns the answer to a batch that isn't appended.
 
-    A duplicate's is the first one's, with a time even under CreateTime.
+    For a duplicate that is the original one, with its time even under CreateTime.
     """
-    assert not isinstance(known, Accepted)
-    if isinstance(known, Duplicate):
+    assert not isinstance(known, AcceptedBatch)
+    if isinstance(known, DuplicateBatch):
         return AppendedBatch(known.base_offset, known.last_offset, known.timestamp, duplicate=True)
     return known

@@ -4,13 +4,13 @@
     log_start_offset <= high_watermark <= log_end_offset
     log_start_offset <= log_start_pending <= log_end_offset
 
-`log_start_offset` is the first readable offset. The others are exclusive ends: the high watermark of what is committed, the recovery point
-of what was synced to disk, the log end of what is written. `log_start_pending` is the largest log start that was
-requested and isn't durable yet; it equals the log start while none is. The last stable offset follows from the high
+`log_start_offset` is the first readable offset. The others are exclusive ends: the high watermark of what is committed,
+the recovery point of what is on the disk, the log end of what is written. `log_start_pending` is the largest requested
+log start that isn't durable yet; it equals the log start if there is none. The last stable offset follows from the high
 watermark and the open transactions.
 
-Every method changes what must change together and ends in `check_order`, but for the three that appends call: what they
-assert keeps an order that held before. Nothing here touches files or knows segments.
+Every method changes what must change together and ends in `check_order`, except the three that appends call, whose
+assertions keep the order. Nothing here touches files or knows segments.
 
 Sources: KAFKA-5634, KAFKA-8306, KAFKA-9491 and KAFKA-10101: a log start moved without the others, in every possible
 way.
@@ -19,11 +19,11 @@ way.
 from __future__ import annotations
 
 from lowtide.protocol.types import Offset
-from lowtide.storage.log.open_transactions import OpenTransactions
+from lowtide.storage.log.producers.open_transactions import OpenTransactions
 
 
 class LogOffsets:
-    """The offsets of one log. They are read by everyone and changed only by the methods."""
+    """The offsets of one log. Everyone reads them; only the methods change them."""
 
     __slots__ = (
         "high_watermark",
@@ -59,15 +59,15 @@ class LogOffsets:
         """All offsets in one line, for messages."""
         return (
             f"log_start_offset={self.log_start_offset} log_start_pending={self.log_start_pending} "
-            f"recovery_point={self.recovery_point} high_watermark={self.high_watermark} log_end_offset={self.log_end_offset}"
+            f"recovery_point={self.recovery_point} high_watermark={self.high_watermark} "
+            f"log_end_offset={self.log_end_offset}"
         )
 
     @property
     def last_stable_offset(self) -> Offset:
         """The exclusive end of what read_committed may see; never below the log start."""
-        return self._last_stable_offset() if self.transactions.any else self.high_watermark
-
-    def _last_stable_offset(self) -> Offset:
+        if not self.transactions.any:
+            return self.high_watermark
         first = self.transactions.first_unstable(self.high_watermark)
         return self.high_watermark if first is None else max(min(first, self.high_watermark), self.log_start_offset)
 
@@ -94,7 +94,7 @@ class LogOffsets:
         return True
 
     def raise_recovery_point(self, offset: Offset) -> bool:
-        """Everything below `offset` is on disk. Returns whether that is news."""
+        """Notes that everything below `offset` is on disk. Returns whether that is new."""
         if offset <= self.recovery_point:
             return False
         self.recovery_point = offset
@@ -102,13 +102,13 @@ class LogOffsets:
         return True
 
     def lower_recovery_point(self, offset: Offset) -> None:
-        """What lies at `offset` and above doesn't count as on disk any more, where it did."""
+        """Lowers the recovery point to `offset`, at least the log start."""
         self.recovery_point = min(self.recovery_point, max(offset, self.log_start_offset))
 
     def move_log_start(self, offset: Offset) -> bool:
         """Raises the log start to `offset`, and with it what may not lie below it. Returns whether it rose.
 
-        `offset` is at or below the log end: its request was bounded by a high watermark (KAFKA-5634).
+        `offset` is at or below the log end, since a high watermark bounded the request (KAFKA-5634).
         """
         if offset <= self.log_start_offset:
             return False
@@ -121,10 +121,7 @@ class LogOffsets:
         return True
 
     def request_log_start(self, offset: Offset) -> bool:
-        """A log start is requested and on its way to the disk; nothing becomes visible.
-
-        Returns whether it is the largest so far.
-        """
+        """Notes a requested log start, which isn't visible yet. Returns whether it is the largest so far."""
         if offset <= self.log_start_pending:
             return False
         self.log_start_pending = offset
@@ -132,11 +129,11 @@ class LogOffsets:
         return True
 
     def cut(self, log_end_offset: Offset) -> None:
-        """The log was truncated to the exclusive end `log_end_offset`.
+        """Moves the exclusive log end down to `log_end_offset`, after a truncation.
 
-        Below the log start it takes the log start along: then log start, high watermark and log end are all
-        `log_end_offset`. If a pending log start lies above the new end, none is pending any more: the records that it
-        was requested for are gone, others may take their offsets.
+        Below the log start that moves too: log start, high watermark and log end are then equal. A pending log start
+        above the new end is cancelled: the records that it was requested for are gone, and others may take their
+        offsets.
         """
         assert 0 <= log_end_offset <= self.log_end_offset, (log_end_offset, self.describe())
         self.log_end_offset = log_end_offset
@@ -148,7 +145,7 @@ class LogOffsets:
         self.check_order()
 
     def restart(self, *, log_start_offset: Offset, log_end_offset: Offset) -> None:
-        """The log was emptied: it begins at `log_start_offset` and its next record gets `log_end_offset` (KAFKA-9491)."""
+        """Starts over, empty: begins at `log_start_offset`; the next record gets `log_end_offset` (KAFKA-9491)."""
         self.log_start_offset = log_start_offset
         self.log_start_pending = log_start_offset
         self.log_end_offset = log_end_offset

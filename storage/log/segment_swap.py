@@ -1,21 +1,21 @@
-"""Puts compacted segments in the place of those they were made from, so that a crash leaves the ones or the others.
+"""Puts compacted segments in the place of their originals, so that a crash leaves either the ones or the others.
 
 | step | a crash then |
 |---|---|
-| the files lie there as `.cleaned`, on the disk (`cleaning.py`) | leaves them to be removed by the start |
-| `begin`: renamed to `.swap`, one after the other | as before, while there is a `.cleaned` one of them |
-| the folder is synced | leaves the rest to the start: it removes what they replace, and gives them their names |
-| `finish`: the old ones renamed to `.deleted`, and the log reads from the new ones | likewise |
-| `name_files`: the new ones renamed to their names; where there is no room for a name, later | likewise |
+| the files are on the disk as `.cleaned` (`cleaning.py`) | leaves them to be removed by the start |
+| `begin`: renamed to `.swap`, one after the other | as before, while one of them is still `.cleaned` |
+| the folder is synced | leaves the rest to the start: it removes the originals and renames the new files |
+| `finish`: the originals renamed to `.deleted`; the log reads the new ones | likewise |
+| `name_files`: the new ones renamed; later, if there is no room for a name | likewise |
 | the folder is synced | leaves the new ones |
 
-The start tells by the last offset that is left which segments a `.swap` file replaces. Of those behind it, which are
-renamed in their order, it may find some with their names yet, and keeps them: their records are superfluous, and the
-next compaction lets them go.
+The last offset in a `.swap` file tells the start which segments it replaces. Segments after that, which are renamed in
+order, may still have their names; the start keeps them: their records are superfluous, and the next compaction drops
+them.
 
-Guards: segments are replaced only if they are those that were read, and all behind them, up to where that compaction
-reaches, are too: what a record went for must still be there. A truncation gives up a swap that isn't finished before it
-cuts anything. Readers keep the open files that they have. Leader epochs and producer state aren't touched.
+Guards: segments are replaced only if they, and all later ones that the compaction read, are unchanged: the newer record
+that superseded an older one must still be there. A truncation gives up an unfinished swap before it cuts anything.
+Readers keep their open files. Leader epochs and producer state aren't touched.
 
 Source: Kafka's LocalLog.replaceSegments.
 """
@@ -31,13 +31,15 @@ from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.errors import is_passing, storage_error
 from lowtide.storage.log.cleaned_segment import CLEANED_SUFFIX, CLEANED_SUFFIXES, SWAP_SUFFIX
-from lowtide.storage.log.open_transactions import CompletedTransaction
-from lowtide.storage.log.segment import Segment
-from lowtide.storage.log.segment_file import SliceToken
-from lowtide.storage.log.segment_files import RemovedSegment
-from lowtide.storage.log.segment_life import SegmentEvent
-from lowtide.storage.log.segment_list import SegmentList
-from lowtide.storage.log.segment_names import (
+from lowtide.storage.log.producers.open_transactions import CompletedTransaction
+from lowtide.storage.log.producers.snapshots import ProducerSnapshots
+from lowtide.storage.log.producers.transaction_index import TransactionIndex
+from lowtide.storage.log.segments.segment import Segment
+from lowtide.storage.log.segments.segment_file import SliceToken
+from lowtide.storage.log.segments.segment_files import RemovedSegment
+from lowtide.storage.log.segments.segment_life import SegmentEvent
+from lowtide.storage.log.segments.segment_list import SegmentList
+from lowtide.storage.log.segments.segment_names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
@@ -45,38 +47,35 @@ from lowtide.storage.log.segment_names import (
     TRANSACTION_INDEX_SUFFIX,
     offset_name,
 )
-from lowtide.storage.log.snapshots import ProducerSnapshots
-from lowtide.storage.log.transaction_index import TransactionIndex
 
 NEVER_TRUNCATED: Final = Offset(2**63 - 1)
 
 
-class SeenSegment(NamedTuple):
+class SegmentVersion(NamedTuple):
     """A segment as it was when a compaction was ordered."""
 
     segment: Segment
     size: int
     token: SliceToken
-    """Another one, once it was cut."""
+    """Replaced when the segment is cut."""
 
 
 class CleanedGroup(NamedTuple):
-    """What a compaction has made of the first `replaced` of some segments."""
+    """The result of compacting the first `replaced` of some segments."""
 
-    seen: Sequence[SeenSegment]
-    """These, and all others behind them that it reads."""
+    seen: Sequence[SegmentVersion]
+    """These, and all later segments that the compaction read."""
     replaced: int
     size: int
-    """Of the new `.log` file."""
+    """The size of the new `.log` file."""
     has_aborted: bool
     """Whether there is a transaction index."""
 
 
-class _Unnamed(NamedTuple):
-    """A compacted segment from which the log reads already, and those of its files that are still called `.swap`.
+class _UnnamedSegment(NamedTuple):
+    """A compacted segment that the log reads already, and those of its files that are still called `.swap`.
 
-    The `.log` comes first, or a start would take those that have their names for files of the segments that were
-    replaced.
+    The `.log` comes first, or a start would take the named files for those of the replaced segments.
     """
 
     segment: Segment
@@ -89,7 +88,7 @@ def _naming_order(path: str) -> int:
 
 
 class SegmentSwaps:
-    """The replacing of segments of one log. A swap begun is finished, or abandoned, before the next."""
+    """Replaces segments of one log. A swap is finished or abandoned before the next begins."""
 
     def __init__(
         self,
@@ -100,9 +99,9 @@ class SegmentSwaps:
         aborted: TransactionIndex,
     ) -> None:
         self.cleaned_to: Offset | None = None
-        """How far the log is known to be compacted (exclusive); None if it never was."""
+        """The exclusive end of what is known to be compacted; None if nothing is."""
         self.is_taken = False
-        """Whether the log is compacted now, or its deleted records are erased: one of them at a time."""
+        """Whether the log is being compacted or erased; these exclude each other."""
         self.truncated_to: Offset = NEVER_TRUNCATED
         """The lowest end at which the log was cut since the last compaction began."""
         self._filesystem = filesystem
@@ -111,36 +110,36 @@ class SegmentSwaps:
         self._snapshots = snapshots
         self._aborted = aborted
         self._begun: CleanedGroup | None = None
-        self._unnamed: _Unnamed | None = None
+        self._unnamed: _UnnamedSegment | None = None
 
     def relocate(self, directory: str) -> None:
-        """The log's folder was renamed. No swap is under way."""
+        """Follows the rename of the log's folder. No swap is under way."""
         assert not self.is_taken, self._directory
         self._directory = directory
 
     def take(self) -> None:
-        """The log is about to be compacted, or erased: nothing else may begin before `release`."""
+        """Begins a compaction or an erasure: no other may begin before `release`."""
         assert not self.is_taken, self._directory
         self.is_taken = True
 
     def release(self) -> None:
-        """It is done, or given up."""
+        """Ends a compaction or an erasure."""
         self.is_taken = False
 
     def note_cleaned_to(self, end_offset: Offset | None) -> None:
-        """A checkpoint says how far the log is compacted; None if it says nothing."""
+        """Takes over from a checkpoint how far the log is compacted; None if unknown."""
         self.cleaned_to = end_offset
 
-    def see(self, end_offset: Offset) -> list[SeenSegment]:
-        """The closed segments below `end_offset` as they are now, for a compaction that is about to be ordered."""
+    def see(self, end_offset: Offset) -> list[SegmentVersion]:
+        """Returns the closed segments below `end_offset` as they are now, for a compaction."""
         return [
-            SeenSegment(segment, segment.size, segment.token)
+            SegmentVersion(segment, segment.size, segment.token)
             for segment in self._segments
             if segment.base_offset < end_offset and not segment.is_pinned
         ]
 
-    def are_unchanged(self, seen: Sequence[SeenSegment]) -> bool:
-        """Whether these segments are still in the log, next to each other, and as they were."""
+    def are_unchanged(self, seen: Sequence[SegmentVersion]) -> bool:
+        """Returns whether these segments are still in the log, next to each other, and unchanged."""
         first = self._segments.number_of(seen[0].segment.base_offset)
         if not 0 <= first <= len(self._segments) - len(seen):
             return False
@@ -153,7 +152,7 @@ class SegmentSwaps:
         )
 
     def aborted(self, end_offset: Offset) -> tuple[list[Offset], list[CompletedTransaction]]:
-        """The aborted transactions that began below `end_offset`: segments with a file that has them, and those that are in no file yet.
+        """Returns the aborted transactions that began below `end_offset`: segments whose file has them, and the rest.
 
         Errors: StorageError.
         """
@@ -162,14 +161,14 @@ class SegmentSwaps:
         ]
 
     def aborted_in(self, base_offset: Offset) -> list[CompletedTransaction]:
-        """The aborted transactions whose markers lie in that segment. Errors: DamagedSegmentError, StorageError."""
+        """Returns the aborted transactions with markers in that segment. Errors: DamagedSegmentError, StorageError."""
         return list(self._aborted.entries(base_offset)) if base_offset in self._aborted.bases else []
 
     def begin(self, group: CleanedGroup) -> Barrier | None:
         """Renames the files of a group to `.swap`.
 
-        Returns what must be done before `finish`; None if the log has changed: nothing is left. Errors: StorageError
-        where there is no room for a name; nothing is left then either. OSError; the files are removed by a start.
+        Returns what must be done before `finish`; None if the log has changed: nothing is left then. Errors:
+        StorageError if there is no room for a name; nothing is left then either. OSError; a start removes the files.
         """
         assert self._begun is None, self._directory
         assert self._unnamed is None, self._directory
@@ -190,10 +189,10 @@ class SegmentSwaps:
         return Barrier(directories=(self._directory,))
 
     def finish(self, now_ms: int) -> list[RemovedSegment] | None:
-        """Replaces the segments, once `begin`'s barrier is done: the log reads from the new one, which `name_files` then gives its names.
+        """Replaces the segments once `begin`'s barrier is done; `name_files` then renames the new one.
 
-        Returns the old ones, renamed already; None if the log has changed since.
-        Errors: OSError; a start does the rest. The directory is then good for nothing else.
+        Returns the old ones, renamed already; None if the log has changed. Errors: OSError; a start does the rest, and
+        the directory is not usable before.
         """
         group = self._begun
         if group is None:
@@ -205,7 +204,7 @@ class SegmentSwaps:
         removed = []
         for each in group.seen[: group.replaced]:
             each.segment.abandon_hole()
-            # The snapshot at the first base offset tells of what lies before it, and stays.
+            # The snapshot at the first base offset covers what lies before it, and stays.
             suffixes = CLEANED_SUFFIXES if each.segment.base_offset == base_offset else SEGMENT_SUFFIXES
             gone = RemovedSegment(self._directory, each.segment.base_offset, each.size, suffixes)
             gone.mark_deleted(self._filesystem)
@@ -219,12 +218,12 @@ class SegmentSwaps:
         self._aborted.replaced(bases, base_offset, has_file=group.has_aborted)
         self._begun, self._unnamed = (
             None,
-            _Unnamed(new, sorted(self._paths(group), key=_naming_order), group.has_aborted),
+            _UnnamedSegment(new, sorted(self._paths(group), key=_naming_order), group.has_aborted),
         )
         return removed
 
     def name_files(self) -> Barrier:
-        """Gives the files of the swap that was finished last their names.
+        """Renames the files of the last finished swap.
 
         Returns what must be done before they are relied on. Errors: OSError; after one that passes it is called again.
         Until then the log reads the `.swap` files, which a start finds too.
@@ -237,7 +236,7 @@ class SegmentSwaps:
             self._unnamed = None
         return Barrier(directories=(self._directory,))
 
-    def _name(self, unnamed: _Unnamed, path: str) -> None:
+    def _name(self, unnamed: _UnnamedSegment, path: str) -> None:
         segment, base_offset = unnamed.segment, unnamed.segment.base_offset
         if not self._segments.holds(segment):  # A delete has passed it.
             with contextlib.suppress(FileNotFoundError):
@@ -253,16 +252,16 @@ class SegmentSwaps:
             segment.path = path
             segment.on(SegmentEvent.NAME)
         elif path.endswith(TRANSACTION_INDEX_SUFFIX):
-            self._aborted.let_go(base_offset)
+            self._aborted.release(base_offset)
 
     def _paths(self, group: CleanedGroup) -> list[str]:
         stem = f"{self._directory}/{offset_name(group.seen[0].segment.base_offset)}"
         return [stem + suffix for suffix in CLEANED_SUFFIXES if suffix != TRANSACTION_INDEX_SUFFIX or group.has_aborted]
 
     def abandon(self, suffix: str = SWAP_SUFFIX) -> None:
-        """Gives up the swap that was begun, if there is one. Errors: StorageError.
+        """Gives up a swap that was begun. Errors: StorageError.
 
-        The `.log` goes last: a start that finds it without its indexes makes the swap whole, and builds them again.
+        The `.log` goes last: a start that finds it without indexes completes the swap and rebuilds them.
         """
         group, self._begun = self._begun, None
         if group is not None:
@@ -279,7 +278,7 @@ class SegmentSwaps:
                     raise storage_error(path, error) from error
 
     def on_truncated(self, end_offset: Offset) -> None:
-        """The log is about to be cut; `end_offset` will be its end.
+        """Gives up a swap before the log is cut to `end_offset`.
 
         Errors: StorageError; after one that passes nothing has changed.
         """
@@ -293,5 +292,5 @@ class SegmentSwaps:
             self.cleaned_to = min(self.cleaned_to, end_offset)
 
     def on_cleaned(self, end_offset: Offset) -> None:
-        """A compaction is done up to `end_offset` (exclusive), as far as the log wasn't cut since it began."""
+        """Notes a compaction up to `end_offset` (exclusive), less what was cut since it began."""
         self.cleaned_to = min(end_offset, self.truncated_to)

@@ -1,4 +1,4 @@
-"""Batches that already have their offsets: what a follower gets from its leader."""
+"""Batches that have their offsets already: what a follower gets from its leader."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from lowtide.protocol.records import (
 )
 from lowtide.protocol.types import LeaderEpoch, Offset
 from lowtide.storage.errors import is_passing
-from lowtide.storage.log.validator import validate_stored
+from lowtide.storage.log.validation.validator import validate_stored
 
 if TYPE_CHECKING:
-    from lowtide.storage.log.roll_limits import RollLimits
-    from lowtide.storage.log.segment import Segment
+    from lowtide.storage.log.segments.roll_limits import RollLimits
+    from lowtide.storage.log.segments.segment import Segment
 
 
 class StoredBatch(msgspec.Struct, gc=False):
-    """A batch, checked: its header, and its bytes as a view that lives as long as what it was taken from."""
+    """A checked batch: its header, and its bytes as a view of what was received."""
 
     header: BatchHeader
     content: memoryview
@@ -40,11 +40,9 @@ _unpack = BATCH_HEADER_STRUCT.unpack_from
 def split_stored_batches(
     records: memoryview, maximum_epoch: LeaderEpoch = LEADER_EPOCH_MAX
 ) -> list[StoredBatch] | ErrorCode:
-    """The whole batches in `records`, checksums checked, up to the first one of a leader epoch above `maximum_epoch`.
+    """Returns the whole batches in `records`, checksums checked, before the first of an epoch above `maximum_epoch`.
 
-    A batch that is cut at the end is left out.
-
-    Errors: CORRUPT_MESSAGE for bytes that aren't sound batches.
+    Leaves out a batch that is cut at the end. Errors: CORRUPT_MESSAGE for bytes that aren't sound batches.
     """
     batches, position, end = [], 0, len(records)
     while end - position >= RECORD_BATCH_OVERHEAD:
@@ -63,7 +61,7 @@ def split_stored_batches(
 
 
 def follow_each_other(batches: Sequence[StoredBatch], offset: Offset) -> bool:
-    """Whether the offsets of batches rise, from `offset` or a later one on."""
+    """Returns whether the offsets of batches rise, from `offset` or a later one on."""
     for batch in batches:
         if batch.header.base_offset < offset:
             return False
@@ -74,10 +72,10 @@ def follow_each_other(batches: Sequence[StoredBatch], offset: Offset) -> bool:
 def write_together(
     segment: Segment, records: memoryview, batches: Sequence[StoredBatch], limits: RollLimits, now_ms: int
 ) -> bool:
-    """Writes the batches, which `records` begins with, at once if all of them belong into the segment.
+    """Writes the batches at the beginning of `records` at once, if all belong into the segment. They don't count yet.
 
-    None of them counts in it yet. Returns False where nothing was written: one batch, another segment for some, or no
-    room, of which there may be enough for some. Errors: those of `Segment.write`, but for what passes.
+    Returns False if nothing was written: a single batch, some that need another segment, or no room, which may suffice
+    for some. Errors: those of `Segment.write`, except those that pass.
     """
     count = len(batches)
     if count == 1:

@@ -1,7 +1,7 @@
-"""Which offset a timestamp stands for: the two questions of ListOffsets that need to look into records.
+"""Finds offsets by timestamp: the two searches of ListOffsets that look into records.
 
-A search may come to a batch that takes long to look into (compressed, or of many records), or to very many batches in a
-row: it then returns how to continue, and nothing waits for it in the event loop.
+A search may meet a batch that takes long to look into (compressed, or of many records), or very many batches: it then
+returns how to continue, so that the event loop never waits for it.
 
 Sources: Kafka's UnifiedLog.fetchOffsetByTimestamp, LogSegment.findOffsetByTimestamp, FileRecords.searchForTimestamp;
 KIP-79, KIP-734.
@@ -25,24 +25,26 @@ from lowtide.protocol.records import (
 )
 from lowtide.protocol.types import NO_LEADER_EPOCH, NO_TIMESTAMP, FilePosition, LeaderEpoch, Offset
 from lowtide.storage.errors import DamagedSegmentError
+from lowtide.storage.log.segments.segment import load_timestamps, measure_timestamps
 
 if TYPE_CHECKING:
     from lowtide.protocol.compression import Buffer
-    from lowtide.storage.log.decompression_room import DecompressionRoom
-    from lowtide.storage.log.segment import Segment
-    from lowtide.storage.log.segment_list import SegmentList
+    from lowtide.storage.log.log import Log
+    from lowtide.storage.log.segments.segment import Segment
+    from lowtide.storage.log.segments.segment_list import SegmentList
+    from lowtide.storage.log.validation.decompression_room import DecompressionRoom
 
 DECOMPRESSED_BYTES_MAX: Final = 1 << 28
-"""A batch that grows beyond this is damaged: nothing larger passes a produce request, whose frame is bounded by 100 MiB by default."""
+"""A batch that decompresses to more is damaged: a produce request is bounded by 100 MiB by default."""
 
 QUICK_BYTES: Final = 1 << 20
 """A batch that is larger, or decompresses to more, is not looked into in the event loop."""
 
 QUICK_PLAIN_BYTES: Final = 64 << 10
-"""The same where there is no compiled form: a byte takes up to half a microsecond then."""
+"""The same without the compiled form: a byte takes up to half a microsecond then."""
 
 BATCHES_AT_ONCE: Final = 2_000
-"""So many headers are looked at in one go: some three milliseconds."""
+"""Headers read at once: some three milliseconds."""
 
 _INT64: Final = 2**63 - 1
 
@@ -56,19 +58,19 @@ class TimestampedOffset(msgspec.Struct, gc=False):
 
 
 NO_RECORD: Final = NO_TIMESTAMP - 1
-"""Smaller than any timestamp: no record was found up to an offset, of those whose largest timestamp is looked for."""
+"""Smaller than any timestamp: a search for the largest one has found no record up to an offset."""
 
 
 class LongSearch(msgspec.Struct, gc=False):
-    """A batch that a thread has to look into, by `find_in_batch`.
+    """A batch that a thread must look into, by `find_in_batch`.
 
-    If it has no such record the search continues at `next_offset`.
+    Without a match the search continues at `next_offset`.
     """
 
     base_offset: Offset
     size_bytes: int
     timestamp_ms: int | None
-    """None for the largest timestamp of the batch: the search then continues at `next_offset` with what was found."""
+    """None if the largest timestamp is searched: the search then continues at `next_offset` with the result."""
     start_offset: Offset
     next_offset: Offset
 
@@ -78,21 +80,25 @@ class SearchOn(msgspec.Struct, gc=False):
 
     start_offset: Offset
     largest: TimestampedOffset | None = None
-    """The largest timestamp up to there, where that is looked for. Its offset may be that of the first record of the batch."""
+    """The largest timestamp so far, if that is searched. Its offset may be that of the first record of the batch."""
 
 
 Found: TypeAlias = TimestampedOffset | LongSearch | SearchOn | None
 
 
-def search_timestamp(segments: SegmentList, timestamp_ms: int, start_offset: Offset) -> Found:
-    """The first record at or after `start_offset` with a timestamp of at least `timestamp_ms`, or None, or how to continue.
+def search_timestamp(log: Log, timestamp_ms: int, start_offset: Offset = 0) -> Found:
+    """Returns the first record from the log start and `start_offset` on with at least that timestamp.
 
-    Other than Kafka, a segment whose newest records are deleted doesn't end the search: the next ones are looked at, too.
-    Errors: StorageError.
+    None if there is none; the result may also say how to continue. Unlike in Kafka, a segment whose newest records are
+    deleted doesn't end the search: it continues in the next segment. Errors: StorageError.
     """
+    return _search_from(log.segments, timestamp_ms, max(start_offset, log.log_start_offset))
+
+
+def _search_from(segments: SegmentList, timestamp_ms: int, start_offset: Offset) -> Found:
     left = BATCHES_AT_ONCE
     for segment in segments:
-        segment.load_timestamps()
+        load_timestamps(segment)
         segments.used(segment)
         if not segment.size or segment.max_timestamp < timestamp_ms:
             continue
@@ -112,21 +118,25 @@ def search_timestamp(segments: SegmentList, timestamp_ms: int, start_offset: Off
     return None
 
 
-def search_max_timestamp(
+def search_max_timestamp(log: Log, start_offset: Offset = 0, largest: TimestampedOffset | None = None) -> Found:
+    """Returns the first record with the largest timestamp at or above the log start (KIP-734).
+
+    None if there is none; the result may also say how to continue, with `start_offset` and `largest` of the next call.
+    Unlike in Kafka, a deleted record is never the answer, even if its bytes are still there: the segment at the log
+    start is read from there on, if its largest timestamp may be the answer. Errors: StorageError.
+    """
+    return _search_largest(log.segments, log.log_start_offset, start_offset, largest)
+
+
+def _search_largest(
     segments: SegmentList, log_start_offset: Offset, start_offset: Offset = 0, largest: TimestampedOffset | None = None
 ) -> Found:
-    """The first record with the largest timestamp at or above the log start, None where there is none, or how to continue (KIP-734).
-
-    Other than in Kafka, a record that is deleted is never the answer, though its bytes may be there. Of the segment that holds the log
-    start the headers are read from there on, if its largest timestamp may be the answer: `largest` and `start_offset` say how far that
-    is. Errors: StorageError.
-    """
     first = max(segments.number_of(log_start_offset), 0)
     partial = segments[first] if segments[first].base_offset < log_start_offset else None
     best: Segment | None = None
     for number in range(first, len(segments)):
         segment = segments[number]
-        segment.load_timestamps()
+        load_timestamps(segment)
         segments.used(segment)
         if segment is not partial and segment.size and (best is None or segment.max_timestamp > best.max_timestamp):
             best = segment
@@ -135,16 +145,16 @@ def search_max_timestamp(
         if not isinstance(left, TimestampedOffset):
             return left
         if left.timestamp > NO_RECORD and (best is None or left.timestamp >= best.max_timestamp):
-            return search_timestamp(segments, left.timestamp, left.offset)
+            return _search_from(segments, left.timestamp, left.offset)
     return _first_with_largest(segments, best, log_start_offset) if best is not None else None
 
 
 def _largest_from(
     segment: Segment, log_start_offset: Offset, start_offset: Offset, largest: TimestampedOffset | None
 ) -> TimestampedOffset | LongSearch | SearchOn:
-    """The largest timestamp of a segment at or above the log start, with the offset of its record or of its batch, or how to continue.
+    """Returns the largest timestamp of a segment from the log start on, with the offset of its record or batch.
 
-    Errors: StorageError.
+    The result may also say how to continue. Errors: StorageError.
     """
     if largest is None or largest.offset < log_start_offset:
         known = _known_largest(segment)
@@ -172,7 +182,7 @@ def _largest_from(
 
 
 def _known_largest(segment: Segment) -> TimestampedOffset | None:
-    """The largest timestamp of a segment with the offset of its batch, where that is as it is remembered.
+    """Returns the largest timestamp of a segment with its batch's offset, if that is as remembered.
 
     Errors: StorageError.
     """
@@ -185,23 +195,23 @@ def _known_largest(segment: Segment) -> TimestampedOffset | None:
 
 
 def _first_with_largest(segments: SegmentList, best: Segment, log_start_offset: Offset) -> Found:
-    """The first record with the largest timestamp of a segment that lies above the log start. Errors: StorageError."""
+    """Returns the first record above the log start with a segment's largest timestamp. Errors: StorageError."""
     wanted = best.max_timestamp
     start = best.indexes[0].lookup(best.max_timestamp_offset)
     for position, header in best.batches(start):
         if header.max_timestamp == wanted:
             return _look_into(best, position, header, wanted, header.base_offset)
-    best.measure_timestamps()  # That one was in a hole, or was erased.
-    return search_max_timestamp(segments, log_start_offset) if best.max_timestamp < wanted else None
+    measure_timestamps(best)  # That one was in a hole, or was erased.
+    return _search_largest(segments, log_start_offset) if best.max_timestamp < wanted else None
 
 
 def find_in_batch(
     content: Buffer, timestamp_ms: int | None, start_offset: Offset, room: DecompressionRoom | None = None
 ) -> TimestampedOffset | None:
-    """The first record of the batch from `start_offset` on with at least that timestamp, or with the largest one, if it is None.
+    """Returns the batch's first record from `start_offset` on with at least that timestamp, or the largest one if None.
 
-    In a thread with `room` to decompress into. Without it the event loop waits: what takes long raises DecompressedTooLargeError.
-    Errors: ProtocolError for what is no sound batch.
+    A thread passes `room` to decompress into. Without it the event loop waits: what takes long raises
+    DecompressedTooLargeError. Errors: ProtocolError for an unsound batch.
     """
     header = read_batch_header(content)
     payload: Buffer = memoryview(content)[RECORD_BATCH_OVERHEAD : header.size_bytes]
@@ -228,10 +238,7 @@ def find_in_batch(
 
 
 def _largest_record(payload: Buffer, count: int, offset_delta: int, *, quick: bool) -> tuple[int, int] | None:
-    """As `_first_record`, for the largest timestamp from an offset on.
-
-    It is asked for the one batch that holds the log start.
-    """
+    """As `_first_record`, for the largest timestamp from an offset on: for the one batch that holds the log start."""
     if quick and len(payload) > QUICK_PLAIN_BYTES:
         raise DecompressedTooLargeError(f"{len(payload)} bytes of records are looked at by a thread")
     position, largest = 0, None
@@ -245,7 +252,7 @@ def _largest_record(payload: Buffer, count: int, offset_delta: int, *, quick: bo
 def _first_record(
     payload: Buffer, count: int, timestamp_delta: int, offset_delta: int, *, quick: bool
 ) -> tuple[int, int] | None:
-    """Offset and timestamp delta of the first record with at least these.
+    """Returns offset and timestamp delta of the first record with at least these.
 
     Errors: ProtocolError; DecompressedTooLargeError if `quick`.
     """
@@ -268,7 +275,6 @@ def _first_record(
 def _look_into(
     segment: Segment, position: FilePosition, header: BatchHeader, timestamp_ms: int | None, start_offset: Offset
 ) -> TimestampedOffset | LongSearch | None:
-    """Errors: StorageError."""
     if header.size_bytes <= QUICK_BYTES:
         try:
             return find_in_batch(segment.read_batch(position, header.size_bytes), timestamp_ms, start_offset)

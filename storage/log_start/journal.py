@@ -1,23 +1,20 @@
-"""The journal of log start offsets: what makes an acknowledged delete stay deleted.
+"""The journal of log start offsets: it makes an acknowledged delete stay deleted.
 
-One file per log directory, `lowtide-log-start.journal`, alone says where each of its logs starts, if not at the first
-segment.
-`LogStartJournal` guards these promises:
+One file per log directory, `lowtide-log-start.journal`, says where each of its logs starts, if not at the first
+segment. `LogStartJournal` guards:
 
-- **Durable before visible.** `request_log_starts` changes nothing that `value` or `entries` answer; they change when the entry can't be
-  lost any more, right before its callback runs.
-- **The last one wins**, not the largest: a truncation below the log start writes a lower one. Callbacks run in order of acceptance.
-- **One frame under way.** Entries accepted meanwhile wait and leave together in the next frame (group commit). A frame costs one write and
-  one fdatasync, however many partitions it names and however large the directory is.
-- **Never "log start 0" for want of knowledge.** A torn last frame (which was never acknowledged) is dropped; any other damage raises
-  StorageError with the file's name and the command that repairs it. Apache Kafka's fallback isn't followed here.
+- **Durable before visible.** `value` and `entries` change only when the entry can't be lost, right before its callback.
+- **The last entry wins**, not the largest: a truncation below the log start writes a lower one. Callbacks run in order.
+- **One frame under way.** Entries accepted meanwhile leave together in the next frame (group commit). A frame costs one
+  write and one fdatasync, however many partitions it names and however large the directory is.
+- **Never "log start 0" for want of knowledge.** A torn last frame was never acknowledged and is dropped; any other
+  damage raises StorageError with the file's name and the repair command. Kafka's fallback isn't followed here.
 
 When the file is three quarters full, at a clean stop and on request it *folds* (`journal_fold.py`): a new journal that
-begins with a snapshot takes its place, together with two exports. A full disk delays a fold only.
+begins with a snapshot takes its place, together with two exports. A full disk only delays a fold.
 
-It doesn't know logs: whether an offset is in range, and what follows from a rise, is decided by its callers.
-
-The bytes are in `journal_format.py`. Source: KIP-107.
+It doesn't know logs: callers decide whether an offset is in range, and what follows from a rise. The bytes are in
+`journal_format.py`. Source: KIP-107.
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ from lowtide.protocol.types import ZERO_TOPIC_ID, FilePosition, Offset, TopicId,
 from lowtide.runtime.committer import Barrier, Committer
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.errors import is_passing
-from lowtide.storage.log_start.journal_fold import FoldImage, FoldOutcome, JournalFold, Undone
+from lowtide.storage.log_start.journal_fold import FoldImage, FoldOutcome, JournalFold, UndoneFold
 from lowtide.storage.log_start.journal_format import (
     REMOVED,
     JournalContent,
@@ -50,15 +47,15 @@ OnDurable: TypeAlias = Callable[[OSError | None], None]
 
 
 class JournalHooks(msgspec.Struct, frozen=True, kw_only=True):
-    """What a journal asks of, and tells, its owner."""
+    """What a journal needs from its owner, and how it notifies it."""
 
     topic_name: Callable[[TopicId], str | None]
-    """The topic's name for the exports; None for a topic that this directory has no log of."""
+    """Returns a topic's name for the exports; None for a topic without a log in this directory."""
     on_failure: Callable[[OSError], None] = lambda _error: None
-    """Called once, before any callback, when a write or sync has failed: the log directory must go offline."""
+    """Called once, before any callback, when a write or sync has failed: the directory must go offline."""
 
 
-class _Accepted(NamedTuple):
+class _WaitingEntries(NamedTuple):
     entries: Sequence[LogStartEntry]
     on_durable: OnDurable
 
@@ -77,18 +74,18 @@ class LogStartJournal:
         self._header = content.header
         self._entries = dict(content.entries)
         self.end = content.end
-        """Where the next frame goes: what is written of the file, which has its full size from the beginning."""
+        """Where the next frame goes; the file has its full size from the beginning."""
         self._next_sequence = content.next_sequence
         self._fold_at = _fold_threshold(content.header.capacity)
-        self._waiting: list[_Accepted] = []
-        self._stalled: list[_Accepted] = []
-        """What is in a frame of which some bytes may be written, and for the rest of which there was no room. It is written once more."""
+        self._waiting: list[_WaitingEntries] = []
+        self._stalled: list[_WaitingEntries] = []
+        """Entries of a frame that lacked room and may be partly written. It is written again."""
         self._fold_waiters: list[OnDurable] = []
         self._fold_wanted = False
         self._in_flight = False
         self._stopping = False
         self.failure: OSError | None = None
-        """The failed write or sync after which this journal takes nothing more; None while all is well."""
+        """The failed write or sync after which the journal accepts nothing more; None while it works."""
 
     @classmethod
     def open(
@@ -101,13 +98,12 @@ class LogStartJournal:
         expected: bool,
         hooks: JournalHooks,
     ) -> LogStartJournal:
-        """Reads the directory's journal, making one where none is due, and adopts what Kafka has written.
+        """Opens the directory's journal, creates it if it is not `expected`, and adopts what Kafka has written.
 
-        Start code: it may sync.
-        `folders` are the partitions of the directory with their topic ids (zero where unknown), for adoption. `expected` says that the
-        directory has had a journal before, so that its absence is damage. Errors: StorageError with the file's name and
-        the repair command, for a damaged or missing journal and for an offset checkpoint that can't be read; OSError
-        from the file system.
+        `folders` are the directory's partitions with their topic ids (zeros if unknown), for adoption. `expected` says
+        that the directory had a journal before, so that its absence is damage. Start code: it may sync. Errors:
+        StorageError with the file's name and the repair command, for a damaged or missing journal and an offset
+        checkpoint that can't be read; OSError from the file system.
         """
         content = load_journal(filesystem, directory, folders=folders, expected=expected)
         return cls(filesystem, directory, committer, content, hooks)
@@ -119,27 +115,27 @@ class LogStartJournal:
 
     @property
     def exported_crc(self) -> int | None:
-        """CRC-32C of Kafka's checkpoint as we know it; any other content of that file is Kafka's."""
+        """CRC-32C of Kafka's checkpoint as it was exported or adopted; any other content was written by Kafka."""
         return self._header.exported_crc
 
     def value(self, topic_id: TopicId, partition: int) -> Offset | None:
-        """The durable log start offset of a partition, or None if it has no entry."""
+        """Returns the durable log start offset of a partition; None if it has no entry."""
         return self._entries.get((topic_id, partition))
 
     def request_log_starts(self, entries: Sequence[LogStartEntry], on_durable: OnDurable) -> None:
-        """Takes log start offsets; `on_durable(None)` runs when all of them are durable and visible through `value`.
+        """Accepts log start offsets; `on_durable(None)` runs when all are durable and visible through `value`.
 
-        The sequence mustn't change afterwards. `on_durable` is given the error, and the entries may or may not be found
-        after a restart, when the write failed; it's never called from within this call, and exactly once, unless the
-        process ends before. Does not promise: that an offset is larger than the one before.
+        The sequence must not change afterwards. If the write fails `on_durable` gets the error, and the entries may or
+        may not be found after a restart. It is called exactly once, never from within this call, unless the process
+        ends before. Does not promise: that an offset is larger than the one before.
         """
         check_entries(entries)
-        self._take(_Accepted(entries, on_durable))
+        self._take(_WaitingEntries(entries, on_durable))
 
     def forget(self, partitions: Iterable[tuple[TopicId, int]], on_durable: OnDurable) -> None:
-        """Removes the entries of partitions whose logs are gone; as `request_log_starts` otherwise.
+        """Removes the entries of partitions whose logs are gone; otherwise like `request_log_starts`.
 
-        Unknown partitions are no fault.
+        Unknown partitions are ignored.
         """
         known = [(topic_id, partition, REMOVED) for topic_id, partition in partitions if topic_id != ZERO_TOPIC_ID]
         self.request_log_starts(known, on_durable)
@@ -147,7 +143,7 @@ class LogStartJournal:
     def fold(self, on_folded: OnDurable) -> None:
         """Folds soon: new journal, fresh exports.
 
-        `on_folded` is given an error if that failed; ENOSPC leaves the journal in service.
+        `on_folded` gets an error if that fails; after ENOSPC the journal stays in use.
         """
         assert not self._stopping, self._path
         self._fold_wanted = True
@@ -160,22 +156,19 @@ class LogStartJournal:
         return bool(self._stalled)
 
     def retry(self) -> None:
-        """Writes the frame for which there was no room, if there is one.
-
-        On the order of once a second; later entries wait for it.
-        """
+        """Writes the frame that lacked room, if there is one; later entries wait for it. Called about once a second."""
         self._commit_next()
 
     def stop(self) -> None:
-        """Takes nothing more and sends nothing more on its way; what is under way is still answered."""
+        """Accepts and sends nothing more; what is under way is still answered."""
         self._stopping = True
 
     def finish(self) -> None:
-        """Makes durable what still waits, folds if there's something to fold, and lets the file go.
+        """Makes waiting entries durable, folds if necessary, and closes the file.
 
         Stop code: it syncs. Called after `stop`, when the committer has answered everything. On a full disk the journal
-        is left unfolded, which is no error. Errors: OSError, the one after which the journal had failed or a new one;
-        callers that wait get it too.
+        stays unfolded, which is no error. Errors: OSError, the one after which the journal had failed or a new one;
+        waiting callers get it too.
         """
         assert self._stopping, self._path
         assert not self._in_flight, self._path
@@ -200,7 +193,7 @@ class LogStartJournal:
             raise error
 
     def _write_now(self, entries: Sequence[LogStartEntry]) -> None:
-        """A frame for which the file has room. Stop code: it syncs."""
+        """Writes a frame for which the file has room. Stop code: it syncs."""
         self._file.pwritev([encode_frame(self._next_sequence, entries)], self.end)
         self._file.sync()
         self._next_sequence += 1
@@ -208,7 +201,6 @@ class LogStartJournal:
         apply_entries(self._entries, entries)
 
     def _fold_now(self, entries: Sequence[LogStartEntry]) -> None:
-        """The fold of a stop, with its frame, one step after the other."""
         if entries and self.end + frame_bytes(len(entries)) <= self._header.capacity:
             self._write_now(entries)
             entries = ()
@@ -222,12 +214,12 @@ class LogStartJournal:
             raise full
 
     def _image_with(self, entries: Sequence[LogStartEntry]) -> FoldImage:
-        """What a fold would write that also holds these entries."""
+        """Returns what a fold would write that also has these entries."""
         folded = dict(self._entries)
         apply_entries(folded, entries)
         return self._fold.image_of(folded, self._next_sequence)
 
-    def _take(self, accepted: _Accepted) -> None:
+    def _take(self, accepted: _WaitingEntries) -> None:
         if self._stopping or self.failure is not None:
             refused = self.failure or OSError(
                 errno.ESHUTDOWN, "the journal takes no more entries: the broker is stopping", self._path
@@ -239,7 +231,6 @@ class LogStartJournal:
             self._commit_next()
 
     def _commit_next(self) -> None:
-        """Sends what waits on its way, if nothing is under way."""
         if (
             self._in_flight
             or self._stopping
@@ -261,16 +252,15 @@ class LogStartJournal:
             full = self._fold_with(batch, entries, waiters)
             if full is None:
                 return
-            batch.append(_Accepted((), partial(_tell_at_least, waiters, full)))
+            batch.append(_WaitingEntries((), partial(_tell_at_least, waiters, full)))
             if end > self._header.capacity:
                 self._answer_later(batch, full)
                 return
-            # A full disk delays the fold only: a quarter of the file is kept for deletes, which are what frees the
-            # disk.
+            # A full disk only delays the fold: a quarter of the file is kept for deletes, which free the disk.
             self._fold_at = min(self._header.capacity, end + self._header.capacity // 16)
         self._write_frame(batch, entries, end)
 
-    def _write_frame(self, batch: list[_Accepted], entries: Sequence[LogStartEntry], end: FilePosition) -> None:
+    def _write_frame(self, batch: list[_WaitingEntries], entries: Sequence[LogStartEntry], end: FilePosition) -> None:
         if not entries:
             self._submit(Barrier(), partial(self._on_frame_durable, batch, entries))
             return
@@ -293,7 +283,7 @@ class LogStartJournal:
         self._committer.submit(barrier, on_done)
 
     def _on_frame_durable(
-        self, batch: list[_Accepted], entries: Sequence[LogStartEntry], error: OSError | None
+        self, batch: list[_WaitingEntries], entries: Sequence[LogStartEntry], error: OSError | None
     ) -> None:
         self._in_flight = False
         if error is None:
@@ -306,12 +296,12 @@ class LogStartJournal:
         self._drain_after_failure()
 
     def _fold_with(
-        self, batch: list[_Accepted], entries: Sequence[LogStartEntry], waiters: list[OnDurable]
+        self, batch: list[_WaitingEntries], entries: Sequence[LogStartEntry], waiters: list[OnDurable]
     ) -> OSError | None:
-        """Starts a fold that also makes `entries` durable.
+        """Begins a fold that also makes `entries` durable.
 
-        Returns None when it's under way (or the journal has failed and all callers are getting the error), or the error
-        of a full disk.
+        Returns None when it is under way (or the journal has failed and all callers get the error), or the error of a
+        full disk.
         """
         image = self._image_with(entries)
         if not batch and self._fold.is_done(image, self._header, self.end):
@@ -330,10 +320,10 @@ class LogStartJournal:
         return None
 
     def _on_fold(
-        self, batch: list[_Accepted], waiters: list[OnDurable], content: JournalContent, outcome: FoldOutcome
+        self, batch: list[_WaitingEntries], waiters: list[OnDurable], content: JournalContent, outcome: FoldOutcome
     ) -> None:
         self._in_flight = False
-        if isinstance(outcome, Undone):
+        if isinstance(outcome, UndoneFold):
             self._on_fold_undone(batch, waiters, outcome.full)
             return
         error = outcome if isinstance(outcome, OSError) else None
@@ -353,9 +343,9 @@ class LogStartJournal:
         _tell(waiters, error)
         self._drain_after_failure()
 
-    def _on_fold_undone(self, batch: list[_Accepted], waiters: list[OnDurable], full: OSError) -> None:
-        """What the new journal would have made durable goes into a frame of the old one."""
-        batch.append(_Accepted((), partial(_tell_at_least, waiters, full)))
+    def _on_fold_undone(self, batch: list[_WaitingEntries], waiters: list[OnDurable], full: OSError) -> None:
+        """Writes the entries of a fold that lacked room into a frame of the old journal."""
+        batch.append(_WaitingEntries((), partial(_tell_at_least, waiters, full)))
         entries = _entries_of(batch)
         end = self.end + (frame_bytes(len(entries)) if entries else 0)
         self._fold_at = min(self._header.capacity, end + self._header.capacity // 16)
@@ -369,8 +359,8 @@ class LogStartJournal:
             self.failure = error
             self._hooks.on_failure(error)
 
-    def _answer_later(self, batch: list[_Accepted], error: OSError) -> None:
-        """Answers `batch`, and after a failure all who wait, through the committer: never from within the call that brought the entries."""
+    def _answer_later(self, batch: list[_WaitingEntries], error: OSError) -> None:
+        """Answers `batch`, and after a failure all waiting callers, never from within their call."""
 
         def answer(_failed: OSError | None) -> None:
             for accepted in batch:
@@ -391,7 +381,7 @@ class LogStartJournal:
         _tell(waiters, self.failure)
 
 
-def _entries_of(batch: Sequence[_Accepted]) -> Sequence[LogStartEntry]:
+def _entries_of(batch: Sequence[_WaitingEntries]) -> Sequence[LogStartEntry]:
     return batch[0].entries if len(batch) == 1 else [entry for accepted in batch for entry in accepted.entries]
 
 

@@ -1,14 +1,14 @@
 """The fold of a journal: a new journal that begins with a snapshot takes its place, together with two exports.
 
-The exports are `log-begin-offset-checkpoint` (KIP-107) and Kafka's `log-start-offset-checkpoint`. We never read values
-back from them, with one exception, adoption: if Kafka's file isn't the one that we exported or adopted last (its CRC is
-in the journal's header), then Kafka has been at work here, and for each partition the larger value wins, once.
+The exports are `log-begin-offset-checkpoint` (KIP-107) and Kafka's `log-start-offset-checkpoint`. Values are never read
+back from them, with one exception, adoption: if Kafka's file isn't the one exported or adopted last (its CRC is in the
+journal's header), Kafka has used the directory, and the larger value of each partition wins, once.
 
-All three files are written under temporary names and get their own ones by the same barrier. The exports are renamed
-before the journal. A crash in between leaves the old journal beside newer exports, which adoption then reads; they hold
-what the old journal holds and entries that weren't acknowledged, so nothing is lost by it.
+All three files are written under temporary names and renamed by the same barrier, the exports before the journal. A
+crash in between leaves the old journal beside newer exports, which adoption then reads; they have the old journal's
+entries and unacknowledged ones, so nothing is lost.
 
-It decides neither when a fold is due nor what it holds: `journal.py` does.
+`journal.py` decides when a fold is due and what it holds.
 """
 
 from __future__ import annotations
@@ -39,42 +39,44 @@ _EXPORTS = (LOG_BEGIN_CHECKPOINT, LOG_START_CHECKPOINT)
 
 
 class FoldImage(NamedTuple):
-    """What a fold writes: each export, the new journal, and what that holds."""
+    """What a fold writes: each export, the new journal, and the entries in it."""
 
     exported: bytes
     journal: bytes
     content: JournalContent
 
 
-class Undone(NamedTuple):
-    """There was no room for a fold: the old journal stays in service, and that is durable."""
+class UndoneFold(NamedTuple):
+    """A fold that lacked room: the old journal stays in service, durably."""
 
     full: OSError
 
 
-FoldOutcome: TypeAlias = File | Undone | OSError
-"""The file of the new journal, which is durable under its name; or why there is none. After an OSError the directory is not usable."""
+FoldOutcome: TypeAlias = File | UndoneFold | OSError
+"""The file of the new journal, durable under its name; or why there is none. After an OSError the directory is
+unusable.
+"""
 
 
 class JournalFold:
-    """Carries out the folds of one log directory. It keeps nothing between them."""
+    """Folds the journal of one log directory. It keeps nothing between folds."""
 
     def __init__(
         self, filesystem: FileSystem, directory: str, committer: Committer, topic_name: Callable[[TopicId], str | None]
     ) -> None:
-        """`topic_name` gives the topic's name for the exports; None for a topic that this directory has no log of."""
+        """`topic_name` returns a topic's name for the exports; None for a topic without a log in this directory."""
         self._filesystem = filesystem
         self._directory = directory
         self._committer = committer
         self._topic_name = topic_name
 
     def is_done(self, image: FoldImage, header: JournalHeader, end: FilePosition) -> bool:
-        """Whether a journal that has this header and ends at `end` is nothing but its snapshot already, and the exports have the same."""
+        """Returns whether a journal with this header and end is only its snapshot, and the exports are current."""
         unchanged = end == header.snapshot_end and header.exported_crc == image.content.header.exported_crc
         return unchanged and all(self._filesystem.exists(f"{self._directory}/{name}") for name in _EXPORTS)
 
     def image_of(self, entries: Mapping[tuple[TopicId, int], Offset], first_sequence: int) -> FoldImage:
-        """What a fold of these entries writes."""
+        """Returns what a fold of these entries writes."""
         offsets: dict[TopicPartition, Offset] = {}
         for (topic_id, partition), offset in entries.items():
             name = self._topic_name(topic_id)
@@ -86,14 +88,14 @@ class JournalFold:
         return FoldImage(exported, journal, content)
 
     def start(self, image: FoldImage, on_done: Callable[[FoldOutcome], None]) -> OSError | None:
-        """Starts a fold.
+        """Begins a fold. Returns None when it is under way; `on_done` is called later, once.
 
-        Returns None when it is under way; `on_done` is called later, once. Otherwise the error, and no file is left.
+        Otherwise returns the error, and no file is left.
         """
         staged = self._stage(image)
         if isinstance(staged, OSError):
             return staged
-        # The journal is the last of the files and of the renames; the module's head says why.
+        # The journal is the last of the files and of the renames: see the module's docstring.
         self._committer.submit(staged, partial(self._on_durable, cast("File", staged.files[-1]), on_done))
         return None
 
@@ -107,12 +109,14 @@ class JournalFold:
             on_done(failed)
             return
         undone = Barrier(directories=(self._directory,))
-        self._committer.submit(undone, lambda failed: on_done(Undone(error) if failed is None else failed))
+        self._committer.submit(undone, lambda failed: on_done(UndoneFold(error) if failed is None else failed))
 
     def finish(self, image: FoldImage) -> OSError | None:
-        """Folds at once. Stop code: it syncs.
+        """Folds at once.
 
-        Returns None, or the error of a full disk: then the old journal stays in service. Errors: any other OSError.
+        Stop code: it syncs. Returns None, or the error of a full disk: the old journal stays in service then.
+
+        Errors: any other OSError.
         """
         staged = self._stage(image)
         if isinstance(staged, Barrier):
@@ -130,7 +134,7 @@ class JournalFold:
         return staged
 
     def _stage(self, image: FoldImage) -> Barrier | OSError:
-        """Writes the three files of a fold under temporary names, all of them or none."""
+        """Writes the three files of a fold under temporary names, all or none."""
         staged: list[Barrier] = []
         contents = (
             (LOG_BEGIN_CHECKPOINT, image.exported),
@@ -146,18 +150,17 @@ class JournalFold:
         return joined(staged)
 
     def _undo(self) -> None:
-        """There was no room for one of the names of a fold.
+        """Undoes a fold that lacked room for one of its names.
 
-        The journal's comes last, so the old journal stays in service. The export that the next start may adopt must not
-        say what the journal doesn't: a later truncation could lower that, and the start would raise it again. A start
-        that finds no export adopts nothing. Errors: OSError.
+        The journal's name comes last, so the old journal stays in service. The export that the next start may adopt
+        must not say what the journal doesn't: a later truncation could lower that, and the start would raise it again.
+        A start that finds no export adopts nothing. Errors: OSError.
         """
         self._remove_staged()
         with contextlib.suppress(FileNotFoundError):
             self._filesystem.unlink(f"{self._directory}/{LOG_START_CHECKPOINT}")
 
     def _remove_staged(self) -> None:
-        """Gives back the space of temporary files that couldn't be finished."""
         for name in (*_EXPORTS, JOURNAL_NAME):
             with contextlib.suppress(OSError):
                 self._filesystem.unlink(f"{self._directory}/{name}{TEMPORARY_SUFFIX}")

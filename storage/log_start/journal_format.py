@@ -2,7 +2,8 @@
 
 Pure functions over bytes; `journal.py` moves them to and from the disk.
 
-**Layout**, all integers big-endian. The file has its full size (`capacity`) from its first moment, zeros where nothing was written.
+**Layout**, all integers big-endian. The file has its full size (`capacity`) from its first moment, zeros where nothing
+was written.
 
     0    8   magic "LTLOGBEG"
     8    4   version, 1
@@ -27,16 +28,17 @@ and from 512 on frames, each right behind the one before:
 >>> encode_frame(7, [(b"0123456789abcdef", 2, 300)]).hex(" ", 4)
 '4c534631 00000001 5549716f 00000000 00000007 30313233 34353637 38396162 63646566 00000002 00000000 0000012c 4c53462e'
 
-**What a reader may conclude.** One frame at most is under way at a time, and a frame is acknowledged only once it's durable. So of all
-frames only the last can be incomplete, and that one was never acknowledged. A disk writes sectors of 512 bytes each
-whole or not at all (a cut at any byte is understood too). The marks have no zero byte and the entries have no zero
-topic id, so each sector's piece of a written frame holds something that isn't zero. Hence
+**What a reader may conclude.** At most one frame is under way at a time, and a frame is acknowledged only once it is
+durable. So only the last frame can be incomplete, and that one was never acknowledged. A disk writes sectors of 512
+bytes each whole or not at all (a cut at any byte is understood too). The marks have no zero byte and the entries have
+no zero topic id, so each sector's piece of a written frame holds something that isn't zero. Hence
+
 - a bad frame with a good one anywhere behind it was acknowledged: damage;
 - a bad last frame in which a piece is missing (zero) is a torn write: dropped;
 - a bad last frame in which no piece is missing was written whole and changed later: damage.
 
-Damage is never read as "no entry". The one loss that can't be seen is that of all sectors of the last frame together:
-it looks as if it was never written.
+Damage is never read as "no entry". One loss can't be seen, that of all sectors of the last frame together: it looks as
+if it was never written.
 
 Another layout gets another version and magic stays; version 1 must then still be read.
 """
@@ -53,7 +55,7 @@ from crc32c import crc32c
 from lowtide.protocol.types import ZERO_TOPIC_ID, FilePosition, Offset, TopicId
 
 LogStartEntry: TypeAlias = tuple[TopicId, int, Offset]
-"""Topic id, partition, log start offset; `REMOVED` as the offset removes the entry."""
+"""Topic id, partition, log start offset; the offset `REMOVED` removes the entry."""
 
 REMOVED: Offset = -1
 
@@ -63,9 +65,9 @@ SECTOR_BYTES = 512
 HEADER_BYTES = SECTOR_BYTES
 MINIMUM_CAPACITY = 1 << 20
 MAXIMUM_CAPACITY = 1 << 30
-"""A journal of 38 million partitions; a header that says more is damaged."""
+"""A journal of 38 million partitions; a header with more is damaged."""
 SNAPSHOT_FRAME_ENTRIES = 4096
-"""Entries in one frame of a snapshot: 112 KiB, checked by one CRC."""
+"""Entries in one frame of a snapshot: 112 KiB with one CRC."""
 
 _MAGIC = b"LTLOGBEG"
 _VERSION = 1
@@ -78,7 +80,7 @@ _COUNT_AND_SEQUENCE = struct.Struct(">IQ")
 _SEALED = struct.Struct(">IIQ")
 _ENTRY = struct.Struct(">16siq")
 _SEALED_ENTRY = struct.Struct(">IQ16siq4s")
-"""What the checksum of a frame of one entry covers."""
+"""The bytes that the checksum of a frame of one entry covers."""
 FRAME_OVERHEAD = _FRAME_HEAD.size + len(_END_MARK)
 ENTRY_BYTES = _ENTRY.size
 
@@ -88,13 +90,13 @@ class JournalDamageError(Exception):
 
 
 class JournalHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """What the first sector says."""
+    """The first sector."""
 
     capacity: int
     first_sequence: int
     snapshot_end: FilePosition
     exported_crc: int | None
-    """CRC-32C of Kafka's checkpoint as it was exported or adopted last; None before the first export."""
+    """CRC-32C of Kafka's checkpoint as it was last exported or adopted; None before the first export."""
 
 
 class JournalContent(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +104,7 @@ class JournalContent(msgspec.Struct, frozen=True, kw_only=True):
 
     header: JournalHeader
     entries: dict[tuple[TopicId, int], Offset]
-    """Log start offset of each live entry: the last frame that names a partition wins."""
+    """The log start offset of each live entry: the last frame that names a partition wins."""
     end: FilePosition
     """Where the next frame goes."""
     next_sequence: int
@@ -111,12 +113,12 @@ class JournalContent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def frame_bytes(entry_count: int) -> int:
-    """The size of a frame of that many entries."""
+    """Returns the size of a frame of that many entries."""
     return FRAME_OVERHEAD + entry_count * ENTRY_BYTES
 
 
 def encode_frame(sequence: int, entries: Sequence[LogStartEntry]) -> bytes:
-    """One frame. The entries take effect in their order."""
+    """Returns one frame. The entries take effect in order."""
     assert entries, "a frame has at least one entry"
     if len(entries) == 1:
         sealed = _SEALED_ENTRY.pack(1, sequence, *entries[0], _END_MARK)
@@ -127,7 +129,7 @@ def encode_frame(sequence: int, entries: Sequence[LogStartEntry]) -> bytes:
 
 
 def check_entries(entries: Iterable[LogStartEntry]) -> None:
-    """Asserts what the format relies on: whole, non-zero topic ids and offsets that aren't below `REMOVED`."""
+    """Asserts what the format relies on: whole, non-zero topic ids and offsets not below `REMOVED`."""
     for topic_id, partition, offset in entries:
         assert len(topic_id) == len(ZERO_TOPIC_ID), (topic_id, partition, offset)
         assert topic_id != ZERO_TOPIC_ID, (topic_id, partition, offset)
@@ -142,10 +144,10 @@ def encode_journal(
     exported_crc: int | None,
     minimum_capacity: int = MINIMUM_CAPACITY,
 ) -> tuple[bytes, JournalContent]:
-    """A whole new journal whose first frames are a snapshot of `entries`, and what a reader of it will find.
+    """Returns a new journal whose first frames are a snapshot of `entries`, and its content.
 
-    Its capacity is the smallest power of two, at least `minimum_capacity`, of which the snapshot takes a quarter or
-    less.
+    Its capacity is the smallest power of two, at least `minimum_capacity`, of which the snapshot takes at most a
+    quarter.
     """
     frames = []
     sequence = first_sequence
@@ -163,10 +165,7 @@ def encode_journal(
 
 
 def decode_journal(image: bytes) -> JournalContent:
-    """Reads a whole journal file.
-
-    Errors: JournalDamageError for everything that isn't a journal, or a journal with a torn last frame.
-    """
+    """Reads a whole journal file. Errors: JournalDamageError, except for a torn last frame."""
     header = _decode_header(image)
     entries: dict[tuple[TopicId, int], Offset] = {}
     position = HEADER_BYTES
@@ -190,7 +189,7 @@ def decode_journal(image: bytes) -> JournalContent:
 
 
 def apply_entries(state: dict[tuple[TopicId, int], Offset], entries: Iterable[LogStartEntry]) -> None:
-    """Brings `state` to where it is after `entries`: the last one wins, whether it's larger or smaller."""
+    """Applies entries to `state`: the last one wins, whether larger or smaller."""
     for topic_id, partition, offset in entries:
         if offset == REMOVED:
             state.pop((topic_id, partition), None)
@@ -199,10 +198,7 @@ def apply_entries(state: dict[tuple[TopicId, int], Offset], entries: Iterable[Lo
 
 
 def salvage_frames(image: bytes) -> list[tuple[int, list[LogStartEntry]]]:
-    """Every frame that can still be read, wherever it lies, as (sequence, entries) in order of sequence.
-
-    For repair only.
-    """
+    """Returns every readable frame, wherever it lies, as (sequence, entries) in order of sequence. For repair only."""
     found: dict[int, list[LogStartEntry]] = {}
     position = image.find(_FRAME_MARK)
     while position >= 0:
@@ -219,7 +215,7 @@ def _sealed(count: int, sequence: int, body: bytes) -> bytes:
 
 
 def _frame_at(image: bytes, position: FilePosition) -> tuple[int, FilePosition, list[LogStartEntry]] | None:
-    """The good frame that begins at `position`: its sequence, its end (exclusive) and its entries; None if there's none."""
+    """Returns sequence, end (exclusive) and entries of the good frame at `position`; None if there is none."""
     if position + FRAME_OVERHEAD > len(image):
         return None
     mark, count, _crc, sequence = _FRAME_HEAD.unpack_from(image, position)
@@ -234,9 +230,9 @@ def _frame_at(image: bytes, position: FilePosition) -> tuple[int, FilePosition, 
 
 
 def _check_tail(image: bytes, position: FilePosition) -> bool:
-    """Whether an incomplete frame lies at `position`, behind the last good one.
+    """Returns whether an incomplete frame lies at `position`, behind the last good one.
 
-    Errors: JournalDamageError when what lies there can't be the remains of one torn write.
+    Errors: JournalDamageError if that can't be the remains of one torn write.
     """
     written_end = len(image.rstrip(b"\0"))
     if written_end <= position:
@@ -254,13 +250,13 @@ def _check_tail(image: bytes, position: FilePosition) -> bool:
 
 
 def _is_torn(image: bytes, position: FilePosition, written_end: FilePosition) -> bool:
-    """Whether the bytes from `position` to `written_end` (exclusive; zeros from there on) are a frame of which a piece is missing."""
+    """Returns whether a frame with a missing piece lies from `position` to `written_end` (exclusive; then zeros)."""
     first_end = _sector_end(position)
     ends = image.endswith(_END_MARK, position, written_end)
     fits = (written_end - position - FRAME_OVERHEAD) % ENTRY_BYTES == 0
     if not any(image[position:first_end]):
-        # The first sector's piece is missing. If what is left isn't the end of a frame that began here, older frames
-        # are missing with it.
+        # The first sector's piece is missing. Unless the rest is the end of a frame that began here, older frames are
+        # missing too.
         return fits or not ends
     present = image[position : min(written_end, first_end)]
     if not present.startswith(_FRAME_MARK[: len(present)]):
@@ -280,7 +276,7 @@ def _is_torn(image: bytes, position: FilePosition, written_end: FilePosition) ->
 
 
 def _has_zero_piece(image: bytes, start: FilePosition, end: FilePosition) -> bool:
-    """Whether, of the pieces into which sectors cut [start, end), one is all zeros."""
+    """Returns whether one of the pieces into which sectors cut [start, end) is all zeros."""
     while start < end:
         piece_end = min(_sector_end(start), end)
         if not any(image[start:piece_end]):

@@ -1,7 +1,7 @@
-"""The journal of log start offsets as a start reads it: repeated durably, without a torn tail, with what Kafka has written meanwhile.
+"""Reads and rewrites the journal of log start offsets at a start: durable, without a torn tail, with Kafka's changes.
 
-Guards: damage is never read as "no entry"; each error names the file and the command that repairs it. `journal.py` says what the files
-promise.
+Guards: damage is never read as "no entry"; each error names the file and the repair command. The promises are in
+`journal.py`.
 """
 
 from __future__ import annotations
@@ -25,19 +25,22 @@ from lowtide.storage.log_start.journal_format import (
 
 
 def repair_hint(directory: str) -> str:
-    """The end of every sentence about damage: what the operator can do."""
+    """Returns the end of every sentence about damage: the repair command."""
     return f"nothing was changed; `lowtide repair-log-start --log-dir {directory}` shows what can be saved and saves it"
 
 
 def journal_path(directory: str) -> str:
-    """Where the journal of a log directory is."""
+    """Returns the path of a directory's journal."""
     return f"{directory}/{JOURNAL_NAME}"
 
 
 def load_journal(
     filesystem: FileSystem, directory: str, *, folders: Mapping[TopicPartition, TopicId], expected: bool
 ) -> JournalContent:
-    """Reads a directory's journal and writes it again: durable, folded, without a torn tail, with what Kafka has written. See `open`."""
+    """Reads a directory's journal and rewrites it: durable, folded, without a torn tail, with Kafka's changes.
+
+    See `open`.
+    """
     path = journal_path(directory)
     exports = {
         name: read_offsets(filesystem, directory, name)
@@ -58,13 +61,13 @@ def load_journal(
     entries = dict(content.entries) if content else {}
     known_crc = content.header.exported_crc if content else None
     exported_crc, kafka_offsets = exports.get(LOG_START_CHECKPOINT, (known_crc, {}))
-    # A folder without a topic id can't have an entry yet: then Kafka's file stays to be adopted, by the next start.
+    # A folder without a topic id can't have an entry yet: Kafka's file then stays to be adopted by the next start.
     unknown = any(folders.get(topic_partition) == ZERO_TOPIC_ID for topic_partition in kafka_offsets)
     if exported_crc != known_crc:
         merge_larger(entries, kafka_offsets, folders)
-    # Always written again. What a killed process wrote can be read though it may not be durable, and after a failed
-    # sync the system says of such pages that they are clean: syncing the old file again would prove nothing, and a
-    # later frame would stand behind a lost one.
+    # Always rewritten. What a killed process wrote can be read but may not be durable, and after a failed sync the
+    # system calls such pages clean: syncing the old file again would prove nothing, and a later frame would follow a
+    # lost one.
     first_sequence = content.next_sequence if content else 1
     snapshot = [(topic_id, partition, offset) for (topic_id, partition), offset in entries.items()]
     image, rewritten = encode_journal(
@@ -75,16 +78,17 @@ def load_journal(
     except OSError as error:
         if not is_passing(error) or content is None:
             raise
-        # A full disk is freed by deletes, which need a broker that starts.
+        # Deletes free a full disk, and need a broker that starts.
         _write_in_place(filesystem, directory, content.end)
         return replace(content, entries=entries, torn=False)
     return rewritten
 
 
 def _write_in_place(filesystem: FileSystem, directory: str, end: FilePosition) -> None:
-    """Writes the journal once more over itself, which takes no room, without what is torn behind `end`; durable on return.
+    """Writes the journal over itself, which takes no room, without what is torn behind `end`; durable on return.
 
-    Whatever sectors of it a power cut leaves out, the journal reads the same: what stays is equal, and a torn frame loses one more.
+    Whatever sectors a power cut leaves out, the journal reads the same: the rest is equal, and a torn frame loses one
+    more.
     """
     path = journal_path(directory)
     file = filesystem.open(path, write=True)
@@ -100,7 +104,7 @@ def merge_larger(
     offsets: Mapping[TopicPartition, Offset],
     folders: Mapping[TopicPartition, TopicId],
 ) -> None:
-    """Raises `entries` to what a checkpoint by names says about partitions that are here; where it says less, nothing changes."""
+    """Raises `entries` to what a checkpoint by names says of partitions that are here; lower values are ignored."""
     for topic_partition, offset in offsets.items():
         topic_id = folders.get(topic_partition, ZERO_TOPIC_ID)
         if topic_id != ZERO_TOPIC_ID:
@@ -109,10 +113,9 @@ def merge_larger(
 
 
 def read_offsets(filesystem: FileSystem, directory: str, name: str) -> tuple[int, dict[TopicPartition, Offset]]:
-    """The CRC-32C and the entries of one of the two exports.
+    """Returns the CRC-32C and the entries of one of the two exports.
 
-    Errors: CheckpointError with the repair command; an empty file is one: log starts that were lost aren't "no
-    deletes".
+    Errors: CheckpointError with the repair command, also for an empty file: lost log starts aren't "no deletes".
     """
     path = f"{directory}/{name}"
     content = filesystem.read_bytes(path)

@@ -1,13 +1,14 @@
-"""Repairs a damaged journal of log start offsets, as far as that's possible, and says what isn't: `lowtide repair-log-start`.
+"""Repairs a damaged journal of log start offsets as far as possible, and reports the rest: `lowtide repair-log-start`.
 
-A damaged journal has lost frames, and each may have held acknowledged deletes. Nothing in the directory knows them any more, so that is the
-operator's to accept, not ours to do on the quiet. What the repair promises:
+A damaged journal has lost frames, which may have held acknowledged deletes. Nothing in the directory has them any more,
+and only the operator can accept that. The repair promises:
 
-- every value that can still be read is kept: the exports of the last fold are the ground, each good frame, by its sequence, goes on top;
-- a partition of which nothing can be read begins at its first segment, as it would in Apache Kafka;
+- every value that can be read is kept: the exports of the last fold first, then each good frame, by its sequence;
+- a partition of which nothing can be read begins at its first segment, as in Apache Kafka;
 - the damaged files stay beside the new ones, under names that end in `.damaged-1`, `-2` and so on;
-- the directory's registration counter is removed, so that the cluster takes its replicas for stale: they are led by others, and learn the
-  log starts from them, before they may be elected cleanly. A sole broker has no others, and deletes that were lost come back there.
+- the directory's registration counter is removed, so that the cluster takes its replicas for stale: others lead them,
+  and they learn the log starts from these before they may be elected cleanly. A sole broker has no others: its lost
+  deletes come back.
 
 Killed at any point it can be run again. It doesn't touch segments.
 """
@@ -40,22 +41,23 @@ class RepairReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a repair found and did, or would do."""
 
     damage: Mapping[str, str]
-    """What is wrong, by file name; empty if nothing is, and then nothing was done."""
+    """What is wrong, by file name; if empty, nothing was done."""
     kept: Mapping[TopicPartition, Offset]
-    """The log start offsets after the repair, of the partitions that are here."""
+    """The log start offsets after the repair, of partitions that are here."""
     frames: int
     """How many frames of the damaged journal could be read."""
     lost_sequences: tuple[tuple[int, int], ...]
-    """The frames that are missing between readable ones, each range inclusive. Frames behind the last readable one can't be counted."""
+    """The ranges (inclusive) of frames missing between readable ones. Frames after the last readable one can't be
+    counted.
+    """
     set_aside: tuple[str, ...]
-    """Names of the damaged files' copies."""
+    """The names of the copies of damaged files."""
 
 
 def repair(filesystem: FileSystem, directory: str, *, dry_run: bool = False) -> RepairReport:
     """Repairs the journal and the exports of a log directory that no broker uses.
 
-    With `dry_run` it only says what it would do.
-    Errors: StorageError when a broker uses the directory; OSError from the file system.
+    With `dry_run` it only reports. Errors: StorageError if a broker uses the directory; OSError from the file system.
     """
     if not filesystem.is_directory(directory):
         raise StorageError(directory, "there is no such log directory")
@@ -135,7 +137,7 @@ def _write_repaired(
     entries: Mapping[tuple[TopicId, int], Offset] | None,
     last_sequence: int,
 ) -> tuple[str, ...]:
-    """Copies what is damaged aside, then replaces or removes it. `entries` is None for a journal that is good."""
+    """Copies damaged files aside, then replaces or removes them. `entries` is None if the journal is good."""
     with contextlib.suppress(FileNotFoundError):
         filesystem.unlink(f"{directory}/{REGISTRATION_COUNTER}")
     filesystem.sync_directory(directory)

@@ -1,7 +1,8 @@
 """`make campaign ARGS=--publish`: what campaigns have searched, as a page.
 
 The sums of their ledgers are kept in the tree.
-`evidence.jsonl` has one line for each ledger, kind and commit. Publishing replaces the lines of this ledger by new sums, so it may be
+`evidence.jsonl` has one line for each ledger, kind and commit. Publishing replaces the lines of this ledger by new
+sums, so it may be
 repeated; a ledger is known by the number in its folder. The page is written from these lines and from what has changed
 since. Adding up and the page are pure.
 """
@@ -23,7 +24,7 @@ from . import ledger
 from .kinds import KINDS, Kind
 
 ROOT = Path(__file__).resolve().parents[2]
-SUMS, PAGE = ROOT / "tests/campaign/evidence.jsonl", ROOT / "docs/evidence.md"
+SUMS, PAGE = ROOT / "tests/campaign/evidence.jsonl", ROOT / "docs/lab/evidence.md"
 FAULTS_NAMED = 40
 
 NO_FAULTS = frozenset({"execution", "crash state"})
@@ -31,21 +32,26 @@ NO_FAULTS = frozenset({"execution", "crash state"})
 
 HEAD = """# Evidence
 
-What has been searched for broken promises ([invariants](invariants.md)), by `make campaign` ([testing](testing.md)). Written by
-`make campaign ARGS=--publish`; don't edit it.
+What `make campaign` has searched for broken [promises](../invariants.md) ([how it works](../own-tests.md#campaigns)).
+`make campaign ARGS=--publish` writes this page; do not edit it.
 
-A run counts as current while nothing has changed since its commit in the folders that it is about. A goal is for all runs together; *drawn
-faults* count towards that of *cluster* besides, *cluster kill* and *transfers* towards that of *kill*. What is counted is
+A run is *current* while nothing has changed since its commit in the folders that it tests. A goal counts all runs
+together. *Drawn faults* count towards the goal of *cluster*; *cluster kill* and *transfers* count towards that of
+*kill*. The unit of each kind:
 
-- of *cluster* and *drawn faults* simulated clusters with their load and faults, of *one broker* brokers with a simulated disk;
-- of *crash states* states of a simulated disk, four for each moment of a run: a broker was started on each, and everything read back;
-- of *kill*, *cluster kill* and *transfers* processes of brokers that were killed: one broker under load, in recovery, while it frees or
-  erases, or commits for groups and transactions; three brokers with etcd, also while they compact, move and reassign; money that is moved;
-- of *power cut* cuts of the power under load on ext4 and on XFS (`tests/power`), of *damaged frames* frames sent to a broker;
-- of *properties* passes over all tests with drawn examples, of *compiled walk* executions under sanitizers, since 2026-11-27.
+- *cluster*, *drawn faults*: a simulated cluster with its load and faults; *one broker*: a broker with a simulated
+  disk.
+- *crash states*: a state of a simulated disk. A broker starts on it and everything is read back; each moment of a run
+  gives four states.
+- *kill*, *cluster kill*, *transfers*: a broker process that is killed. *kill*: one broker under load, in recovery,
+  while it frees or erases records, or commits for groups and transactions. *cluster kill*: three brokers with etcd,
+  also while they compact, move and reassign. *transfers*: transfers of money.
+- *power cut*: a power cut under load on ext4 or XFS (`tests/power`); *damaged frames*: a frame sent to a broker.
+- *properties*: a pass over all tests with drawn examples; *compiled walk*: an execution under sanitizers, since
+  2026-11-27.
 
-Elsewhere are [hours of load](testing.md#hours-of-load), the [model of deletes](testing.md#the-model-of-deletes) with two and three faults,
-[upgrades under load, and ways back](upgrading.md#what-was-tried), and [large clusters](scale.md).
+Other searches: [hours of load and the model of deletes](long-runs.md), [upgrades under load, and ways
+back](upgrades.md), and [large clusters](scale.md).
 """
 
 
@@ -107,7 +113,10 @@ def page(lines: Sequence[Sum], kinds: Sequence[Kind], is_current: Callable[[Kind
     `is_current` says whether runs of a kind at a commit still stand for the tree.
     """
     rows = [
-        "| kind | current | most at a commit | all | goal | CPU hours | a core does in a day | faults | states | violations | last run |",
+        (
+            "| kind | current | most at a commit | all | goal | CPU hours | a core does in a day | faults | states | "
+            "violations | last run |"
+        ),
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for kind in kinds:
@@ -148,9 +157,18 @@ def mutant_part(sums: Sequence[mutation.Sum], is_current: Callable[[mutation.Sum
     rows = [
         "## Mutants",
         "",
-        "`make mutants` changes one thing of a module at a time: a comparison, a condition, a number, a statement that is left out.",
-        "A mutant is killed if a unit test of `make test` fails, timed out if one doesn't end. A survivor is explained in",
-        "`tests/mutants/explained.jsonl` (it makes no difference, or one of speed or of a message only), or open. Modules that",
+        (
+            "`make mutants` changes one thing of a module at a time: a comparison, a condition, a number, a statement "
+            "that is left out."
+        ),
+        (
+            "A mutant is killed if a unit test of `make test` fails, timed out if one doesn't end. A survivor is "
+            "explained in"
+        ),
+        (
+            "`tests/mutants/explained.jsonl` (it makes no difference, or one of speed or of a message only), or open. "
+            "Modules that"
+        ),
         "aren't named were not run to the end. Code that runs when a module is imported is not mutated.",
         "",
         "| modules | unchanged since | mutants | killed | timed out | explained | open | last run |",
@@ -182,8 +200,14 @@ def plant_part(tries: Sequence[planting.Try]) -> str:
     rows = [
         "## Planted bugs",
         "",
-        f"`make plants` plants a bug and counts the seeds until a simulator finds it. {within} of {len(by_plant)} plants were",
-        f"found within {planting.GOAL_SEEDS:,} seeds from each first seed that was tried. `> 40`: 40 seeds did not find it.",
+        (
+            f"`make plants` plants a bug and counts the seeds until a simulator finds it. {within} of {len(by_plant)} "
+            "plants were"
+        ),
+        (
+            f"found within {planting.GOAL_SEEDS:,} seeds from each first seed that was tried. `> 40`: 40 seeds did not "
+            "find it."
+        ),
         "",
         "| bug | violates | seeds until found |",
         "|---|---|---|",

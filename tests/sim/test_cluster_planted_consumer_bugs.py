@@ -12,15 +12,16 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from lowtide.broker.coordinator.consumer import migration, reconciliation
-from lowtide.broker.coordinator.consumer.consumer_group import ConsumerGroup
-from lowtide.broker.coordinator.consumer.consumer_groups import ConsumerGroups
-from lowtide.broker.coordinator.consumer.consumer_heartbeats import ConsumerHeartbeats
-from lowtide.broker.coordinator.consumer.decision import Decision
-from lowtide.broker.coordinator.consumer.partition_owners import PartitionOwners
-from lowtide.broker.coordinator.consumer.pattern_topics import PatternMatching
-from lowtide.broker.coordinator.consumer.topic_view import TopicView
 from lowtide.broker.coordinator.groups.group_shard import Groups
+from lowtide.broker.coordinator.modern import migration, reconciliation
+from lowtide.broker.coordinator.modern.consumer_group import ConsumerGroup
+from lowtide.broker.coordinator.modern.consumer_groups import ConsumerGroups
+from lowtide.broker.coordinator.modern.consumer_heartbeats import ConsumerHeartbeats
+from lowtide.broker.coordinator.modern.group_decision import GroupDecision
+from lowtide.broker.coordinator.modern.group_times import MemberTimers
+from lowtide.broker.coordinator.modern.partition_owners import PartitionOwners
+from lowtide.broker.coordinator.modern.pattern_topics import PatternMatching
+from lowtide.broker.coordinator.modern.topic_view import TopicView
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.protocol.consumer_group_records import MemberCurrent, MemberTarget, RecordType
 from lowtide.protocol.errors import ErrorCode
@@ -32,7 +33,7 @@ MAXIMUM_SEEDS = int(os.environ.get("PLANT_SEEDS", "300"))
 
 Patch = pytest.MonkeyPatch
 
-pytestmark = pytest.mark.skipif("PYTHONASYNCIODEBUG" in os.environ, reason="the other pass searches them")
+pytestmark = pytest.mark.slowest
 
 
 def given_before_it_is_free(patch: Patch) -> None:
@@ -57,13 +58,13 @@ def the_epoch_stays(patch: Patch) -> None:
 
 def leaving_changes_nothing(patch: Patch) -> None:
     """The group's epoch does not rise when a member leaves: its partitions have no owner."""
-    original = Decision.keep_epoch
+    original = GroupDecision.keep_epoch
 
     def keep_epoch(self: Any, epoch: int, metadata_hash: int) -> None:
         if not any(change.kind is RecordType.MEMBER and change.value is None for change in self.changes):
             original(self, epoch, metadata_hash)
 
-    patch.setattr(Decision, "keep_epoch", keep_epoch)
+    patch.setattr(GroupDecision, "keep_epoch", keep_epoch)
 
 
 def any_epoch_commits(patch: Patch) -> None:
@@ -93,7 +94,7 @@ def what_members_are_to_have_is_forgotten(patch: Patch) -> None:
 
 def members_come_back(patch: Patch) -> None:
     """The removal of a member is not written: a new coordinator restores it."""
-    original = Decision.carry_out
+    original = GroupDecision.carry_out
 
     def carry_out(self: Any, effects: Any) -> None:
         gone = [change for change in self.changes if change.kind is RecordType.MEMBER and change.value is None]
@@ -102,7 +103,7 @@ def members_come_back(patch: Patch) -> None:
             self.group._remove(change.name)
         original(self, effects)
 
-    patch.setattr(Decision, "carry_out", carry_out)
+    patch.setattr(GroupDecision, "carry_out", carry_out)
 
 
 def silence_is_borne_after_a_load(patch: Patch) -> None:
@@ -112,13 +113,13 @@ def silence_is_borne_after_a_load(patch: Patch) -> None:
 
 def heartbeats_extend_nothing(patch: Patch) -> None:
     """A member is removed when its first session is over, though it sends heartbeats."""
-    original = ConsumerGroups.extend_session
+    original = MemberTimers.extend_session
 
     def extend(self: Any, group: Any, member: Any, now_ms: int) -> None:
-        if self.timers.deadline_of(("heartbeat", group.group_id, member.member_id)) is None:
+        if self.deadlines.deadline_of(("heartbeat", group.group_id, member.member_id)) is None:
             original(self, group, member, now_ms)
 
-    patch.setattr(ConsumerGroups, "extend_session", extend)
+    patch.setattr(MemberTimers, "extend_session", extend)
 
 
 def new_partitions_are_not_noticed(patch: Patch) -> None:

@@ -1,4 +1,5 @@
-"""Bugs planted on purpose in the handling of a full disk and of a replica that is removed: the simulator of clusters must find each.
+"""Bugs planted on purpose in the handling of a full disk and of a replica that is removed: the simulator of clusters
+must find each.
 
 Each was found within 60 seeds from the first one on; PLANT_SEEDS=n searches that many.
 """
@@ -19,8 +20,8 @@ from lowtide.storage.directory import log_truncation, offset_checkpoint
 from lowtide.storage.directory.log_flusher import LogFlusher
 from lowtide.storage.directory.log_truncation import LogTruncations
 from lowtide.storage.log.log import Log
-from lowtide.storage.log.log_cut import CuttableLog
-from lowtide.storage.log.pending_hole import PendingHole
+from lowtide.storage.log.log_holes import LogHoles
+from lowtide.storage.log.segments.hole import PendingHole
 
 from .planting import find
 
@@ -28,7 +29,7 @@ MAXIMUM_SEEDS = int(os.environ.get("PLANT_SEEDS", "120"))
 
 Patch = pytest.MonkeyPatch
 
-pytestmark = pytest.mark.skipif("PYTHONASYNCIODEBUG" in os.environ, reason="the other pass searches them")
+pytestmark = pytest.mark.slowest
 
 ROOM = ("no room at times", "full disk", "leader move", "fast restart", "replica leaves while it waits", "cut off")
 SHORT_OF_ROOM = ("no room at times", "pause", "leader move", "fast restart")
@@ -61,13 +62,13 @@ def a_compaction_takes_no_room_for_a_broken_disk(patch: Patch) -> None:
 
 
 def a_log_that_was_cut_without_room_takes_records_at_once(patch: Patch) -> None:
-    """Truncated records return with the next power cut, between records that were written since; or two histories mix."""
+    """Truncated records return with the next power cut, between later records, or histories mix."""
     original = LogTruncations.truncate
 
     def truncate(self: Any, log: Log, offset: Any, on_settled: Any) -> None:
         original(self, log, offset, on_settled)
         if self._stalled:
-            log.unsettled = 0
+            log.truncating = 0
 
     patch.setattr(LogTruncations, "truncate", truncate)
 
@@ -90,18 +91,19 @@ def a_flush_of_a_log_that_has_left_is_taken_for_one_that_is_here(patch: Patch) -
 
 def a_hole_reaches_beyond_the_log_start(patch: Patch) -> None:
     """Records that are kept are gone with those that were deleted."""
-    original = CuttableLog.begin_hole
+    original = LogHoles.begin
 
-    def begin_hole(self: CuttableLog) -> PendingHole | None:
-        log_start_offset = self.log_start_offset
-        if log_start_offset < self.high_watermark:
-            self.log_start_offset += 1
+    def begin(self: LogHoles) -> PendingHole | None:
+        log = self._log
+        log_start_offset = log.log_start_offset
+        if log_start_offset < log.high_watermark:
+            log.log_start_offset += 1
         try:
             return original(self)
         finally:
-            self.log_start_offset = log_start_offset
+            log.log_start_offset = log_start_offset
 
-    patch.setattr(CuttableLog, "begin_hole", begin_hole)
+    patch.setattr(LogHoles, "begin", begin)
 
 
 def a_hole_is_made_under_a_slice(patch: Patch) -> None:

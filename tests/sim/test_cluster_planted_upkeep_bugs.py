@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from lowtide.broker.coordinator.groups.consumed import Consumed
+from lowtide.broker.coordinator.groups.consumed import ConsumedEnd
 from lowtide.broker.retention import cleaner
 from lowtide.broker.retention.cleaner import Cleaner
 from lowtide.broker.retention.log_retention import Retention
@@ -26,8 +26,8 @@ from lowtide.protocol.records import (
 )
 from lowtide.simulation.cluster_simulation import simulate_cluster
 from lowtide.storage.compaction import cleaning, compaction
-from lowtide.storage.log import retention_plan as retention
-from lowtide.storage.log.segment_ages import SegmentAges
+from lowtide.storage.log.retention import retention_plan as retention
+from lowtide.storage.log.retention.segment_ages import SegmentAges
 
 from .planting import find
 
@@ -35,7 +35,7 @@ MAXIMUM_SEEDS = int(os.environ.get("PLANT_SEEDS", "300"))
 
 Patch = pytest.MonkeyPatch
 
-pytestmark = pytest.mark.skipif("PYTHONASYNCIODEBUG" in os.environ, reason="the other pass searches them")
+pytestmark = pytest.mark.slowest
 
 
 # Retention
@@ -67,7 +67,7 @@ def as_old_as_the_first_record(patch: Patch) -> None:
 
 def the_fastest_group_counts(patch: Patch) -> None:
     """Records are deleted that only one group has consumed."""
-    patch.setattr(Consumed, "__and__", lambda self, other: max(self, other))
+    patch.setattr(ConsumedEnd, "__and__", lambda self, other: max(self, other))
 
 
 def consumed_at_any_age(patch: Patch) -> None:
@@ -141,7 +141,7 @@ def tombstones_go_at_once(patch: Patch) -> None:
     """`delete.retention.ms` is not waited for."""
     original = compaction._retained
 
-    def retained(*arguments: Any, drops_tombstones: bool, **more: Any) -> Any:  # noqa: ARG001 - that is the bug
+    def retained(*arguments: Any, drops_tombstones: bool, **more: Any) -> Any:
         return original(*arguments, drops_tombstones=True, **more)
 
     patch.setattr(compaction, "_retained", retained)
@@ -153,7 +153,7 @@ def aborted_ones_supersede(patch: Patch) -> None:
     """Records are removed because of aborted ones."""
     original = cleaning.note_batch
 
-    def note_batch(*arguments: Any, aborted: bool, **more: Any) -> bool:  # noqa: ARG001 - that is the bug
+    def note_batch(*arguments: Any, aborted: bool, **more: Any) -> bool:
         return original(*arguments, aborted=False, **more)
 
     patch.setattr(cleaning, "note_batch", note_batch)

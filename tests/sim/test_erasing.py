@@ -1,4 +1,4 @@
-"""Replicas that are asked to erase what was deleted while everything fails (D15), and bugs planted in that: each must be found."""
+"""Replicas erase what was deleted while everything fails (D15), and planted bugs in that are found."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lowtide.storage.directory.directory_erasures import DirectoryErasures
 from lowtide.storage.directory.file_removal import FileRemoval
 from lowtide.storage.directory.log_moves import LogMoves
 from lowtide.storage.directory.set_aside_folders import SetAsideFolders
-from lowtide.storage.log.segment_files import RemovedSegment
+from lowtide.storage.log.segments.segment_files import RemovedSegment
 
 from .planting import find
 
@@ -96,6 +96,7 @@ PLANTS: Final = [
 
 
 @pytest.mark.parametrize(("plant", "faults", "first_seed"), PLANTS, ids=lambda value: getattr(value, "__name__", ""))
+@pytest.mark.slowest
 def test_is_found(plant: Callable[[Patch], None], faults: tuple[str, ...], first_seed: int, monkeypatch: Patch) -> None:
     plant(monkeypatch)
     directories = ("/a", "/b") if faults is MOVES else None

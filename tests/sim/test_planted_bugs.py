@@ -9,7 +9,7 @@ import pytest
 from lowtide.simulation.broker_simulation import simulate
 from lowtide.storage.directory import log_starts
 from lowtide.storage.log import leader_epochs
-from lowtide.storage.log import log_recovery as recovery
+from lowtide.storage.log.opening import log_recovery as recovery
 from lowtide.storage.log_start import journal as log_start
 from lowtide.storage.log_start import journal_format as log_start_format
 
@@ -25,8 +25,8 @@ def test_unlink_before_durable(monkeypatch: pytest.MonkeyPatch) -> None:
     def request(self: Any, increments: Any, on_durable: Any) -> None:
         for log, offset in increments:
             for segment, following in zip(log.segments, log.segments[1:], strict=False):
-                if following.base_offset <= offset and log._filesystem.exists(segment.path):
-                    log._filesystem.unlink(segment.path)
+                if following.base_offset <= offset and log.files.filesystem.exists(segment.path):
+                    log.files.filesystem.unlink(segment.path)
         original(self, increments, on_durable)
 
     monkeypatch.setattr(log_starts.DirectoryLogStarts, "request_log_starts", request)
@@ -47,7 +47,7 @@ def test_visible_before_durable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_largest_of_the_journal_instead_of_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A truncation below the log start writes a lower one; using the largest deletes records that were appended since."""
+    """A truncation below the log start writes a lower one; using the largest deletes later records."""
 
     def apply(state: dict[Any, int], entries: Any) -> None:
         for topic_id, partition, offset in entries:

@@ -1,11 +1,11 @@
-"""The states of share partitions in a cluster: a coordinator dies, another has all that was answered, and the log is cut."""
+"""States of share partitions in a cluster: a new coordinator has all that was answered, and cuts the log."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
-from lowtide.broker.coordinator.share.share_coordinator import SHARE_TOPIC, coordinator_key
+from lowtide.broker.coordinator.share_state.share_coordinator import SHARE_TOPIC, coordinator_key
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.api_versions import ApiVersionsRequest
 from lowtide.protocol.messages.delete_share_group_state import (

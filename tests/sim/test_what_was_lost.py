@@ -24,9 +24,9 @@ from lowtide.simulation.history import HistoryError
 from lowtide.simulation.kept_load import KeptLoad, Rules
 from lowtide.simulation.pipelined_producer import PipelinedProducer
 from lowtide.simulation.transaction_invariants import CommittedTransactions
-from lowtide.storage.log.loader import create_log
 from lowtide.storage.log.log import FollowerAppend, Log, LogConfig
-from lowtide.storage.log.log_place import LogPlace
+from lowtide.storage.log.log_files import LogPlace
+from lowtide.storage.log.opening.loader import create_log
 
 NOW_MS = SIMULATION_WALL_START_MS + 40_000
 HUNG, OTHER = 7, 8

@@ -17,7 +17,7 @@ from lowtide.protocol.api_keys import API, api_name
 ROOT = Path(__file__).resolve().parents[2]
 KIPS = (ROOT / "docs/kips.md").read_text(encoding="utf-8")
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-NO_HANDLERS = ("__init__", "registry", "share_access", "state_rows", "switched", "delayed_delete", "small_delete")
+NO_HANDLERS = ("__init__", "registry", "share_access", "state_rows", "delayed_delete", "small_delete")
 HANDLERS = sorted(path for path in (ROOT / "broker/handlers").rglob("*.py") if path.stem not in NO_HANDLERS)
 
 
@@ -150,8 +150,18 @@ def test_functions_that_pages_name_exist(page: str, path: str, name: str):
 
 def test_methods_that_pages_name_without_a_module_exist():
     """`ReplicaManager.settled`: some module has that class, and in it that name."""
-    folders = tuple(
-        "admin broker console metadata pipeline protocol replication runtime simulation storage testing".split()
+    folders = (
+        "admin",
+        "broker",
+        "console",
+        "metadata",
+        "pipeline",
+        "protocol",
+        "replication",
+        "runtime",
+        "simulation",
+        "storage",
+        "testing",
     )
     sources = [path.read_text(encoding="utf-8") for folder in folders for path in (ROOT / folder).rglob("*.py")]
     pages = [page for page in PAGES if page.name != "configuration.md"]
@@ -163,9 +173,9 @@ def test_methods_that_pages_name_without_a_module_exist():
     assert named
     for kind, name in named:
         homes = [source for source in sources if re.search(rf"^class {kind}\b", source, re.MULTILINE)]
-        assert any(re.search(rf"\bdef {name}\b|^    {name}:|self\.{name}\b", home, re.MULTILINE) for home in homes), (
-            f"{kind}.{name}"
-        )
+        assert any(
+            re.search(rf"\bdef {name}\b|^    {name}(:| =)|self\.{name}\b", home, re.MULTILINE) for home in homes
+        ), f"{kind}.{name}"
 
 
 def test_folders_of_tests_that_pages_name_exist():
@@ -184,8 +194,18 @@ def test_the_glossary_is_short():
 
 def test_modules_in_the_tables_of_rooms_exist():
     """The tables name modules without their folders."""
-    folders = tuple(
-        "admin broker console metadata pipeline protocol replication runtime simulation storage testing".split()
+    folders = (
+        "admin",
+        "broker",
+        "console",
+        "metadata",
+        "pipeline",
+        "protocol",
+        "replication",
+        "runtime",
+        "simulation",
+        "storage",
+        "testing",
     )
     modules = {path.stem for folder in folders for path in (ROOT / folder).rglob("*.py")}
     named = [
@@ -194,7 +214,7 @@ def test_modules_in_the_tables_of_rooms_exist():
         for row in re.findall(r"^\|.*$", page.read_text(encoding="utf-8"), re.MULTILINE)
         for name in re.findall(r"`([a-z_]+)`", row)
     ]
-    assert len(named) > 200
+    assert len(named) > 100
     assert [(page, name) for page, name in named if name not in modules] == []
 
 
@@ -203,7 +223,7 @@ def test_every_room_has_a_page():
     rooms = {path.parent for layer in ("broker", "storage") for path in (ROOT / layer).glob("*/__init__.py")}
     layers = {path.resolve() for path in (ROOT / "src/lowtide").iterdir() if path.is_symlink()}
     rooms |= {path for path in layers if path.name not in ("broker", "cli", "storage")}
-    index = (ROOT / "docs/rooms/index.md").read_text(encoding="utf-8")
+    index = (ROOT / "docs/ARCHITECTURE.md").read_text(encoding="utf-8")
     assert [str(room.relative_to(ROOT)) for room in rooms if f"`{room.relative_to(ROOT)}/`" not in index] == []
 
 
@@ -268,9 +288,10 @@ def test_the_readme_is_short():
 
 
 def test_every_page_is_in_the_navigation():
-    """`make docs` checks the links; this needs no MkDocs."""
+    """Only the lab notes are left out. `make docs` checks the links; this needs no MkDocs."""
     listed = re.findall(r"([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
-    assert sorted(listed) == sorted(str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md"))
+    pages = [str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")]
+    assert sorted(listed) == sorted(page for page in pages if not page.startswith("lab/"))
 
 
 def test_make_help_explains_every_target():
@@ -278,6 +299,22 @@ def test_make_help_explains_every_target():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     phony = set(re.search(r"^\.PHONY: (.+)$", makefile, re.MULTILINE)[1].split())  # type: ignore[index]
     explained = set(re.findall(r"^([a-z-]+):.*## \S", makefile, re.MULTILINE))
-    asked = "help run test check fmt lint types layers sim chaos clients interop bench demo clean".split()
+    asked = [
+        "help",
+        "run",
+        "test",
+        "check",
+        "fmt",
+        "lint",
+        "types",
+        "layers",
+        "sim",
+        "chaos",
+        "clients",
+        "interop",
+        "bench",
+        "demo",
+        "clean",
+    ]
     assert explained >= set(asked)
     assert phony - explained == {"kcat", "etcd", "java", "chromium"}

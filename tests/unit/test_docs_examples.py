@@ -16,7 +16,7 @@ from lowtide.broker.handlers.share.registry import ShareParts, share_handlers
 from lowtide.broker.network.dispatcher import Dispatcher
 from lowtide.protocol.api_keys import API, FIRST_OF_OURS, ApiKey, api_name
 from lowtide.storage.log.log_values import LogConfig
-from lowtide.storage.log.retention_plan import Reason
+from lowtide.storage.log.retention.retention_plan import Reason
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]

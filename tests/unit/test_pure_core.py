@@ -1,7 +1,8 @@
-"""The pure core is pure: code that decides uses neither clocks, files, sockets, threads nor an event loop, by any form of import.
+"""The pure core is pure: code that decides uses neither clocks, files, sockets, threads nor an event loop, by any form
+of import.
 
-Time and randomness are arguments there, so a test, a model and a simulation get the same decision. Files are touched in plain functions,
-through the ports of `lowtide.runtime`; only code that waits is `async`.
+Time and randomness are arguments there, so a test, a model and a simulation get the same decision. Files are touched in
+plain functions, through the ports of `lowtide.runtime`; only code that waits is `async`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 OUTSIDE = frozenset(
     {
-        "asyncio", "concurrent", "logging", "multiprocessing", "os", "pathlib", "random", "secrets", "select", "selectors", "signal",
-        "socket", "sqlite3", "ssl", "structlog", "subprocess", "tempfile", "threading", "time", "uvloop",
+        "asyncio", "concurrent", "logging", "multiprocessing", "os", "pathlib", "random", "secrets", "select",
+        "selectors", "signal", "socket", "sqlite3", "ssl", "structlog", "subprocess", "tempfile", "threading", "time",
+        "uvloop",
     }
 )  # fmt: skip
 """Modules for access to the outside, and for waiting."""
@@ -28,7 +30,7 @@ PURE_FOLDERS = (
     "protocol",
     "replication",
     "broker/coordinator/classic",
-    "broker/coordinator/consumer",
+    "broker/coordinator/modern",
     "broker/security",
 )
 PURE_MODULES = (
@@ -45,7 +47,6 @@ PURE_MODULES = (
     "broker/coordinator/runtime/timers.py",
     "broker/coordinator/transactions/next_transaction.py",
     "broker/coordinator/transactions/transaction.py",
-    "broker/coordinator/transactions/transaction_filter.py",
     "broker/coordinator/transactions/transaction_settings.py",
     "broker/coordinator/transactions/transaction_shard.py",
     "broker/coordinator/transactions/uncommitted.py",
@@ -54,9 +55,9 @@ PURE_MODULES = (
     "broker/network/refusals.py",
     "broker/network/request_parts.py",
     "broker/network/slow_clients.py",
-    "broker/partitions/fetch_session.py",
-    "broker/partitions/fetch_session_cache.py",
-    "broker/partitions/fetch_session_slots.py",
+    "broker/partitions/fetch/fetch_session.py",
+    "broker/partitions/fetch/fetch_session_cache.py",
+    "broker/partitions/fetch/fetch_session_slots.py",
     "broker/partitions/produce/produce_rows.py",
     "broker/token_bucket.py",
     "metadata/broker_image.py",
@@ -73,26 +74,29 @@ PURE_MODULES = (
     "storage/compaction/record_keys.py",
     "storage/log/leader_epochs.py",
     "storage/log/offsets.py",
-    "storage/log/open_transactions.py",
-    "storage/log/producer_entry.py",
-    "storage/log/producer_snapshot.py",
-    "storage/log/producer_state.py",
-    "storage/log/record_walk.py",
-    "storage/log/rejections.py",
-    "storage/log/retention_explain.py",
-    "storage/log/retention_plan.py",
-    "storage/log/roll_limits.py",
-    "storage/log/segment_life.py",
-    "storage/log/segment_names.py",
-    "storage/log/validation_rules.py",
-    "storage/log/validator.py",
-    "storage/log/verifications.py",
+    "storage/log/producers/open_transactions.py",
+    "storage/log/producers/producer_snapshot.py",
+    "storage/log/producers/producer_snapshot.py",
+    "storage/log/producers/producer_state.py",
+    "storage/log/validation/record_walk.py",
+    "storage/log/validation/rejections.py",
+    "storage/log/retention/retention_explain.py",
+    "storage/log/retention/retention_plan.py",
+    "storage/log/segments/roll_limits.py",
+    "storage/log/segments/segment_life.py",
+    "storage/log/segments/segment_names.py",
+    "storage/log/validation/validation_rules.py",
+    "storage/log/validation/validator.py",
+    "storage/log/producers/verifications.py",
     "storage/log_start/journal_format.py",
 )
 EXCEPTIONS = {
     ("protocol/native/__init__.py", "os"),  # LOWTIDE_PURE selects the form of the walk.
-    ("storage/log/segment_files.py", "threading"),  # A lock: reads in the worker share its files.
-    ("storage/log/pending_hole.py", "threading"),  # A lock: the loop gives a hole up while the worker makes it.
+    ("storage/log/segments/segment_files.py", "threading"),  # A lock: reads in the worker share its files.
+    (
+        "storage/log/segments/hole.py",
+        "threading",
+    ),  # A lock: the loop gives a hole up while the worker makes it.
 }
 
 SYNCHRONOUS_FOLDERS = ("protocol", "replication", "storage")

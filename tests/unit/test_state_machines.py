@@ -1,4 +1,4 @@
-"""State machines are tables: each pair of state and event has a next state or raises; diagram and members agree with the table."""
+"""State machines are tables: each pair of state and event has a next state or raises."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from lowtide.broker.coordinator.classic import group_state
-from lowtide.broker.coordinator.consumer import member_state
+from lowtide.broker.coordinator.modern import member_state
 from lowtide.broker.coordinator.transactions import transaction_state
 from lowtide.broker.network import execution
 from lowtide.broker.security import login_state, scram
 from lowtide.replication import follower_phase
-from lowtide.storage.log import segment_life
+from lowtide.storage.log.segments import segment_life
 
 
 class Machine(NamedTuple):
@@ -40,7 +40,7 @@ class Machine(NamedTuple):
         """The module's text: only it has the docstrings of members."""
         file = sys.modules[self.module].__file__
         assert file is not None
-        with open(file, encoding="utf-8") as text:  # noqa: PTH123
+        with open(file, encoding="utf-8") as text:
             return text.read()
 
 

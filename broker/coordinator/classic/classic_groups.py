@@ -1,7 +1,8 @@
-"""What a coordinator does for its classic groups: joins, syncs, heartbeats, leaves, commits, time-outs, and the end of a group.
+"""The service of classic groups: joins, syncs, heartbeats, leaves, commits, timeouts, and the end of a group.
 
-Guards: a group that no record keeps is here only while a client is in it or about to be, for clients name as many as they like.
-Source: Kafka's `GroupMetadataManager.classicGroupSync`, `classicGroupHeartbeat`, `classicGroupLeave`; KIP-345, KIP-559.
+Guards: a group without a record exists only while a client is in it or about to join, because clients may name any
+number of groups. Source: Kafka's `GroupMetadataManager.classicGroupSync`, `classicGroupHeartbeat`, `classicGroupLeave`;
+KIP-345, KIP-559.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
 from lowtide.broker.coordinator.classic.group_state import GroupState
-from lowtide.broker.coordinator.classic.joining import Client, Joining
+from lowtide.broker.coordinator.classic.joining import Joining, MemberClient
 from lowtide.broker.coordinator.classic.rebalancing import (
     NO_MEMBER_ID,
     Rebalancing,
@@ -45,7 +46,7 @@ class ClassicGroups:
         memory: MemberMemory,
         random: Random,
     ) -> None:
-        """`by_id` has groups of other types, too, which this room can't name."""
+        """`by_id` also has groups of types that this room doesn't know."""
         self._by_id = by_id
         self._settings = settings
         self._memory = memory
@@ -54,12 +55,12 @@ class ClassicGroups:
 
     # ------------------------------------------------------------------ beginning and end
     def create(self, group_id: str, wall_ms: int) -> ClassicGroup:
-        """Take a new group in, without members."""
+        """Creates a group without members."""
         group = self._by_id[group_id] = ClassicGroup(group_id, wall_ms=wall_ms, memory=self._memory)
         return group
 
     def drop_if_unused(self, group: ClassicGroup) -> None:
-        """Forget a group that no record keeps and no client is in."""
+        """Removes a group that has no record and no client."""
         if (
             group.is_unused
             and group.last_record_offset == UNKNOWN_OFFSET
@@ -69,18 +70,18 @@ class ClassicGroups:
             del self._by_id[group.group_id]
 
     def on_removed(self, group: ClassicGroup) -> None:
-        """The record that takes the group back was appended."""
+        """Removes a group whose tombstone was appended."""
         del self._by_id[group.group_id]
         self.rebalancing.cancel_timers(group)
         group.close()
 
     @staticmethod
     def remove(group: ClassicGroup, effects: Effects) -> None:
-        """Ask for the group's record to be taken back."""
+        """Asks for the group's tombstone."""
         effects.keep_group(group.group_id, None)
 
     def on_loaded(self, group: ClassicGroup, effects: Effects) -> None:
-        """From now on members have to show that they live; a group that has become too large rebalances."""
+        """Starts the sessions of all members. A group that is now too large rebalances."""
         for member in group.members.values():
             self.rebalancing.extend_session(group, member, effects.now_ms)
         if len(group.members) > self._settings.max_size:
@@ -88,7 +89,7 @@ class ClassicGroups:
 
     @staticmethod
     def on_unloaded(group: ClassicGroup, effects: Effects) -> None:
-        """Another broker coordinates the group: members that wait here are sent there."""
+        """Answers NOT_COORDINATOR to waiting members, and closes the group."""
         for member in group.members.values():
             reply = group.take_awaiting_join(member)
             if reply is not None:
@@ -99,7 +100,7 @@ class ClassicGroups:
         group.close()
 
     def on_timer(self, group: ClassicGroup, key: TimerKey, effects: Effects) -> None:
-        """A member is late, or a rebalance has taken its time."""
+        """Handles a member that is late, or the timeout of a rebalance."""
         kind, _, member_id = key
         if kind == "heartbeat":
             self.rebalancing.on_silent(group, member_id, effects)
@@ -113,7 +114,7 @@ class ClassicGroups:
     def admit_commit(
         self, group: ClassicGroup, request: OffsetCommitRequest, _api_version: int, now_ms: int
     ) -> ErrorCode:
-        """Let a commit in; that is a sign of life, too. Errors: those of `check_commit`."""
+        """Checks whether a commit is allowed, and extends the member's session. Errors: those of `check_commit`."""
         error = check_commit(group, request.member_id, request.group_instance_id, request.generation_id_or_member_epoch)
         if error == ErrorCode.NONE and group.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
             self.rebalancing.extend_session(group, group.members[request.member_id], now_ms)
@@ -121,20 +122,20 @@ class ClassicGroups:
 
     @staticmethod
     def check_transactional_commit(group: ClassicGroup, request: TxnOffsetCommitRequest) -> ErrorCode:
-        """Whether a commit in a transaction is let in. Errors: those of `check_commit`."""
+        """Checks whether a commit in a transaction is allowed. Errors: those of `check_commit`."""
         generation_id = request.generation_id_or_member_epoch
         return check_commit(group, request.member_id, request.group_instance_id, generation_id, is_transactional=True)
 
     # ------------------------------------------------------------------ members
     def join(
-        self, group: ClassicGroup, request: JoinGroupRequest, client: Client, reply: Reply, effects: Effects
+        self, group: ClassicGroup, request: JoinGroupRequest, client: MemberClient, reply: Reply, effects: Effects
     ) -> None:
         """JoinGroup. Errors: those of `Joining.join`."""
         self._joining.join(group, request, client, reply, effects)
         self.drop_if_unused(group)
 
     def sync(self, group: ClassicGroup, request: SyncGroupRequest, reply: Reply, effects: Effects) -> None:
-        """Give a member its assignment; until the leader has brought them all, and they are kept, it waits."""
+        """Returns a member's assignment. The member waits until the leader has sent all, and they are committed."""
         error = _check_sync(group, request)
         if error != ErrorCode.NONE:
             effects.answer(reply, sync_failed(error))
@@ -142,11 +143,11 @@ class ClassicGroups:
         member = group.members[request.member_id]
         self.rebalancing.note_synced(group, member.member_id)
         if group.state is GroupState.STABLE:
-            # After a load the generation may rest on a record that is not committed yet, and could still be lost.
+            # After a load, the record of the generation may not be committed yet.
             effects.barrier = max(effects.barrier, group.last_record_offset)
             effects.answer_when_committed(reply, synced(group, member), sync_failed)
             return
-        if member.awaiting_sync is not None:  # Its client has given that request up.
+        if member.awaiting_sync is not None:  # The client has given up that request.
             effects.answer(member.awaiting_sync, sync_failed(ErrorCode.REBALANCE_IN_PROGRESS))
         member.awaiting_sync = reply
         if member.member_id == group.leader_id:
@@ -155,7 +156,7 @@ class ClassicGroups:
     def heartbeat(
         self, group: ClassicGroup, member_id: str, group_instance_id: str | None, generation_id: int, now_ms: int
     ) -> ErrorCode:
-        """Note that a member lives; REBALANCE_IN_PROGRESS asks it to join again.
+        """Extends a member's session. REBALANCE_IN_PROGRESS asks it to join again.
 
         Errors: COORDINATOR_NOT_AVAILABLE, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION.
         """
@@ -170,7 +171,7 @@ class ClassicGroups:
         return ErrorCode.REBALANCE_IN_PROGRESS if group.state is GroupState.PREPARING_REBALANCE else ErrorCode.NONE
 
     def leave(self, group: ClassicGroup, members: Sequence[MemberIdentity], effects: Effects) -> list[MemberResponse]:
-        """Remove members; the answer says of each whether it was one."""
+        """Removes members. Each row tells whether it was one."""
         rows = []
         for identity in members:
             error = self._leave(group, identity, effects)
@@ -222,7 +223,7 @@ def _check_sync(group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
         None,
         group.protocol_name,
     ):
-        # In a rebalance the group's protocol is that of the generation before, and this member knows it.
+        # During a rebalance the group's protocol is that of the last generation, which this member knows.
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     return ErrorCode.REBALANCE_IN_PROGRESS if group.state is GroupState.PREPARING_REBALANCE else ErrorCode.NONE
 
@@ -235,11 +236,12 @@ def check_commit(
     *,
     is_transactional: bool = False,
 ) -> ErrorCode:
-    """Whether this member may commit offsets; from outside, which is a negative generation, while there are no members.
+    """Checks whether a member may commit offsets.
 
-    Transactional commits may omit the member id, as old clients do, and don't fail because of a rebalance.
+    A commit without a member has a negative generation and is allowed while the group is empty. Transactional commits
+    may omit the member id, as old clients do, and don't fail because of a rebalance.
 
-    Errors: COORDINATOR_NOT_AVAILABLE, UNKNOWN_MEMBER_ID (from outside of a group that has members, too),
+    Errors: COORDINATOR_NOT_AVAILABLE, UNKNOWN_MEMBER_ID (also without a member, if the group has members),
     FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS. Source: `ClassicGroup.validateOffsetCommit`.
     """
     if group.state is GroupState.DEAD:

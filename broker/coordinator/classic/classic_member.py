@@ -1,7 +1,4 @@
-"""A member of a classic group: what it says of itself, what it is assigned, and which of its requests wait.
-
-Source: Kafka's `ClassicGroupMember`.
-"""
+"""A member of a classic group. Source: Kafka's `ClassicGroupMember`."""
 
 from __future__ import annotations
 
@@ -10,8 +7,11 @@ import msgspec
 from lowtide.broker.coordinator.runtime.effects import Reply
 
 
-class Member(msgspec.Struct):
-    """A member of a classic group. `protocols`: name and metadata, the preferred one first."""
+class ClassicMember(msgspec.Struct):
+    """One member: its data, its assignment, and its waiting requests.
+
+    `protocols`: name and metadata, the preferred one first.
+    """
 
     member_id: str
     group_instance_id: str | None
@@ -26,12 +26,12 @@ class Member(msgspec.Struct):
     awaiting_sync: Reply = None
     """The request that waits for the leader's assignments."""
     is_new: bool = False
-    """It has not been in a generation yet."""
+    """Whether it has not been in a generation yet."""
     held_bytes: int = 0
-    """What the group has counted for it."""
+    """The memory that the group has counted for it."""
 
     def metadata(self, protocol: str) -> bytes:
-        """What the member said for a protocol that it speaks."""
+        """Returns the metadata of a protocol that the member speaks."""
         for name, metadata in self.protocols:
             if name == protocol:
                 return metadata
@@ -39,5 +39,5 @@ class Member(msgspec.Struct):
         raise AssertionError(message)
 
     def vote(self, candidates: frozenset[str]) -> str:
-        """The protocol of the candidates that the member likes best."""
+        """Returns the candidate that the member prefers."""
         return next(name for name, _ in self.protocols if name in candidates)

@@ -1,8 +1,6 @@
-"""The record of a classic group: what of a group is kept, and the group that a record keeps.
+"""The record of a classic group. Source: Kafka's `GroupMetadataValue.json`, `GroupMetadataManager.replay`.
 
-Guards: a group that is loaded is one that could have been kept; its members appear in their order.
-
-Source: Kafka's `GroupMetadataValue.json`, `GroupMetadataManager.replay`.
+Guards: a group that is loaded is one that could have been recorded; its members keep their order.
 """
 
 from __future__ import annotations
@@ -10,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
-from lowtide.broker.coordinator.classic.classic_member import Member
+from lowtide.broker.coordinator.classic.classic_member import ClassicMember
 from lowtide.broker.coordinator.classic.group_state import GroupState
 from lowtide.broker.coordinator.member_memory import MemberMemory
 from lowtide.protocol.errors import ProtocolError
@@ -18,7 +16,7 @@ from lowtide.protocol.group_records import GroupMetadataValue, MemberMetadata
 
 
 def group_record(group: ClassicGroup, assignments: Mapping[str, bytes]) -> GroupMetadataValue:
-    """The record of a group, with these assignments by member id."""
+    """Returns the record of a group with these assignments, by member id."""
     assert group.protocol_name is not None or not group.members, "a group with members has a protocol"
     return GroupMetadataValue(
         protocol_type=group.protocol_type or "",
@@ -43,9 +41,9 @@ def group_record(group: ClassicGroup, assignments: Mapping[str, bytes]) -> Group
 
 
 def group_of_record(group_id: str, value: GroupMetadataValue, memory: MemberMemory | None = None) -> ClassicGroup:
-    """The group that a record keeps: empty, or stable with its members. `memory` is shared by a broker's groups.
+    """Returns the group in a record: empty, or stable with its members. `memory` is shared by a broker's groups.
 
-    Errors: ProtocolError for one that can't be.
+    Errors: ProtocolError for an impossible group.
     """
     _check(group_id, value)
     since = value.current_state_timestamp
@@ -55,7 +53,7 @@ def group_of_record(group_id: str, value: GroupMetadataValue, memory: MemberMemo
     group.protocol_name = value.protocol
     group.leader_id = (value.leader or None) if value.members else None
     for row in value.members:
-        member = Member(
+        member = ClassicMember(
             member_id=row.member_id,
             group_instance_id=row.group_instance_id,
             client_id=row.client_id,
@@ -73,7 +71,7 @@ def group_of_record(group_id: str, value: GroupMetadataValue, memory: MemberMemo
 
 
 def _check(group_id: str, value: GroupMetadataValue) -> None:
-    """Whether a group can be so. Errors: ProtocolError."""
+    """Checks that the record is consistent. Errors: ProtocolError."""
     names = [row.member_id for row in value.members]
     instances = [row.group_instance_id for row in value.members if row.group_instance_id is not None]
     if value.members and (value.protocol is None or value.leader not in names):

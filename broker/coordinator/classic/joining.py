@@ -1,9 +1,10 @@
-"""Joining a classic group: who is let in under which id, and what that starts.
+"""Joining a classic group: which member is let in under which id, and what that starts.
 
-Guards: no more members than `group.max.size`, no more ids given out at once than `PENDING_MEMBERS_MAX`, no more held
-for all of them than
-`member_memory` allows; an instance id that joins again takes its place over, and the member that had it before is fenced.
-Source: Kafka's `GroupMetadataManager.classicGroupJoinToClassicGroup`; KIP-345, KIP-394, KIP-389 (the largest group),
+Guards: a group has no more members than `group.max.size`, no more unused member ids than `PENDING_MEMBERS_MAX`, and no
+more memory than `member_memory` allows. A static member that joins again takes over its place and fences its
+predecessor.
+
+Source: Kafka's `GroupMetadataManager.classicGroupJoinToClassicGroup`; KIP-345, KIP-394, KIP-389 (the group size),
 KIP-814.
 """
 
@@ -16,7 +17,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
-from lowtide.broker.coordinator.classic.classic_member import Member
+from lowtide.broker.coordinator.classic.classic_member import ClassicMember
 from lowtide.broker.coordinator.classic.classic_record import group_record
 from lowtide.broker.coordinator.classic.group_state import GroupState
 from lowtide.broker.coordinator.classic.rebalancing import (
@@ -35,23 +36,23 @@ from lowtide.protocol.messages.join_group import JoinGroupRequest
 from lowtide.runtime.random import Random
 
 PENDING_MEMBERS_MAX: Final = 10_000
-"""Ids that may be out in one group without having come back. Kafka has no such limit; each costs memory for a session's time."""
+"""The most unused member ids of one group. Kafka has no such limit. Each takes memory for a session timeout."""
 
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
-"""What a member speaks, with what it says in each: the preferred one first."""
+"""Names and metadata of a member's protocols, the preferred one first."""
 
 MEMBER_ID_REQUIRED_SINCE: Final = 4
 SKIP_ASSIGNMENT_SINCE: Final = 9
 
 
-class Client(msgspec.Struct, frozen=True):
-    """Who sends a request."""
+class MemberClient(msgspec.Struct, frozen=True):
+    """The client that sends a request."""
 
     client_id: str
     host: str
     api_version: int
     may_see: Callable[[str], bool] | None = None
-    """Whether it may know of a topic that a pattern of its group matches; None where nothing is hidden."""
+    """Whether it may see a topic that a pattern of its group matches; None if it may see all."""
 
 
 class Joining:
@@ -63,12 +64,9 @@ class Joining:
         self._random = random
 
     def join(
-        self, group: ClassicGroup, request: JoinGroupRequest, client: Client, reply: Reply, effects: Effects
+        self, group: ClassicGroup, request: JoinGroupRequest, client: MemberClient, reply: Reply, effects: Effects
     ) -> None:
-        """Let a member in, or say why not.
-
-        It is answered when the rebalance that this starts, or meets, is complete.
-        """
+        """Lets a member in, or refuses it. The answer waits for the rebalance that this starts or finds."""
         member_id = request.member_id
         protocols = _protocols(request)
         if not self._has_room(group, member_id):
@@ -79,8 +77,7 @@ class Joining:
             effects.answer(reply, join_failed(ErrorCode.COORDINATOR_NOT_AVAILABLE, member_id))
         elif not group.supports(request.protocol_type, [name for name, _ in protocols]):
             effects.answer(reply, join_failed(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id))
-        elif not group.has_room(_more_bytes(group, request, client, protocols)):
-            group.memory.refused_count += 1
+        elif not group.memory.has_room(_more_bytes(group, request, client, protocols)):
             effects.answer(reply, join_failed(ErrorCode.GROUP_MAX_SIZE_REACHED, member_id))
         elif member_id == NO_MEMBER_ID:
             self._join_new(group, request, client, reply, effects)
@@ -103,7 +100,7 @@ class Joining:
         return member is not None or len(group.members) < maximum
 
     def _join_new(
-        self, group: ClassicGroup, request: JoinGroupRequest, client: Client, reply: Reply, effects: Effects
+        self, group: ClassicGroup, request: JoinGroupRequest, client: MemberClient, reply: Reply, effects: Effects
     ) -> None:
         instance_id = request.group_instance_id
         member_id = f"{client.client_id if instance_id is None else instance_id}-{self._unique()}"
@@ -124,7 +121,7 @@ class Joining:
     def _join_again(
         self, group: ClassicGroup, request: JoinGroupRequest, protocols: Protocols, reply: Reply, effects: Effects
     ) -> None:
-        """A member joins again: that is a rebalance, unless it has nothing new to say and is no leader of a stable group."""
+        """Handles a known member: a rebalance, unless nothing changes and it is not the leader of a stable group."""
         member = group.members[request.member_id]
         unchanged = member.protocols == protocols
         is_leader = member.member_id == group.leader_id
@@ -141,16 +138,13 @@ class Joining:
     @staticmethod
     def _update(
         group: ClassicGroup,
-        member: Member,
+        member: ClassicMember,
         request: JoinGroupRequest,
         protocols: Protocols,
         reply: Reply,
         effects: Effects,
     ) -> None:
-        """Take over what a member says.
-
-        One that still waits with an earlier request is answered there: its client has given that up.
-        """
+        """Takes over a member's data. An earlier join that still waits is answered: the client has given up on it."""
         if member.awaiting_join is not None:
             effects.answer(member.awaiting_join, join_failed(ErrorCode.UNKNOWN_MEMBER_ID, member.member_id))
         group.update(member, protocols, _rebalance_timeout_ms(request), request.session_timeout_ms, reply)
@@ -159,12 +153,12 @@ class Joining:
         self,
         group: ClassicGroup,
         request: JoinGroupRequest,
-        client: Client,
+        client: MemberClient,
         member_id: str,
         reply: Reply,
         effects: Effects,
     ) -> None:
-        member = Member(
+        member = ClassicMember(
             member_id=member_id,
             group_instance_id=request.group_instance_id,
             client_id=client.client_id,
@@ -185,12 +179,12 @@ class Joining:
         self,
         group: ClassicGroup,
         request: JoinGroupRequest,
-        client: Client,
+        client: MemberClient,
         member_id: str,
         reply: Reply,
         effects: Effects,
     ) -> None:
-        """A static member is back under a new id.
+        """Handles a static member with a new id.
 
         In a stable group whose protocol stays the same that is no rebalance.
         """
@@ -212,9 +206,15 @@ class Joining:
             self._rebalancing.prepare(group, effects)
 
     def _keep_replaced(
-        self, group: ClassicGroup, old: Member, new: Member, client: Client, old_leader_id: str | None, effects: Effects
+        self,
+        group: ClassicGroup,
+        old: ClassicMember,
+        new: ClassicMember,
+        client: MemberClient,
+        old_leader_id: str | None,
+        effects: Effects,
     ) -> None:
-        """Keep the group with the new id; then the member continues with its old assignment.
+        """Records the new id; then the member continues with its old assignment.
 
         If the write fails, the old id stays.
         """
@@ -222,28 +222,31 @@ class Joining:
         assignments = {member.member_id: member.assignment for member in group.members.values()}
         effects.keep_group(group.group_id, group_record(group, assignments))
 
-        def go_on(error: ErrorCode, effects: Effects) -> None:
+        def on_committed(error: ErrorCode, effects: Effects) -> None:
             if group.members.get(new.member_id) is not new or new.awaiting_join is None:
-                return  # It was replaced or dropped meanwhile, and answered then.
+                return  # It was replaced or removed meanwhile, and answered then.
             if error != ErrorCode.NONE:
                 self._put_back(group, old, new, error, effects)
                 return
             if group.state is not GroupState.STABLE:
-                return  # A rebalance has begun since: it answers.
-            self._rebalancing.extend_session(group, new, effects.now_ms)  # Its time may have run out while it waited.
+                return  # A rebalance has begun, and will answer.
+            self._rebalancing.extend_session(
+                group, new, effects.now_ms
+            )  # Its session may have expired while it waited.
             is_leader = new.member_id == group.leader_id
             skips = client.api_version >= SKIP_ASSIGNMENT_SINCE
             response = joined(group, new.member_id, with_members=skips and is_leader)
             response.skip_assignment = skips and is_leader
             if not skips:
-                # As the leader it would assign the partitions again, which no member waits for. Source: KIP-345;
-                # KIP-814 has a better way.
+                # A leader would assign partitions that no member waits for. Source: KIP-345; improved by KIP-814.
                 response.leader = old_leader_id or ""
             effects.answer(group.take_awaiting_join(new), response)
 
-        effects.then.append(go_on)
+        effects.then.append(on_committed)
 
-    def _put_back(self, group: ClassicGroup, old: Member, new: Member, error: ErrorCode, effects: Effects) -> None:
+    def _put_back(
+        self, group: ClassicGroup, old: ClassicMember, new: ClassicMember, error: ErrorCode, effects: Effects
+    ) -> None:
         reply = group.take_awaiting_join(new)
         effects.answer(reply, join_failed(append_error(error)))
         assert new.group_instance_id is not None
@@ -257,8 +260,8 @@ def _protocols(request: JoinGroupRequest) -> Protocols:
     return tuple([(protocol.name, protocol.metadata) for protocol in request.protocols])
 
 
-def _more_bytes(group: ClassicGroup, request: JoinGroupRequest, client: Client, protocols: Protocols) -> int:
-    """What the group would hold more for this member than it does."""
+def _more_bytes(group: ClassicGroup, request: JoinGroupRequest, client: MemberClient, protocols: Protocols) -> int:
+    """Returns how much more memory the group would take for this member."""
     known = group.members.get(request.member_id)
     if known is not None and known.protocols == protocols:
         return 0
@@ -267,5 +270,5 @@ def _more_bytes(group: ClassicGroup, request: JoinGroupRequest, client: Client, 
 
 
 def _rebalance_timeout_ms(request: JoinGroupRequest) -> int:
-    """Version 0 has no time-out of its own for rebalances: the session's is taken."""
+    """Returns the rebalance timeout. Version 0 has none, and the session timeout is used."""
     return request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else request.session_timeout_ms

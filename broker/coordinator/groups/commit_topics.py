@@ -1,4 +1,4 @@
-"""Which of the topics of a commit there are, and the rows that answer about them: the same for OffsetCommit and for TxnOffsetCommit."""
+"""The topics of a commit that exist, and the response rows: the same for OffsetCommit and TxnOffsetCommit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ResponseTopicT = TypeVar("ResponseTopicT", bound=Any)
 
 
 class CommitTopics(Generic[RequestTopicT, ResponseTopicT]):
-    """The topics of one request: `known` with names and ids, and of the others what is answered, `refused`."""
+    """The topics of one request: the `known` ones with names and ids, and the rows of the `refused` ones."""
 
     __slots__ = ("_row", "_topic", "known", "refused")
 
@@ -28,7 +28,7 @@ class CommitTopics(Generic[RequestTopicT, ResponseTopicT]):
         *,
         by_id: bool,
     ) -> None:
-        """`types` are those of the answer's topics and of the rows in them."""
+        """`types` are the types of the response's topics and of their rows."""
         self._topic, self._row = types
         self.known: list[RequestTopicT] = []
         self.refused: list[ResponseTopicT] = []
@@ -52,7 +52,7 @@ class CommitTopics(Generic[RequestTopicT, ResponseTopicT]):
                 self.known.append(replace(topic, name=found.name, topic_id=found.topic_id, partitions=there))
 
     def failed(self, error: ErrorCode) -> list[ResponseTopicT]:
-        """The rows of an answer in which nothing was kept."""
+        """Returns the rows of a response in which nothing was committed."""
         rows = [
             self._rows(topic.name, topic.topic_id, (row.partition_index for row in topic.partitions), error)
             for topic in self.known
@@ -60,7 +60,7 @@ class CommitTopics(Generic[RequestTopicT, ResponseTopicT]):
         return self.merged(rows)
 
     def merged(self, rows: list[ResponseTopicT]) -> list[ResponseTopicT]:
-        """The rows of all topics: one for each, whether all of its partitions were taken or not."""
+        """Returns the rows of all topics, one for each topic."""
         if not self.refused:
             return rows
         merged: dict[tuple[str, TopicId], ResponseTopicT] = {}

@@ -1,9 +1,8 @@
-"""The committed offsets of the groups of one coordinator, and those of transactions that are still open.
+"""The committed offsets of one coordinator's groups, and those of open transactions.
 
-Guards: an offset changes by `apply`, `apply_pending` and `end_transaction` only, which are called for records, those of
-a log that is loaded and those that were just appended; so the answer is that of a coordinator that loads the log. An
-offset of an open transaction is never returned; while there is one for a partition, the offset that it had before isn't
-outdated.
+Guards: only records change an offset (`apply`, `apply_pending`, `end_transaction`), so a coordinator that loads the log
+has the same offsets. An offset of an open transaction is never returned; while a partition has one, its committed
+offset does not expire.
 
 Source: Kafka's `OffsetMetadataManager`, `OffsetExpirationConditionImpl`; KIP-98, KIP-211 (expiry), KIP-447, KIP-496
 (deletion).
@@ -18,7 +17,7 @@ from typing import Any, Final, TypeVar
 from lowtide.broker.coordinator.group import Group
 from lowtide.broker.coordinator.group_admission import GroupAdmission
 from lowtide.broker.coordinator.group_settings import GroupSettings
-from lowtide.broker.coordinator.groups.committers import NO_COMMITTER, Committer
+from lowtide.broker.coordinator.groups.committers import NO_COMMITTER, OffsetCommitter
 from lowtide.broker.coordinator.groups.pending_offsets import PendingOffsets
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.protocol.errors import ErrorCode
@@ -48,19 +47,19 @@ _KEPT_ROWS: Final[dict[type[Any], tuple[Any, ...]]] = {
     row_type: tuple(row_type(partition_index=number, error_code=ErrorCode.NONE) for number in range(256))
     for row_type in (OffsetCommitResponsePartition, TxnOffsetCommitResponsePartition)
 }
-"""What is answered about nearly every offset. Rows don't change."""
+"""The usual response rows, shared because rows don't change."""
 
 NO_RETENTION_TIME: Final = -1
-"""A client leaves it to the broker how long its offsets are kept."""
+"""The broker decides how long offsets are kept."""
 
-NOBODY: Final[Mapping[str, Committer]] = MappingProxyType({})
+NOBODY: Final[Mapping[str, OffsetCommitter]] = MappingProxyType({})
 
 _LATEST_MS: Final = 2**63 - 1
-"""What the record of an offset has room for: for ever."""
+"""The largest timestamp of a record: forever."""
 
 
 class CommittedOffsets:
-    """The committed offsets of groups. `offsets`: group → topic → partition → what was committed."""
+    """The offsets of groups. `offsets`: group → topic → partition → committed value."""
 
     def __init__(self, settings: GroupSettings, admission: GroupAdmission | None = None) -> None:
         """`admission` is shared by all groups of a broker."""
@@ -70,7 +69,7 @@ class CommittedOffsets:
         self.pending = PendingOffsets()
 
     def apply(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
-        """Take over what a record says, which is later than all others so far."""
+        """Applies a record, which is later than all others so far."""
         if value is not None:
             self._keep_all(key.group, key.topic, [(key.partition, value)])
             if self.pending.by_producer:
@@ -90,14 +89,14 @@ class CommittedOffsets:
             del self.offsets[key.group]
 
     def apply_commits(self, commits: OffsetCommits) -> None:
-        """As `apply`, for each of them."""
+        """Applies several records, as `apply` does."""
         self._keep_all(commits.group, commits.topic, commits.values)
         if self.pending.by_producer:
             for partition, _ in commits.values:
                 self.pending.outdo(commits.group, commits.topic, partition)
 
     def _keep_all(self, group: str, topic: str, values: Sequence[tuple[int, OffsetCommitValue]]) -> None:
-        """Remembers offsets of one topic, and counts them."""
+        """Sets offsets of one topic, and counts them."""
         partitions, admission = self.offsets.setdefault(group, {}).setdefault(topic, {}), self._admission
         before = len(partitions)
         if admission.metadata_bytes:
@@ -112,7 +111,7 @@ class CommittedOffsets:
                 admission.metadata_bytes += len(value.metadata)
 
     def release(self) -> None:
-        """Another broker coordinates these groups now: nothing is remembered any more."""
+        """Drops all offsets: another broker coordinates the groups."""
         for topics in self.offsets.values():
             for partitions in topics.values():
                 self._admission.forget(partitions.values())
@@ -121,14 +120,11 @@ class CommittedOffsets:
     def apply_pending(
         self, producer_id: ProducerId, key: OffsetCommitKey, value: OffsetCommitValue, offset: Offset
     ) -> None:
-        """Take over what the record at `offset` says, which belongs to a producer's open transaction."""
+        """Applies the record at `offset`, which belongs to a producer's open transaction."""
         self.pending.add(producer_id, key, value, offset)
 
     def end_transaction(self, producer_id: ProducerId, *, is_commit: bool) -> list[str]:
-        """A producer's transaction has ended: what was pending counts now, or never.
-
-        Returns the groups that it is about.
-        """
+        """Commits or drops the pending offsets of a producer. Returns their groups."""
         ended = self.pending.end(producer_id)
         for key, row in ended:
             if is_commit and row.value is not None:
@@ -137,28 +133,22 @@ class CommittedOffsets:
         return list(dict.fromkeys(key.group for key, _ in ended))
 
     def has_any(self, group_id: str) -> bool:
-        """Whether a group has committed anything, or may have in a transaction that is open."""
+        """Whether a group has committed offsets, or pending ones."""
         return group_id in self.offsets or self.pending.has_any(group_id)
 
     def group_ids(self) -> list[str]:
-        """The groups of which anything is committed or pending."""
+        """Returns the groups with committed or pending offsets."""
         return list(dict.fromkeys((*self.offsets, *self.pending.group_ids())))
 
     def find(self, group_id: str, topic: str, partition: int, topic_id: TopicId) -> OffsetCommitValue | None:
-        """What was committed for a partition.
-
-        With a topic id, not what was committed for another topic of that name.
-        """
+        """Returns the committed offset of a partition; with a topic id, not one of another topic of that name."""
         found = self.offsets.get(group_id, {}).get(topic, {}).get(partition)
         if found is None or (found.topic_id != topic_id and ZERO_TOPIC_ID not in (found.topic_id, topic_id)):
             return None
         return found
 
     def topics_of(self, group_id: str) -> Iterator[tuple[str, list[int]]]:
-        """The partitions for which a group has committed: of each topic, when it is its turn.
-
-        Commits may come meanwhile.
-        """
+        """Yields the partitions with committed offsets, topic by topic. Commits may come meanwhile."""
         for topic, partitions in list(self.offsets.get(group_id, {}).items()):
             yield topic, list(partitions)
 
@@ -167,11 +157,11 @@ class CommittedOffsets:
         request: OffsetCommitRequest,
         topics: Iterable[OffsetCommitRequestTopic],
         effects: Effects,
-        committers: Mapping[str, Committer] = NOBODY,
+        committers: Mapping[str, OffsetCommitter] = NOBODY,
     ) -> list[OffsetCommitResponseTopic]:
-        """Ask for the records of a commit that is let in; `topics` exist, and `committers` are kept for those that it names.
+        """Asks for the records of a commit. `topics` exist; `committers` are recorded for the topics that they name.
 
-        Errors: OFFSET_METADATA_TOO_LARGE, INVALID_COMMIT_OFFSET_SIZE, of single partitions.
+        Errors, for single partitions: OFFSET_METADATA_TOO_LARGE, INVALID_COMMIT_OFFSET_SIZE.
         """
         retention_ms = request.retention_time_ms
         expires_ms = (
@@ -198,9 +188,9 @@ class CommittedOffsets:
         request: TxnOffsetCommitRequest,
         topics: Iterable[TxnOffsetCommitRequestTopic],
         effects: Effects,
-        committers: Mapping[str, Committer] = NOBODY,
+        committers: Mapping[str, OffsetCommitter] = NOBODY,
     ) -> list[TxnOffsetCommitResponseTopic]:
-        """As `commit`, of records that belong to the producer's transaction."""
+        """As `commit`, for records in the producer's transaction."""
         effects.producer = (request.producer_id, request.producer_epoch)
         return [
             TxnOffsetCommitResponseTopic(
@@ -225,12 +215,11 @@ class CommittedOffsets:
         expires_ms: int,
         row_type: type[ResponseRowT],
         effects: Effects,
-        committer: Committer,
+        committer: OffsetCommitter,
     ) -> list[ResponseRowT]:
-        """Ask for the records of one topic's offsets. Returns the rows that answer about them."""
-        keeps_all = (
-            expires_ms == NO_TIMESTAMP
-        )  # The record's version that has an expiry has no epochs, ids or committers.
+        """Asks for the records of one topic's offsets. Returns the response rows."""
+        # The record version with an expiry has no epochs, ids or committers.
+        keeps_all = expires_ms == NO_TIMESTAMP
         topic_id, by = (topic.topic_id, committer) if keeps_all else (ZERO_TOPIC_ID, NO_COMMITTER)
         metadata_max, kept = self._settings.offset_metadata_max_bytes, _KEPT_ROWS[row_type]
         kept_count, admission, kept_bytes = len(kept), self._admission, 0
@@ -267,14 +256,17 @@ class CommittedOffsets:
         return rows
 
     def _takes_no_more(self, group_id: str, topic: str, partition: int, metadata: str) -> bool:
-        """Whether an offset takes the place of one that takes as much: that may always be."""
+        """Whether an offset replaces one that takes as much memory, which is always allowed."""
         known = self.offsets.get(group_id, {}).get(topic, {}).get(partition)
         return known is not None and len(metadata) <= len(known.metadata)
 
     def delete(
         self, group: Group, topics: Iterable[OffsetDeleteRequestTopic], effects: Effects
     ) -> list[OffsetDeleteResponseTopic]:
-        """Ask for offsets to be forgotten, pending ones too, but for those of topics that the group consumes: GROUP_SUBSCRIBED_TO_TOPIC."""
+        """Asks for tombstones of offsets, pending ones too.
+
+        Topics that the group consumes get GROUP_SUBSCRIBED_TO_TOPIC.
+        """
         rows = []
         for topic in topics:
             error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if group.is_subscribed_to(topic.name) else ErrorCode.NONE
@@ -290,7 +282,7 @@ class CommittedOffsets:
         return rows
 
     def delete_all(self, group_id: str, effects: Effects) -> None:
-        """Ask for all offsets of a group to be forgotten, pending ones too."""
+        """Asks for tombstones of all offsets of a group, pending ones too."""
         committed = self.offsets.get(group_id, {})
         for topic, partitions in committed.items():
             for partition in partitions:
@@ -300,7 +292,7 @@ class CommittedOffsets:
                 effects.keep_offset(group_id, topic, partition, None)
 
     def delete_topics(self, group_id: str, deleted: Iterable[tuple[str, TopicId]], effects: Effects) -> None:
-        """Ask for a group's offsets in topics that are gone to be forgotten, not those in newer topics of their names."""
+        """Asks for tombstones of a group's offsets in deleted topics, not in newer topics of their names."""
         topics = self.offsets.get(group_id, {})
         gone = dict(deleted)
         for name, topic_id in gone.items():
@@ -313,11 +305,11 @@ class CommittedOffsets:
                 effects.keep_offset(group_id, name, partition, None)
 
     def expire(self, group: Group, effects: Effects) -> bool:
-        """Ask for outdated offsets of a group to be forgotten. Returns whether none is left then.
+        """Asks for tombstones of a group's expired offsets. Returns whether none is left then.
 
-        Those of an empty group are kept for so long since it is empty, those of one that consumes since they were
-        committed, but never those of topics that it consumes, or of partitions for which a transaction may commit; a
-        client of old may have said how long.
+        Offsets of an empty group are kept for the retention time since it became empty; those of a group with members
+        since their commit, but never those of topics that it consumes, or of partitions with pending offsets. Old
+        clients may set the time themselves.
         """
         if not self.has_any(group.group_id):
             return True
@@ -343,7 +335,7 @@ class CommittedOffsets:
 
 
 def _is_longer(metadata: str, limit: int) -> bool:
-    """Whether a text is longer than the limit as Kafka counts, where what isn't in the first 65,536 characters of Unicode counts twice."""
+    """Whether a text exceeds the limit in Kafka's count, in which characters beyond the first 65,536 count twice."""
     if len(metadata) > limit:
         return True
     return 2 * len(metadata) > limit and not metadata.isascii() and len(metadata.encode("utf-16-le")) > 2 * limit

@@ -1,10 +1,11 @@
-"""Who commits an offset, and whether that may let records go: asked when the offset is committed, and kept with it (KIP-68).
+"""Records with an offset who committed it, and whether that commit may delete records (KIP-68).
 
-A commit says that a group needs nothing below it, and where consumed records are deleted that deletes them. So it does only by a principal
-with DELETE on the topic, unless the topic names its groups. The right is asked for when the principal uses it; the record of the offset has
-the answer, so that every later coordinator knows it, and retention needs to ask no rules about a principal that is long gone.
+A commit means that the group needs nothing below it, and where consumed records are deleted, the commit deletes them.
+So it needs a principal with DELETE on the topic, unless the topic names its groups. The right is checked when the
+commit is made, and the offset's record has the result, so every later coordinator knows it, even if the principal is
+long gone.
 
-Nothing is asked, or kept, of topics from which nothing goes for being consumed.
+Nothing is checked or recorded for topics without retention by consumption.
 """
 
 from __future__ import annotations
@@ -22,26 +23,26 @@ from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import TopicImage
 
 
-class Committer(NamedTuple):
-    """Who commits, as the record of an offset has it."""
+class OffsetCommitter(NamedTuple):
+    """The committer in the record of an offset."""
 
     name: str | None = None
-    """The principal; None where it is not kept."""
+    """The principal; None if it is not recorded."""
     may_delete: bool = False
-    """Whether an authorizer has found that it may delete records of the topic. Without one it is not asked, and any commit may."""
+    """Whether the authorizer lets it delete records of the topic. Without an authorizer any commit may."""
 
 
-NO_COMMITTER: Final = Committer()
+NO_COMMITTER: Final = OffsetCommitter()
 
 
 def keeps_committers(broker: BrokerContext, topic: TopicImage) -> bool:
-    """Whether commits for a topic may let its records go."""
+    """Whether commits for a topic may delete its records."""
     config = broker.config
     return is_trimmed_by_commits(config.values, config.topic_defaults["retention.commitoffset.ms"], topic.configs)
 
 
-def committers(broker: BrokerContext, context: RequestContext, topics: Iterable[Any]) -> Mapping[str, Committer]:
-    """Who commits, by the names of those of these topics for which that is kept."""
+def committers(broker: BrokerContext, context: RequestContext, topics: Iterable[Any]) -> Mapping[str, OffsetCommitter]:
+    """Returns the committer for each of these topics that records it, by name."""
     known, authorizer = broker.metadata.image.topics, broker.authorizer
     found = {}
     for topic in topics:
@@ -51,5 +52,5 @@ def committers(broker: BrokerContext, context: RequestContext, topics: Iterable[
             may_delete = asks and authorizer.authorize(
                 context, Operation.DELETE, topic_resource(topic.name), Audit.NOTHING
             )
-            found[topic.name] = Committer(short(str(context.principal)), may_delete)
+            found[topic.name] = OffsetCommitter(short(str(context.principal)), may_delete)
     return found

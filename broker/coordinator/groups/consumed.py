@@ -1,13 +1,14 @@
-"""What all groups have consumed of partitions, for retention by consumption (KIP-68): taken together group by group.
+"""How far all groups have consumed partitions, for retention by consumption (KIP-68).
 
-The smallest offset that any group has committed for a partition is where consumption stands; what lies below it has
-been consumed by all. Guards: a group with members that consumes a topic and hasn't committed for a partition of it
-keeps the whole partition, and where it isn't known what a group consumes (its members are just joining, or what they
-said can't be read) it may be any topic. Groups that were deleted, or whose offsets expired, don't count; neither do
-offsets of transactions that are still open, nor those of an older topic of the same name. But a group that has nothing
-else for a partition than an offset of an open transaction keeps it: it starts over if that is aborted, and it needn't
-have members. A share group (KIP-932) has consumed what lies below its start offset, with members or without: `shares`
-names the share partitions whose start offsets the caller has to find out.
+The smallest offset that any group has committed for a partition is where consumption stands: what lies below has been
+consumed by all. Deleted groups, expired offsets, offsets of open transactions, and offsets of an older topic of the
+same name don't count.
+
+Guards: a group with members that consumes a topic but hasn't committed for a partition keeps the whole partition. If
+its topics are unknown, because members are joining or their subscriptions can't be parsed, that is any topic. A group
+with only an offset of an open transaction for a partition keeps it, even without members: it starts over if the
+transaction aborts. A share group (KIP-932) has consumed what lies below its start offset; the caller has to find the
+start offsets of `shares`.
 
 Decisions only. `survey` walks through a coordinator's groups, `broker/retention/consumption.py` asks all coordinators.
 """
@@ -17,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from lowtide.broker.coordinator.consumer.share_group import ShareGroup
 from lowtide.broker.coordinator.groups.group_shard import Groups
+from lowtide.broker.coordinator.modern.share_group import ShareGroup
 from lowtide.protocol.group_records import OffsetCommitValue
 from lowtide.protocol.messages.describe_consumed_offsets import ConsumedOffsetsTopic
 from lowtide.protocol.share_state_records import SharePlace
@@ -26,28 +27,28 @@ from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, Offset, TopicI
 
 _ANY: Final = "*"
 ROWS_PER_STEP: Final = 256
-"""Offsets that are looked at in one step: some tenths of a millisecond."""
+"""Offsets in one step: some tenths of a millisecond."""
 
 
 class Release(NamedTuple):
-    """A group whose commits may delete, and how far it lets records go."""
+    """A group whose commits may delete records, and how far they do."""
 
     offset: Offset
     """Exclusive."""
     group_id: str
     committer: str | None
-    """The principal that committed the offset, where it is known."""
+    """The principal that committed the offset, if known."""
 
 
 class NamedGroups(NamedTuple):
-    """The groups that a topic names: ids, or beginnings of ids with `*` behind them."""
+    """The groups that a topic names: ids, or prefixes of ids followed by `*`."""
 
     ids: frozenset[str]
     beginnings: tuple[str, ...]
 
     @classmethod
     def of(cls, names: Iterable[str]) -> NamedGroups | None:
-        """None where no group is named, so that all count."""
+        """Returns None if no group is named, so that all count."""
         wanted = tuple(names)
         ids = frozenset(name for name in wanted if not name.endswith(_ANY))
         return cls(ids, tuple(name[:-1] for name in wanted if name.endswith(_ANY))) if wanted else None
@@ -57,23 +58,23 @@ class NamedGroups(NamedTuple):
         return group_id in self.ids or group_id.startswith(self.beginnings)
 
 
-class Consumed(NamedTuple):
+class ConsumedEnd(NamedTuple):
     """How far a partition is consumed."""
 
     offset: Offset = UNKNOWN_OFFSET
-    """The exclusive end of what all groups have consumed; -1 while it mustn't count."""
+    """The exclusive end of what all groups have consumed; -1 if a group keeps all."""
     group_id: str | None = None
-    """The group that is there; with offset -1 one that consumes the partition and hasn't committed yet. None: no group has committed."""
+    """The slowest group; with offset -1 one that consumes without a commit; None without any group."""
     release: Release | None = None
-    """Of the groups whose commits may delete, the slowest; None where there is none, and then nothing goes."""
+    """The slowest of the groups whose commits may delete; None without any, and then nothing is deleted."""
 
     @property
     def is_known(self) -> bool:
-        """Whether anything counts as consumed, and may go for it."""
+        """Whether records count as consumed and may be deleted for it."""
         return self.offset >= 0 and self.release is not None
 
-    def __and__(self, other: Consumed) -> Consumed:
-        """What both have consumed: a group that waits keeps all, else the slower one counts."""
+    def __and__(self, other: ConsumedEnd) -> ConsumedEnd:
+        """Returns what both have consumed: the slower one, or nothing if one keeps all."""
         if other.group_id is None:
             return self
         if self.group_id is None:
@@ -82,33 +83,30 @@ class Consumed(NamedTuple):
         release = self.release
         if release is None or (other.release is not None and other.release[:2] < release[:2]):
             release = other.release
-        return slower if slower.release is release else Consumed(slower.offset, slower.group_id, release)
+        return slower if slower.release is release else ConsumedEnd(slower.offset, slower.group_id, release)
 
 
-NOT_CONSUMED: Final = Consumed()
+NOT_CONSUMED: Final = ConsumedEnd()
 """No group has committed anything."""
 
 
 class ConsumedOffsets:
-    """Collects how far each group has consumed the partitions that were asked for.
+    """Collects how far each group has consumed the requested partitions.
 
-    **Who counts.** Of a topic that names groups these alone: each named by its id must have committed, and each has a right to delete by
-    being named. Of other topics every group counts as one that keeps what it has not consumed, for its unread records
-    must not go; but something goes only where a commit may delete. So a group without that right can keep records,
-    until another rule deletes them, and can't delete any.
+    **Which groups count.** If a topic names groups, only these: each one named by id must have committed, and each may
+    delete because it is named. For other topics every group counts, so that its unread records stay, but records are
+    deleted only if some commit may delete. So a group without that right can keep records until another rule deletes
+    them, and can't delete any.
     """
 
     def __init__(self, asked: Iterable[ConsumedOffsetsTopic], *, every_commit_deletes: bool = True) -> None:
-        """`every_commit_deletes`: there is no authorizer.
-
-        With one a share group, whose starts have no committer, may where it is named.
-        """
-        self.found: dict[str, dict[int, Consumed]] = {}
-        """By topic and partition, each that was asked for."""
+        """`every_commit_deletes`: there is no authorizer. With one, a share group may delete only where it is named."""
+        self.found: dict[str, dict[int, ConsumedEnd]] = {}
+        """The requested partitions, by topic and partition."""
         self.shares: dict[SharePlace, str] = {}
-        """Share partitions that count with their start offsets, by the names of their topics: see `take_start`."""
+        """The topic names of the share partitions whose start offsets count: see `take_start`."""
         self.named_groups: dict[str, list[str]] = {}
-        """Groups that topics name by their ids, with these topics: they count where they have not committed, and where there are none."""
+        """The topics that name each group by id. These groups count even if they have not committed or don't exist."""
         self._every_commit_deletes = every_commit_deletes
         self._named: dict[str, NamedGroups] = {}
         self._ids: dict[str, TopicId] = {}
@@ -122,7 +120,7 @@ class ConsumedOffsets:
                     self.named_groups.setdefault(group_id, []).append(topic.name)
 
     def take_in(self, groups: Groups, group_id: str) -> Iterator[None]:
-        """Count a group, a step at a time: what it has committed, and what it is about to consume."""
+        """Counts a group in steps: its committed offsets, and the topics that it is about to consume."""
         committed = groups.committed.offsets.get(group_id, {})
         group = groups.by_id.get(group_id)
         if isinstance(group, ShareGroup):
@@ -130,7 +128,7 @@ class ConsumedOffsets:
             return
         live: frozenset[str] | None = frozenset()
         if group is not None:
-            live = group.living_subscriptions()  # Members that aren't consumers, of Kafka Connect for one, have none.
+            live = group.living_subscriptions()  # Empty for members that aren't consumers, such as Kafka Connect's.
         waited_for = self.named_groups.get(group_id, ())
         for name in self._concerned(committed, live, waited_for):
             if not self._counts(name, group_id):
@@ -143,11 +141,11 @@ class ConsumedOffsets:
             yield from self._take_pending(groups, group_id)
 
     def take_start(self, place: SharePlace, start_offset: Offset | None) -> None:
-        """Count the start offset of a share partition; where it isn't known, or the group has none yet, it keeps the partition."""
+        """Counts the start offset of a share partition. If it is unknown, the group keeps the partition."""
         offset = UNKNOWN_OFFSET if start_offset is None or start_offset < 0 else start_offset
         name = self.shares[place]
         release = Release(offset, place.group_id, None) if self._every_commit_deletes or name in self._named else None
-        self.found[name][place.partition] &= Consumed(offset, place.group_id, release)
+        self.found[name][place.partition] &= ConsumedEnd(offset, place.group_id, release)
 
     def _take_share(self, group: ShareGroup) -> Iterator[None]:
         live, states = group.living_subscriptions() or (), group.states
@@ -163,7 +161,7 @@ class ConsumedOffsets:
                 if number in begun:
                     self.shares[SharePlace(group.group_id, topic_id, number)] = name
                 elif is_live:
-                    found[number] &= Consumed(UNKNOWN_OFFSET, group.group_id)
+                    found[number] &= ConsumedEnd(UNKNOWN_OFFSET, group.group_id)
             yield
 
     def _take_pending(self, groups: Groups, group_id: str) -> Iterator[None]:
@@ -173,7 +171,7 @@ class ConsumedOffsets:
                 is_of_topic = any(self._is_of(name, value) for value in values)
                 committed = groups.committed.offsets.get(group_id, {}).get(name, {}).get(number)
                 if is_of_topic and (committed is None or not self._is_of(name, committed)):
-                    found[number] &= Consumed(UNKNOWN_OFFSET, group_id)
+                    found[number] &= ConsumedEnd(UNKNOWN_OFFSET, group_id)
             if count % ROWS_PER_STEP == 0:
                 yield
 
@@ -185,7 +183,7 @@ class ConsumedOffsets:
     def _concerned(
         self, committed: Mapping[str, object], live: frozenset[str] | None, waited_for: Collection[str]
     ) -> list[str]:
-        """The topics of a group that were asked for: by whichever list is shorter."""
+        """Returns the requested topics of a group."""
         if live is None:
             return list(self.found)
         if len(committed) + len(live) + len(waited_for) < len(self.found):
@@ -202,13 +200,13 @@ class ConsumedOffsets:
             if value is not None and self._is_of(name, value):
                 may_delete = self._every_commit_deletes or value.may_delete or name in self._named
                 release = Release(value.offset, group_id, value.committer) if may_delete else None
-                found[number] &= Consumed(value.offset, group_id, release)
+                found[number] &= ConsumedEnd(value.offset, group_id, release)
             elif is_live:
-                found[number] &= Consumed(UNKNOWN_OFFSET, group_id)
+                found[number] &= ConsumedEnd(UNKNOWN_OFFSET, group_id)
             if count % ROWS_PER_STEP == 0:
                 yield
         yield
 
     def _is_of(self, name: str, value: OffsetCommitValue) -> bool:
-        """Whether an offset was committed for the topic that is asked about, and not for an older one of its name."""
+        """Whether an offset was committed for the requested topic, not for an older one of its name."""
         return value.topic_id in (self._ids[name], ZERO_TOPIC_ID) and value.offset >= 0

@@ -1,7 +1,7 @@
-"""Descriptions of the groups of one request, of any type whose members the broker assigns partitions to.
+"""Describes the modern groups of one request.
 
-Guards: a group is described once however often it is named; nothing is described that could still be lost; the answer
-has the order of the request.
+Guards: a group is described once, however often it is listed; the response waits until everything in it is committed;
+it has the order of the request.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Response = TypeVar("Response")
 
 
 class GroupDescriptions(Generic[Row, Response]):
-    """How the groups of a type are described."""
+    """Descriptions of groups of one type."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class GroupDescriptions(Generic[Row, Response]):
         failed: Callable[[str, ErrorCode], Row],
         respond: Callable[[list[Row]], Response],
     ) -> None:
-        """`describe` gets the shard of a group, its id, and the operations to report, and yields after each member.
+        """`describe` gets a group's shard and id and the operations to report, and yields after each member.
 
         `failed` returns a row with an error.
         """
@@ -41,10 +41,7 @@ class GroupDescriptions(Generic[Row, Response]):
         self._respond = respond
 
     def answer(self, group_ids: list[str], operations: int) -> Response | Pending[Response]:
-        """The response, once everything that it says is committed.
-
-        `operations` are the permitted ones, as a response has them.
-        """
+        """Returns the response, once everything in it is committed. `operations` are the permitted ones."""
         rows: dict[str, Row | None] = dict.fromkeys(group_ids)
         if not rows:
             return self._respond([])

@@ -1,15 +1,11 @@
-"""What a coordinator does for the groups of one type: two protocols, which each type's service fulfils.
-
-`ClassicGroups` and `ConsumerGroups` look after groups; `ClassicGroups` and `ClassicMembers` answer the requests of members that speak the
-classic protocol, in groups of either type. `Groups` finds the service by `Group.group_type`.
-"""
+"""The interfaces of the services of group types. `Groups` finds the service by `Group.group_type`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
-from lowtide.broker.coordinator.classic.joining import Client
+from lowtide.broker.coordinator.classic.joining import MemberClient
 from lowtide.broker.coordinator.classic.rebalancing import TimerKey
 from lowtide.broker.coordinator.runtime.effects import Effects, Reply
 from lowtide.protocol.errors import ErrorCode
@@ -23,37 +19,39 @@ G_contra = TypeVar("G_contra", contravariant=True)
 
 
 class GroupUpkeep(Protocol[G_contra]):
-    """What happens to groups of a type, for all kinds of members."""
+    """What a service does for the groups of its type."""
 
     def on_loaded(self, group: G_contra, effects: Effects) -> None:
-        """All records are applied: from now on members have to show that they live."""
+        """Called when all records are applied: starts the members' sessions."""
         ...
 
     def on_unloaded(self, group: G_contra, effects: Effects) -> None:
-        """Another broker coordinates the group."""
+        """Called when another broker coordinates the group."""
         ...
 
     def on_timer(self, group: G_contra, key: TimerKey, effects: Effects) -> None:
-        """Something is due."""
+        """Called when a deadline of the group has come."""
         ...
 
     def remove(self, group: G_contra, effects: Effects) -> None:
-        """Ask for the group's records to be taken back."""
+        """Asks for the group's tombstones."""
         ...
 
     def admit_commit(self, group: G_contra, request: OffsetCommitRequest, api_version: int, now_ms: int) -> ErrorCode:
-        """Let a commit in, or say why not."""
+        """Checks whether a commit is allowed."""
         ...
 
     def check_transactional_commit(self, group: G_contra, request: TxnOffsetCommitRequest) -> ErrorCode:
-        """Whether a commit in a transaction is let in."""
+        """Checks whether a commit in a transaction is allowed."""
         ...
 
 
 class MemberRequests(Protocol[G_contra]):
     """The requests of the classic protocol to groups of a type."""
 
-    def join(self, group: G_contra, request: JoinGroupRequest, client: Client, reply: Reply, effects: Effects) -> None:
+    def join(
+        self, group: G_contra, request: JoinGroupRequest, client: MemberClient, reply: Reply, effects: Effects
+    ) -> None:
         """JoinGroup."""
         ...
 

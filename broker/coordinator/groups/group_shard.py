@@ -1,10 +1,11 @@
-"""The groups of one partition of `__consumer_offsets`, with their offsets: one coordinator's whole state, and what is asked of it.
+"""The groups of one partition of `__consumer_offsets` with their offsets, and the requests about them.
 
-Pure: a request, the time and the state give records and answers. Offsets change only by `apply` and `note`. What a classic group does
-between two records (who has joined, who is late) is in memory alone, as in Kafka: a coordinator that takes over knows the last generation
-that was kept, treats its members as live, and continues from there.
+Pure: a request, the time and the state give records and answers. Offsets change only by `apply` and `note`. What
+happens in a classic group between two records (joins, silent members) is only in memory, as in Kafka: the next
+coordinator knows the last recorded generation, treats its members as live, and continues from there.
 
-Guards: nothing is returned of a group that is loaded in part (the runtime's part); an unused group costs nothing for long.
+Guards: an unused group takes memory only for a short time. The runtime ensures that nothing is returned of a partly
+loaded group.
 """
 
 from __future__ import annotations
@@ -14,22 +15,23 @@ from typing import Any, Final, TypeAlias
 
 from lowtide.broker.coordinator.classic.classic_groups import ClassicGroups
 from lowtide.broker.coordinator.classic.classic_record import group_of_record
-from lowtide.broker.coordinator.classic.joining import Client
+from lowtide.broker.coordinator.classic.joining import MemberClient
 from lowtide.broker.coordinator.classic.rebalancing import NO_MEMBER_ID, TimerKey, join_failed, sync_failed
-from lowtide.broker.coordinator.consumer.classic_members import ClassicMembers
-from lowtide.broker.coordinator.consumer.consumer_groups import ConsumerGroups
-from lowtide.broker.coordinator.consumer.consumer_heartbeats import ConsumerHeartbeats
-from lowtide.broker.coordinator.consumer.groups_by_id import GroupsById
-from lowtide.broker.coordinator.consumer.migration import Shared
-from lowtide.broker.coordinator.consumer.share_groups import NoClassicMembers, ShareGroups
-from lowtide.broker.coordinator.consumer.share_start import StatePorts
-from lowtide.broker.coordinator.consumer.topic_view import NoCluster, TopicView
 from lowtide.broker.coordinator.group import Group, GroupType
 from lowtide.broker.coordinator.group_admission import GroupAdmission
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.groups.committed_offsets import CommittedOffsets
 from lowtide.broker.coordinator.groups.group_services import GroupUpkeep, MemberRequests
 from lowtide.broker.coordinator.member_memory import MemberMemory
+from lowtide.broker.coordinator.modern.classic_requests import ClassicRequests
+from lowtide.broker.coordinator.modern.consumer_groups import ConsumerGroups
+from lowtide.broker.coordinator.modern.consumer_heartbeats import ConsumerHeartbeats
+from lowtide.broker.coordinator.modern.groups_by_id import GroupsById
+from lowtide.broker.coordinator.modern.modern_groups import GroupResources
+from lowtide.broker.coordinator.modern.share_group_states import StatePorts
+from lowtide.broker.coordinator.modern.share_groups import NoClassicRequests, ShareGroups, unknown_members
+from lowtide.broker.coordinator.modern.share_heartbeats import ShareHeartbeats
+from lowtide.broker.coordinator.modern.topic_view import NoCluster, TopicView
 from lowtide.broker.coordinator.runtime.effects import Effects, Reply
 from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
 from lowtide.broker.coordinator.runtime.timers import Timers
@@ -46,18 +48,18 @@ from lowtide.protocol.types import UNKNOWN_OFFSET, Offset, ProducerId
 from lowtide.runtime.random import Random
 
 GROUP_ID_NOT_FOUND_SINCE: Final = 9
-"""The version of OffsetCommit that tells an unknown group apart from an old generation."""
+"""The first version of OffsetCommit with an error for an unknown group."""
 
 RecordChange: TypeAlias = OffsetCommit | GroupMetadata | ConsumerGroupChange | ShareGroupChange
 
 GroupChange: TypeAlias = RecordChange | OffsetCommits | InTransaction | TransactionEnded
-"""What the log says of groups, one record or marker at a time, or what was just appended."""
+"""The content of a record or marker, or of several records that were just appended."""
 
 _EXPIRY: Final[TimerKey] = ("expiry", "", "")
 
 
 class Groups:
-    """The groups of one coordinator's partition."""
+    """The groups of one partition."""
 
     def __init__(
         self,
@@ -68,7 +70,7 @@ class Groups:
         admission: GroupAdmission | None = None,
         states: StatePorts | None = None,
     ) -> None:
-        """`memory`, `topics` and `admission` are shared by all groups of a broker; `states` lead to the share coordinator."""
+        """`memory`, `topics` and `admission` are shared by a broker; `states` leads to the share coordinator."""
         self.settings = settings
         self.memory = memory if memory is not None else MemberMemory()
         self.by_id = GroupsById()
@@ -76,15 +78,15 @@ class Groups:
         self.committed = CommittedOffsets(settings, self.admission)
         self.timers: Timers[TimerKey] = Timers()
         self.last_removal_offset: Offset = UNKNOWN_OFFSET
-        """The last record that took something back."""
-        self._classic = ClassicGroups(self.by_id, settings, self.timers, self.memory, random)
-        view = topics if topics is not None else TopicView(NoCluster())
-        self.consumers = ConsumerGroups(
-            self.by_id, settings, self.timers, Shared(view, self.memory), self._classic.rebalancing
+        """The last tombstone."""
+        resources = GroupResources(
+            settings, topics if topics is not None else TopicView(NoCluster()), self.memory, self.admission
         )
-        self.heartbeats = ConsumerHeartbeats(self.consumers, random, self.admission)
-        # A service takes groups of its own type, which `Group.group_type` names.
-        self.shares = ShareGroups(self.by_id, settings, self.timers, Shared(view, self.memory), self.admission, states)
+        self._classic = ClassicGroups(self.by_id, settings, self.timers, self.memory, random)
+        self.consumers = ConsumerGroups(self.by_id, self.timers, resources, self._classic.rebalancing)
+        self.heartbeats = ConsumerHeartbeats(self.consumers, random)
+        self.shares = ShareGroups(self.by_id, self.timers, resources, states)
+        self.share_heartbeats = ShareHeartbeats(self.shares)
         self._upkeep: dict[GroupType, GroupUpkeep[Any]] = {
             GroupType.CLASSIC: self._classic,
             GroupType.CONSUMER: self.consumers,
@@ -92,21 +94,18 @@ class Groups:
         }
         self._requests: dict[GroupType, MemberRequests[Any]] = {
             GroupType.CLASSIC: self._classic,
-            GroupType.CONSUMER: ClassicMembers(self.consumers, self._classic, random),
-            GroupType.SHARE: NoClassicMembers(),
+            GroupType.CONSUMER: ClassicRequests(self.consumers, self._classic, random),
+            GroupType.SHARE: NoClassicRequests(),
         }
 
     # ------------------------------------------------------------------ records
     @property
     def count(self) -> int:
-        """Groups that are known."""
+        """The number of groups."""
         return len(self.by_id)
 
     def apply(self, change: GroupChange, offset: Offset) -> None:
-        """Take over what a record of the log says that is being loaded, or a marker.
-
-        Errors: ProtocolError for a group that can't be.
-        """
+        """Applies a record or a marker of a log that is being loaded. Errors: ProtocolError for an impossible group."""
         if isinstance(change, GroupMetadata) and change.value is not None:
             group = group_of_record(change.group, change.value, self.memory)
             if change.group in self.by_id:
@@ -115,10 +114,7 @@ class Groups:
         self.note(change, offset)
 
     def note(self, change: GroupChange, offset: Offset) -> None:
-        """Take over what a record says that was just appended, or a marker; what it says of a living group is known here already.
-
-        Of several records `offset` is that of the first.
-        """
+        """Applies a record or a marker that was just appended; of several records, `offset` is that of the first."""
         if isinstance(change, TransactionEnded):
             for group_id in self.committed.end_transaction(change.producer_id, is_commit=change.is_commit):
                 if group_id in self.by_id:
@@ -170,23 +166,23 @@ class Groups:
             group.last_record_offset = offset
 
     def on_loaded(self, effects: Effects) -> None:
-        """All records are applied: from now on members have to show that they live."""
+        """Starts the sessions of all members, and the check for expired offsets."""
         for group_id in self.committed.offsets:
-            if group_id not in self.by_id:  # A group of the other kind was here, and its place is still free.
+            if group_id not in self.by_id:  # A modern group was here, and its id is still free.
                 self._classic.create(group_id, effects.wall_ms)
         for group in list(self.by_id.values()):
             self._upkeep[group.group_type].on_loaded(group, effects)
         self.timers.schedule(_EXPIRY, effects.now_ms + self.settings.retention_check_interval_ms)
 
     def on_unloaded(self, effects: Effects) -> None:
-        """Another broker coordinates these groups now: waiting clients are sent there."""
+        """Sends waiting clients to the next coordinator, and drops all groups."""
         for group in self.by_id.values():
             self._upkeep[group.group_type].on_unloaded(group, effects)
         self.by_id.clear()
         self.committed.release()
 
     def read_barrier(self, group_id: str) -> Offset:
-        """The last record that answers about a group rely on; -1 if there is none."""
+        """Returns the last record that answers about a group depend on; -1 if there is none."""
         group = self.by_id.get(group_id)
         return (
             max(group.last_record_offset, self.last_removal_offset) if group is not None else self.last_removal_offset
@@ -194,7 +190,7 @@ class Groups:
 
     # ------------------------------------------------------------------ time
     def on_timer(self, key: TimerKey, effects: Effects) -> None:
-        """Something is due."""
+        """Handles a deadline."""
         if key == _EXPIRY:
             self.timers.schedule(_EXPIRY, effects.now_ms + self.settings.retention_check_interval_ms)
             self.expire(effects)
@@ -204,17 +200,17 @@ class Groups:
             self._upkeep[group.group_type].on_timer(group, key, effects)
 
     def expire(self, effects: Effects) -> None:
-        """Ask for outdated offsets to be forgotten, and for groups without members that have none left."""
+        """Asks for tombstones of expired offsets, and of unused groups without offsets."""
         for group in list(self.by_id.values()):
             if self.committed.expire(group, effects) and group.is_unused:
                 self._upkeep[group.group_type].remove(group, effects)
 
     # ------------------------------------------------------------------ members
-    def join(self, request: JoinGroupRequest, client: Client, reply: Reply, effects: Effects) -> None:
+    def join(self, request: JoinGroupRequest, client: MemberClient, reply: Reply, effects: Effects) -> None:
         """JoinGroup.
 
         Errors: those of the group's service, of `GroupAdmission.check_new_group`, INVALID_GROUP_ID,
-        INVALID_SESSION_TIMEOUT. UNKNOWN_MEMBER_ID for a member of a group that isn't here.
+        INVALID_SESSION_TIMEOUT; UNKNOWN_MEMBER_ID for a member of an unknown group.
         """
         settings, member_id = self.settings, request.member_id
         group = self.by_id.get(request.group_id)
@@ -251,25 +247,18 @@ class Groups:
         return self._requests[group.group_type].heartbeat(group, member_id, group_instance_id, generation_id, now_ms)
 
     def leave(self, group_id: str, members: Sequence[MemberIdentity], effects: Effects) -> list[MemberResponse]:
-        """LeaveGroup, of a group whose id isn't empty."""
+        """LeaveGroup, for a group whose id isn't empty."""
         group = self.by_id.get(group_id)
         if group is None:
-            return [
-                MemberResponse(
-                    member_id=row.member_id,
-                    group_instance_id=row.group_instance_id,
-                    error_code=ErrorCode.UNKNOWN_MEMBER_ID,
-                )
-                for row in members
-            ]
+            return unknown_members(members)
         return self._requests[group.group_type].leave(group, members, effects)
 
     # ------------------------------------------------------------------ offsets
     def admit_commit(self, request: OffsetCommitRequest, api_version: int, effects: Effects) -> ErrorCode:
-        """Let a commit in; that is a sign of life, too.
+        """Checks whether a commit is allowed, and extends the member's session.
 
-        Errors: those of the group's `check_commit`, GROUP_ID_NOT_FOUND.
-        The first commit of a group: those of `GroupAdmission.check_new_group_of_offsets`.
+        Errors: those of the group's `check_commit`, GROUP_ID_NOT_FOUND; for the first commit of a group those of
+        `GroupAdmission.check_new_group_of_offsets`.
         """
         group = self.by_id.get(request.group_id)
         if group is not None:
@@ -279,10 +268,9 @@ class Groups:
         return ErrorCode.GROUP_ID_NOT_FOUND if api_version >= GROUP_ID_NOT_FOUND_SINCE else ErrorCode.ILLEGAL_GENERATION
 
     def check_transactional_commit(self, request: TxnOffsetCommitRequest, now_ms: int) -> ErrorCode:
-        """Whether a commit in a transaction is let in.
+        """Checks whether a commit in a transaction is allowed.
 
-        Errors: those of the group's `check_commit`, INVALID_COMMIT_OFFSET_SIZE where more would be pending than
-        `PENDING_OFFSETS_MAX`.
+        Errors: those of the group's `check_commit`; INVALID_COMMIT_OFFSET_SIZE above `PENDING_OFFSETS_MAX`.
         """
         if not self.committed.pending.has_room(
             request.producer_id, sum(len(topic.partitions) for topic in request.topics)
@@ -291,7 +279,7 @@ class Groups:
         return self.check_transactional_member(request, now_ms)
 
     def check_transactional_member(self, request: TxnOffsetCommitRequest, now_ms: int) -> ErrorCode:
-        """`check_transactional_commit` but for how many offsets it has."""
+        """As `check_transactional_commit`, without the check of the number of offsets."""
         group = self.by_id.get(request.group_id)
         if group is not None:
             return self._upkeep[group.group_type].check_transactional_commit(group, request)
@@ -299,15 +287,15 @@ class Groups:
         return self.admission.check_new_group_of_offsets(now_ms) if is_outside else ErrorCode.ILLEGAL_GENERATION
 
     def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> ErrorCode:
-        """Whether offsets may be answered to a member.
-
-        Errors: those of the group's `check_fetch`; none of a group that isn't here.
-        """
+        """Checks whether offsets may be returned to a member. Errors: those of the group's `check_fetch`."""
         group = self.by_id.get(group_id)
         return group.check_fetch(member_id, member_epoch) if group is not None else ErrorCode.NONE
 
     def find_for_offset_delete(self, group_id: str) -> Group | ErrorCode:
-        """The group whose offsets may be deleted. Errors: those of its `check_offset_delete`, GROUP_ID_NOT_FOUND."""
+        """Returns the group whose offsets may be deleted.
+
+        Errors: those of its `check_offset_delete`, GROUP_ID_NOT_FOUND.
+        """
         group = self.by_id.get(group_id)
         if group is None:
             return ErrorCode.GROUP_ID_NOT_FOUND
@@ -315,7 +303,7 @@ class Groups:
         return group if error == ErrorCode.NONE else error
 
     def delete_group(self, group_id: str, effects: Effects) -> ErrorCode:
-        """Ask for a group to be forgotten, with its offsets.
+        """Asks for the tombstones of a group and its offsets.
 
         Errors: those of its `check_delete`, GROUP_ID_NOT_FOUND.
         """

@@ -1,11 +1,10 @@
-"""Offsets that were committed in transactions which are still open: they aren't returned, and may never count.
+"""Offsets committed in open transactions: they aren't returned, and may never become valid.
 
-Of several offsets for a partition the one counts whose record is the last one, whatever the order in which they are
-applied: only so a coordinator that loads a compacted log tells the same. A plain commit therefore takes its worth from
-all that is pending for the partition; the place of each stays until its transaction has ended, for until then the
-partition's offset isn't stable.
+If a partition has several offsets, the one whose record is last wins, in whatever order they are applied, so that a
+coordinator that loads a compacted log agrees. A plain commit therefore voids all pending offsets of its partition;
+their entries stay until their transactions end, because the partition's offset isn't stable until then.
 
-Guards: a pending offset is taken by the end of its own transaction, or by a deletion; and it is applied once.
+Guards: a pending offset is taken by the end of its own transaction, or by a deletion, and is applied once.
 
 Source: KIP-98, KIP-447; Kafka's `OffsetMetadataManager.replayEndTransactionMarker`.
 """
@@ -22,9 +21,9 @@ from lowtide.protocol.types import Offset, ProducerId
 
 
 class PendingOffset(msgspec.Struct):
-    """What is pending for one partition of a group, from the record at `record_offset`.
+    """A pending offset of one partition, from the record at `record_offset`.
 
-    Without a value, a later one counts anyway.
+    Without a value, a later offset wins anyway.
     """
 
     value: OffsetCommitValue | None
@@ -32,8 +31,8 @@ class PendingOffset(msgspec.Struct):
 
 
 PENDING_OFFSETS_MAX: Final = 10_000
-"""Offsets that one transaction may have pending in a coordinator's partition: they are applied in one turn of the loop, which takes
-ten milliseconds for so many. Kafka has no such limit; no producer reads that many partitions."""
+"""The most pending offsets of one transaction in a shard: they are applied in one turn of the loop, which takes ten
+milliseconds. Kafka has no such limit; no producer reads that many partitions."""
 
 _Place = tuple[str, str, int]
 """Group, topic, partition."""
@@ -47,46 +46,46 @@ class PendingOffsets:
     def __init__(self) -> None:
         self._of_groups: dict[str, dict[tuple[str, int], dict[ProducerId, PendingOffset]]] = {}
         self.by_producer: dict[ProducerId, dict[_Place, None]] = {}
-        """What is pending of each producer's open transaction; empty while nothing is. Only this class changes it."""
+        """The pending offsets of each producer's open transaction. Only this class changes it."""
 
     def has_room(self, producer_id: ProducerId, more_count: int) -> bool:
-        """Whether a producer's transaction may have so many more pending."""
+        """Whether a producer's transaction may have this many more pending offsets."""
         return len(self.by_producer.get(producer_id, ())) + more_count <= PENDING_OFFSETS_MAX
 
     def group_ids(self) -> Iterable[str]:
-        """The groups of which anything is pending."""
+        """Returns the groups with pending offsets."""
         return self._of_groups.keys()
 
     def has_any(self, group_id: str) -> bool:
-        """Whether anything of a group is pending."""
+        """Whether a group has pending offsets."""
         return group_id in self._of_groups
 
     def has(self, group_id: str, topic: str, partition: int) -> bool:
-        """Whether the offset for a partition may still change by a transaction."""
+        """Whether a partition has a pending offset."""
         found = self._of_groups.get(group_id)
         return found is not None and (topic, partition) in found
 
     def of_group(self, group_id: str) -> Iterator[tuple[str, int, list[OffsetCommitValue]]]:
-        """The partitions for which a group has something pending, with what that is."""
+        """Yields the partitions with pending offsets of a group, with these offsets."""
         for (topic, partition), pending in self._of_groups.get(group_id, {}).items():
             yield topic, partition, [row.value for row in pending.values() if row.value is not None]
 
     def add(
         self, producer_id: ProducerId, key: OffsetCommitKey, value: OffsetCommitValue, record_offset: Offset
     ) -> None:
-        """A record of a producer's transaction was appended; of two for the same partition the last one counts."""
+        """Adds an offset of a producer's transaction. If there is one for the partition, the last one wins."""
         pending = self._of_groups.setdefault(key.group, {}).setdefault((key.topic, key.partition), {})
         pending[producer_id] = PendingOffset(value, record_offset)
         self.by_producer.setdefault(producer_id, {})[(key.group, key.topic, key.partition)] = None
 
     def outdo(self, group_id: str, topic: str, partition: int, record_offset: Offset | None = None) -> None:
-        """An offset counts whose record is at `record_offset`, or behind all others: what is pending before it is worth nothing."""
+        """Voids pending offsets before the record at `record_offset`, or all of them."""
         for row in self._of_groups.get(group_id, {}).get((topic, partition), {}).values():
             if record_offset is None or row.record_offset < record_offset:
                 row.value = None
 
     def remove(self, group_id: str, topic: str, partition: int) -> None:
-        """Forget what is pending for a partition: its offset was deleted."""
+        """Removes the pending offsets of a partition: its offset was deleted."""
         for producer_id in list(self._of_groups.get(group_id, {}).get((topic, partition), ())):
             places = self.by_producer[producer_id]
             del places[(group_id, topic, partition)]
@@ -95,7 +94,7 @@ class PendingOffsets:
             self._take(producer_id, group_id, topic, partition)
 
     def end(self, producer_id: ProducerId) -> list[tuple[OffsetCommitKey, PendingOffset]]:
-        """Take out all that is pending of a producer, whose transaction has ended."""
+        """Removes and returns all pending offsets of a producer, whose transaction has ended."""
         return [
             (
                 OffsetCommitKey(group=group_id, topic=topic, partition=partition),

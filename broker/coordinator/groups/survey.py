@@ -1,10 +1,10 @@
-"""A coordinator's answer to what all of its groups have consumed: of every partition of `__consumer_offsets` that this broker leads.
+"""Answers what all groups of a broker have consumed: in each partition of `__consumer_offsets` that it leads.
 
-Guards: the result cannot be lost any more. The groups are walked through a step at a time, and commits continue meanwhile; then all that
-was in the logs at the end of the walk has to be committed before the answer counts, so it holds for any later coordinator. The
-answer names the partitions that it speaks for with their leader epochs: one whose groups aren't loaded, or that isn't led any more, is
-not among them. How far share groups are is asked of the share coordinators after the walk; their starts only rise, unless an
-administrator sets them back.
+Guards: the result can't be lost. The groups are walked through in steps, while commits continue; then everything that
+is in the logs at the end of the walk has to be committed before the answer counts, so it holds for any later
+coordinator. The answer lists the partitions it covers with their leader epochs, without those that aren't loaded or no
+longer led. The start offsets of share groups are requested after the walk; they only rise, unless an administrator sets
+them back.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 
-from lowtide.broker.coordinator.groups.consumed import Consumed, ConsumedOffsets
+from lowtide.broker.coordinator.groups.consumed import ConsumedEnd, ConsumedOffsets
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.runtime.shard import Shard
@@ -31,12 +31,12 @@ from lowtide.protocol.types import UNKNOWN_OFFSET
 async def survey(
     coordinator: GroupCoordinator, asked: Sequence[ConsumedOffsetsTopic]
 ) -> DescribeConsumedOffsetsResponse:
-    """What the groups of this broker have consumed. Errors (in the answer): COORDINATOR_LOAD_IN_PROGRESS."""
+    """Returns what the groups of this broker have consumed. Errors (in the answer): COORDINATOR_LOAD_IN_PROGRESS."""
     shards = coordinator.loaded()
     if isinstance(shards, ErrorCode):
         return DescribeConsumedOffsetsResponse(error_code=shards)
     consumed = ConsumedOffsets(asked, every_commit_deletes=coordinator.broker.authorizer.allows_all)
-    async with coordinator.survey_turn:  # Otherwise many at once would each take a slice before other requests.
+    async with coordinator.survey_turn:  # Many at once would each take a slice before other requests.
         await walk_in_slices(coordinator.broker.turns, _take_in(coordinator, shards, consumed))
     if consumed.shares:
         starts = await coordinator.share_starts(consumed.shares)
@@ -58,7 +58,7 @@ async def survey(
     )
 
 
-def _row(number: int, row: Consumed) -> ConsumedPartition:
+def _row(number: int, row: ConsumedEnd) -> ConsumedPartition:
     offset, group_id, committer = (UNKNOWN_OFFSET, None, None) if row.release is None else row.release
     return ConsumedPartition(
         partition_index=number,
@@ -86,7 +86,7 @@ def _take_in(
 
 
 def _kept(coordinator: GroupCoordinator, shard: Shard[Groups]) -> asyncio.Future[ErrorCode]:
-    """Done when all that the groups' state says is committed, or with an error when that fails or takes too long."""
+    """Returns a future that is done when the shard's state is committed, or with an error."""
     outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
 
     def on_outcome(error: ErrorCode) -> None:

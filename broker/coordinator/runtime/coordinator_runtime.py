@@ -1,12 +1,12 @@
-"""Carries out what coordinators decide: appends their records, and releases answers when these are committed.
+"""Carries out decisions of coordinators: appends their records, and sends answers when these are committed.
 
-A coordinator's state is that of the partition's log. A broker that comes to lead the partition reads the log
-(`shard_loader`), and refuses requests meanwhile (COORDINATOR_LOAD_IN_PROGRESS); one that no longer leads forgets it all
-(NOT_COORDINATOR). Everything between a look at the state and the append of what follows from it happens in one turn of
-the loop.
+A coordinator's state is that of its partition's log. A broker that becomes the leader of the partition reads the log
+(`shard_loader`) and refuses requests meanwhile (COORDINATOR_LOAD_IN_PROGRESS); a broker that is no longer the leader
+drops the state (NOT_COORDINATOR). Reading the state and appending what follows from it happen in one turn of the event
+loop.
 
-Guards: no answer tells what could be lost with this broker alone: it waits until its records are committed; nothing is
-appended, and no timer acts, in a leadership other than the one whose log the state was read from.
+Guards: no answer depends on a record that could be lost with this broker alone. Nothing is appended, and no timer acts,
+in another leadership than the one whose log the state was read from.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lowtide.broker.coordinator.runtime.effects import Effects, Job, Promise, Th
 from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
 from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, S, Shard, make_batch, make_batches
 from lowtide.broker.coordinator.runtime.shard_loader import ShardLoader
-from lowtide.broker.partitions.delayed.commit import committed_end
+from lowtide.broker.partitions.commit_waits import committed_end
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.pending import Pending
 from lowtide.broker.slices import run_in_slices, run_in_turns
@@ -36,7 +36,7 @@ from lowtide.storage.log.markers import Marker
 
 
 class CoordinatorRuntime(Generic[S]):
-    """The coordinators of one topic on one broker."""
+    """The shards of one topic on one broker."""
 
     def __init__(
         self,
@@ -63,10 +63,10 @@ class CoordinatorRuntime(Generic[S]):
 
     # ------------------------------------------------------------------ whose turn it is
     def find(self, number: int) -> Shard[S] | ErrorCode:
-        """The state of one partition. Errors: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS."""
+        """Returns the shard of one partition. Errors: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS."""
         partition = self._replicas.find(self.topic, number)
         shard = self.shards.get(number)
-        # As `Shard.leads`, without a call: many requests come by. What `find` returns has a log that is online.
+        # As `Shard.leads`, inlined for speed. A partition that `find` returns has an online log.
         if (
             shard is not None
             and (led := shard.partition) is partition
@@ -83,7 +83,7 @@ class CoordinatorRuntime(Generic[S]):
         return shard if shard.loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     def follow(self, partition_count: int) -> None:
-        """Load what this broker has come to lead, forget what it leads no longer, and look after what has waited too long."""
+        """Loads shards that this broker leads now, unloads the others, and fails waits that are overdue."""
         for number in range(partition_count):
             self.find(number)
         for number in [number for number in self.shards if number >= partition_count]:
@@ -91,10 +91,10 @@ class CoordinatorRuntime(Generic[S]):
         now_ms = self._clock.monotonic_ms()
         for shard in list(self.shards.values()):
             while shard.waiting and shard.waiting[0].deadline_ms <= now_ms and not shard.unloaded:
-                self._go_on(shard, shard.waiting.popleft().then, ErrorCode.REQUEST_TIMED_OUT)
+                self._continue(shard, shard.waiting.popleft().then, ErrorCode.REQUEST_TIMED_OUT)
 
     def close(self) -> None:
-        """The broker stops: waiting clients are sent elsewhere."""
+        """Unloads all shards: the broker stops."""
         self._closed = True
         for shard in list(self.shards.values()):
             self._unload(shard)
@@ -104,11 +104,11 @@ class CoordinatorRuntime(Generic[S]):
 
     # ------------------------------------------------------------------ decisions
     def effects(self) -> Effects:
-        """The beginning of a decision, made now."""
+        """Returns empty effects of the current time."""
         return Effects(self._clock.monotonic_ms(), self._clock.wall_ms())
 
     def carry_out(self, shard: Shard[S], effects: Effects) -> None:
-        """Append the records of a decision, give its answers, and continue when the records are committed."""
+        """Appends the records of a decision, sends its answers, and continues when the records are committed."""
         error = ErrorCode.NONE
         if effects.records:
             error = self._append(shard, effects)
@@ -118,69 +118,72 @@ class CoordinatorRuntime(Generic[S]):
             log = shard.partition.log
             end_offset = log.log_end_offset if effects.records else effects.barrier + 1
             if error != ErrorCode.NONE or (not effects.records and effects.barrier < committed_end(log)):
-                self._go_on(shard, effects.then, error, effects)
+                self._continue(shard, effects.then, error, effects)
             elif shard.unloaded:
-                self._go_on(shard, effects.then, ErrorCode.NOT_LEADER_OR_FOLLOWER, effects)
+                self._continue(shard, effects.then, ErrorCode.NOT_LEADER_OR_FOLLOWER, effects)
             elif not shard.waiting and committed_end(log) >= end_offset:
-                self._go_on(shard, effects.then, ErrorCode.NONE, effects)
+                self._continue(shard, effects.then, ErrorCode.NONE, effects)
             else:
                 self._wait(shard, end_offset, effects.then)
         elif error != ErrorCode.NONE:
             self._log.warning(
-                "records of a coordinator were not kept",
+                "records of a coordinator were not appended",
                 partition=str(shard.partition.topic_partition),
                 error=error.name,
             )
         for job in effects.jobs:
             self._begin_job(shard, job)
         for work in effects.work:
-            self._worker.submit(work.call, partial(self._go_on_after_work, shard, work.go_on))
+            self._worker.submit(work.call, partial(self._after_work, shard, work.on_done))
         self.set_timer(shard)
 
     def _begin_job(self, shard: Shard[S], job: Job) -> None:
-        """Take its steps in turn with the work of requests, which causes it."""
+        """Takes the steps of a job in turn with the work of requests."""
 
         def fail(error: Exception) -> None:
             self._log.error(
                 "a coordinator's work failed", partition=str(shard.partition.topic_partition), exc_info=error
             )
 
-        run_in_turns(self._replicas.slices.turns, job.steps, partial(self._go_on_after_job, shard, job.go_on), fail)
+        run_in_turns(self._replicas.slices.turns, job.steps, partial(self._after_job, shard, job.on_done), fail)
 
-    def _go_on_after_work(self, shard: Shard[S], go_on: Callable[[Any, Effects], None], result: Any) -> None:
+    def _after_work(self, shard: Shard[S], on_done: Callable[[Any, Effects], None], result: Any) -> None:
         if isinstance(result, BaseException):
             self._log.error(
                 "a coordinator's work failed", partition=str(shard.partition.topic_partition), exc_info=result
             )
-        self._go_on_after_job(shard, partial(go_on, result))
+        self._after_job(shard, partial(on_done, result))
 
-    def _go_on_after_job(self, shard: Shard[S], go_on: Callable[[Effects], None]) -> None:
+    def _after_job(self, shard: Shard[S], on_done: Callable[[Effects], None]) -> None:
         if shard.unloaded:
             return
         effects = self.effects()
-        go_on(effects)
+        on_done(effects)
         self.carry_out(shard, effects)
 
     def when_committed(self, shard: Shard[S], end_offset: Offset, then: list[Then]) -> None:
-        """Continue when the log is committed up to `end_offset` (exclusive): now, if it is."""
+        """Continues when the log is committed up to `end_offset` (exclusive), perhaps at once."""
         if not shard.waiting and committed_end(shard.partition.log) >= end_offset:
-            self._go_on(shard, then, ErrorCode.NONE)
+            self._continue(shard, then, ErrorCode.NONE)
         else:
             self._wait(shard, end_offset, then)
 
     def _wait(self, shard: Shard[S], end_offset: Offset, then: list[Then]) -> None:
         shard.wait(end_offset, self._clock.monotonic_ms() + shard.state.settings.commit_timeout_ms, then)
-        self._ask(shard)
+        self._await_commit(shard)
 
     def note_marker(self, partition: Partition, marker: Marker, offset: Offset) -> None:
-        """A marker was appended to a partition whose state is loaded here (see `may_mark`)."""
+        """Applies a marker that was appended to a partition (see `may_mark`)."""
         shard = self.shards.get(partition.topic_partition.partition)
         if shard is not None and shard.partition is partition and shard.loaded and not shard.unloaded:
             is_commit = marker.control.type is ControlRecordType.COMMIT
             shard.state.note(TransactionEnded(marker.producer_id, is_commit), offset)
 
     def may_mark(self, partition: Partition) -> bool:
-        """Whether a marker may be appended to a partition now: while its log is read it could be missed."""
+        """Whether a marker may be appended to a partition now.
+
+        While its log is being read, the marker could be missed.
+        """
         shard = self.find(partition.topic_partition.partition)
         return not isinstance(shard, ErrorCode) and shard.partition is partition
 
@@ -191,14 +194,14 @@ class CoordinatorRuntime(Generic[S]):
         wall_ms: int,
         producer: tuple[ProducerId, ProducerEpoch] | None = None,
     ) -> Offset | None:
-        """Append the records of a decision that `find` has found the shard for in this turn.
+        """Appends records that are committed at once, in the turn in which `find` returned the shard.
 
-        Returns the offset of the first. They are committed then, and what follows can be said at once. None, and
-        nothing was changed, where they may have to wait, for other replicas or those before them, or are refused: the
-        decision is one for `carry_out`.
+        Returns the offset of the first record, so the answer can be sent at once. Returns None and changes nothing if
+        the records may have to wait, for other replicas or earlier records, or are refused: then the decision is one
+        for `carry_out`.
         """
         partition = shard.partition
-        if partition.leadership is not None or shard.waiting or shard.unloaded:  # As `commits_at_once`, without a call.
+        if partition.leadership is not None or shard.waiting or shard.unloaded:  # As `commits_at_once`, inlined.
             return None
         batch = make_batch(records, wall_ms, producer)
         if batch.size_bytes > partition.log.config.max_message_bytes:
@@ -206,9 +209,9 @@ class CoordinatorRuntime(Generic[S]):
         return self._replicas.append_committed(partition, batch, wall_ms)
 
     def _append(self, shard: Shard[S], effects: Effects) -> ErrorCode:
-        """Append all records, or none.
+        """Appends all records, or none.
 
-        After a failure in between the state is read again, because the log has a part of them then.
+        After a failure in between, the shard is unloaded because its log has some of them.
         """
         if shard.unloaded or not shard.leads:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -241,29 +244,29 @@ class CoordinatorRuntime(Generic[S]):
                 return appended
         return ErrorCode.NONE
 
-    def _go_on(self, shard: Shard[S], then: list[Then], error: ErrorCode, before: Effects | None = None) -> None:
-        """Carry out what follows; at the time of what it follows from, where that was made in this very turn."""
+    def _continue(self, shard: Shard[S], then: list[Then], error: ErrorCode, before: Effects | None = None) -> None:
+        """Carries out what follows; with the time of `before` if that was made in this turn."""
         effects: Effects | None = None
-        for go_on in then:
-            if type(go_on) is Promise:
-                _answer(go_on.reply, go_on.outcome(error))
+        for each in then:
+            if type(each) is Promise:
+                _answer(each.reply, each.outcome(error))
                 continue
             if effects is None:
                 effects = self.effects() if before is None else Effects(before.now_ms, before.wall_ms)
-            go_on(error, effects)
+            each(error, effects)
         if effects is not None:
             self.carry_out(shard, effects)
 
-    def _ask(self, shard: Shard[S]) -> None:
-        """Have one question out to the partition: when the first waiting one may continue."""
-        if not shard.is_asking and shard.waiting:
-            shard.is_asking = True
+    def _await_commit(self, shard: Shard[S]) -> None:
+        """Waits at the partition for the first waiting offset, unless a wait is under way."""
+        if not shard.awaits_commit and shard.waiting:
+            shard.awaits_commit = True
             self._replicas.when_committed(
                 shard.partition, shard.waiting[0].end_offset, partial(self._on_committed, shard)
             )
 
     def _on_committed(self, shard: Shard[S], error: ErrorCode) -> None:
-        shard.is_asking = False
+        shard.awaits_commit = False
         if shard.unloaded:
             return
         if error != ErrorCode.NONE:
@@ -271,13 +274,13 @@ class CoordinatorRuntime(Generic[S]):
             return
         end_offset = committed_end(shard.partition.log)
         while shard.waiting and shard.waiting[0].end_offset <= end_offset and not shard.unloaded:
-            self._go_on(shard, shard.waiting.popleft().then, ErrorCode.NONE)
+            self._continue(shard, shard.waiting.popleft().then, ErrorCode.NONE)
         if not shard.unloaded:
-            self._ask(shard)
+            self._await_commit(shard)
 
     # ------------------------------------------------------------------ time
     def set_timer(self, shard: Shard[S]) -> None:
-        """Have one timer for all coordinators, for the earliest deadline or before it: of this one it may be sooner than it was."""
+        """Moves the runtime's single timer forward if this shard has an earlier deadline."""
         if shard.state.timers.has_sooner:
             self._set_timer(shard)
 
@@ -334,10 +337,10 @@ class CoordinatorRuntime(Generic[S]):
         shard.state.on_unloaded(effects)
         self.carry_out(shard, effects)
         while shard.waiting:
-            self._go_on(shard, shard.waiting.popleft().then, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self._continue(shard, shard.waiting.popleft().then, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
 def _answer(reply: Pending[Any], response: Any) -> None:
-    """Give an answer, unless its connection was closed for a fault meanwhile."""
+    """Completes a request, unless its connection was closed meanwhile."""
     if not reply.done:
         reply.complete(response)

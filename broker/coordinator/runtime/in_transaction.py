@@ -1,4 +1,4 @@
-"""What the log of a coordinator says of transactions: a record in one is pending until a marker says how that has ended."""
+"""Transactions in a coordinator's log: a record is pending until a marker ends its transaction."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from lowtide.protocol.types import ProducerId
 
 
 class InTransaction(msgspec.Struct, frozen=True):
-    """A record of a producer's open transaction: what it says doesn't hold yet."""
+    """A record of a producer's open transaction, which is not valid yet."""
 
     producer_id: ProducerId
     change: Any
 
 
 class TransactionEnded(msgspec.Struct, frozen=True):
-    """A marker: the producer's records that are pending hold from now on, or never will."""
+    """A marker: the producer's pending records become valid or are dropped."""
 
     producer_id: ProducerId
     is_commit: bool

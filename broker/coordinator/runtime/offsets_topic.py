@@ -1,7 +1,7 @@
-"""The topic that groups are kept in: which partition has a group, who coordinates it, and how the topic comes to be.
+"""A coordinator's internal topic: which partition has a key, which broker coordinates it, and how the topic is created.
 
-The topic is created when a coordinator is first looked for. Its partitions are never moved between groups: their number
-must stay, so the topic, once it is there, counts, not the configuration.
+The topic is created when a coordinator is first looked for. Groups never move between partitions, so the number of
+partitions must not change: once the topic exists, it counts, not the configuration.
 
 Sources: Kafka's `GroupCoordinatorService.partitionFor`, `AutoTopicCreationManager`, `KafkaApis.getCoordinator`.
 """
@@ -28,29 +28,28 @@ from lowtide.replication.refusal import Refusal
 GROUP_TOPIC: Final = "__consumer_offsets"
 
 CREATION_TIMEOUT_MS: Final = 5_000
-"""How long a request for a coordinator waits for the topic, whose creation continues after that. Less than clients' timeouts."""
+"""How long a request for a coordinator waits for the creation. Less than client timeouts."""
 
 CREATION_LIMIT_MS: Final = 30_000
-"""How long the making may take. Source: Kafka's `request.timeout.ms`, which its brokers use for that."""
+"""How long the creation may take. Source: Kafka's brokers use `request.timeout.ms`."""
 
 _CREATE_TOPICS_VERSION: Final = 7
-"""The version in which the controller is asked."""
+"""The version of the request to the controller."""
 
 
 _UTF_16: Final = "utf-16-le" if sys.byteorder == "little" else "utf-16-be"
 _HASH_BLOCK: Final = 256
 _FACTORS: Final = tuple(pow(31, power, 1 << 32) for power in range(_HASH_BLOCK, -1, -1))
-"""By which the value before a block and each unit in it count: a name may have 32,767 units, and a request thousands of names."""
+"""The factors of the value before a block and of each unit in it. A name may have 32,767 units."""
 
 
 REMEMBERED_HASHES: Final = 4096
 REMEMBERED_LENGTH_MAX: Final = 255
-"""The hashes of ids that are asked for again and again are kept, those of long ones not: some megabytes at most. A transaction with an
-offset asks ten times."""
+"""The hashes of short ids are cached, some megabytes at most. A transaction with an offset needs one ten times."""
 
 
 def java_hash(text: str) -> int:
-    """Java's `String.hashCode`, without its sign as Kafka's `Utils.abs` does it.
+    """Java's `String.hashCode`, made non-negative as by Kafka's `Utils.abs`.
 
     >>> java_hash("group"), java_hash("Länge \U0001f30a")
     (98629247, 1248849606)
@@ -73,7 +72,7 @@ _remembered_hash = lru_cache(REMEMBERED_HASHES)(_hash)
 
 
 def forget_hashes() -> None:
-    """Forget the hashes that are remembered: each is a small object, which may keep a megabyte of freed memory from the system."""
+    """Clears the cache of hashes. Each is a small object that may keep a megabyte of freed memory from the system."""
     _remembered_hash.cache_clear()
 
 
@@ -89,10 +88,7 @@ class TopicSettings(Protocol):
 
 
 class OffsetsTopic:
-    """The topic of committed offsets, and which partition a group has in it.
-
-    The topic of transactions goes by the same rules.
-    """
+    """The topic of committed offsets, and the partition of each group. Other coordinators use it for their topics."""
 
     def __init__(
         self,
@@ -104,10 +100,9 @@ class OffsetsTopic:
         name: str = GROUP_TOPIC,
         configs: Callable[[int], Sequence[tuple[str, str]]] | None = None,
     ) -> None:
-        """`factor_is_given`: the replication factor was chosen.
+        """`configs` returns the topic's configuration for a replication factor, if it differs from that of offsets.
 
-        Where it was not, fewer brokers than its default are enough.
-        `configs` gives the configuration of the topic with so many replicas, if it isn't that of offsets.
+        `factor_is_given`: the replication factor was configured. Otherwise fewer brokers than its default are enough.
         """
         self.name = name
         self._configs = configs
@@ -117,7 +112,7 @@ class OffsetsTopic:
         self._factor_is_given = factor_is_given
         self._creation: asyncio.Future[None] | None = None
         self._told = ""
-        """Why it could not be created, for the log: the next search for a coordinator tries again."""
+        """The last logged reason why the topic could not be created."""
 
     @property
     def exists(self) -> bool:
@@ -126,19 +121,19 @@ class OffsetsTopic:
 
     @property
     def partition_count(self) -> int:
-        """How many partitions it has, or will have."""
+        """The number of partitions that the topic has or will have."""
         topic = self._broker.metadata.image.topics.get(self.name)
         return len(topic.partitions) if topic is not None else self._settings.topic_partition_count
 
     def partition_of(self, group_id: str) -> int:
-        """The partition that a group is kept in."""
+        """Returns the partition of a key."""
         topic = self._broker.metadata.image.topics.get(self.name)
         count = len(topic.partitions) if topic is not None else self._settings.topic_partition_count
-        # As `java_hash`, without a call: a transaction with an offset asks six times.
+        # As `java_hash`, inlined for speed.
         return (_remembered_hash(group_id) if len(group_id) <= REMEMBERED_LENGTH_MAX else _hash(group_id)) % count
 
     def coordinator_of(self, group_id: str) -> BrokerImage | ErrorCode:
-        """The broker that coordinates a group: it leads the group's partition. Errors: COORDINATOR_NOT_AVAILABLE."""
+        """Returns the broker that coordinates a key: the leader of its partition. Errors: COORDINATOR_NOT_AVAILABLE."""
         image = self._broker.metadata.image
         topic = image.topics.get(self.name)
         if topic is None:
@@ -148,7 +143,7 @@ class OffsetsTopic:
         return found if found is not None else ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     async def create(self) -> None:
-        """Have the topic made, once for all who ask, and wait for it, though not for ever."""
+        """Creates the topic, once for all callers, and waits for it for a limited time."""
         if self._creation is None or self._creation.done():
             self._creation = asyncio.get_running_loop().create_future()
             self._broker.tasks.spawn(self._create(self._creation), name=f"create topic {self.name}")
@@ -166,7 +161,7 @@ class OffsetsTopic:
         if not self._factor_is_given and brokers < factor:
             if not self._told:
                 log.info(
-                    "a coordinator's topic gets fewer replicas than the default, for there are no more brokers",
+                    "a coordinator's topic gets fewer replicas than the default because there are fewer brokers",
                     topic=self.name,
                     replicas=brokers,
                 )
@@ -183,7 +178,7 @@ class OffsetsTopic:
             done.set_result(None)
 
     async def _make(self, topic: NewTopic) -> Refusal | None:
-        """Have the topic made, by the controller. Refusals are its own."""
+        """Asks the controller to create the topic."""
         configs: Sequence[tuple[str, str]] = (
             ("cleanup.policy", "compact"),
             ("compression.type", "producer"),
@@ -209,10 +204,10 @@ class OffsetsTopic:
 
 
 def _log_failure(log: Any, topic: str, outcome: Refusal | None) -> None:
-    """An error is what doesn't pass by itself, as a lack of a controller does."""
+    """Logs an error, or a warning if the failure may pass by itself, such as a missing controller."""
     assert outcome is not None
     report = log.warning if outcome.error_code.retriable else log.error
-    report("a coordinator's topic could not be created: it serves no client", topic=topic, reason=outcome.message)
+    report("a coordinator's topic could not be created", topic=topic, reason=outcome.message)
 
 
 def _as_request(topic: NewTopic, configs: Sequence[tuple[str, str]]) -> CreateTopicsRequest:

@@ -1,4 +1,4 @@
-"""One partition of a coordinator's topic that this broker leads: its state, and what waits for its records to be committed."""
+"""A shard: one partition of a coordinator's topic that this broker leads, with its state and its waits."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from lowtide.protocol.types import (
     ProducerId,
 )
 from lowtide.replication.partition import Partition
-from lowtide.storage.log.validator import ValidatedBatch
+from lowtide.storage.log.validation.validator import ValidatedBatch
 
 assert LOG_OVERHEAD < MAGIC_POSITION < CRC_POSITION < RECORD_BATCH_OVERHEAD
 
 RECORD_OVERHEAD: Final = 36
-"""More than a record takes besides its key and value: its length, attributes, deltas, the lengths of both, no headers."""
+"""The most that a record without headers takes besides its key and value."""
 
 
 class CoordinatorSettings(Protocol):
-    """What the runtime must know."""
+    """The settings that the runtime needs."""
 
     @property
     def commit_timeout_ms(self) -> int: ...
@@ -49,7 +49,7 @@ class CoordinatorSettings(Protocol):
 
 
 class CoordinatorState(Protocol):
-    """What is coordinated: pure, and changed by records only."""
+    """The state of a shard: pure, and changed by records only."""
 
     @property
     def settings(self) -> CoordinatorSettings: ...
@@ -57,50 +57,50 @@ class CoordinatorState(Protocol):
     def timers(self) -> Timers[Any]: ...
     @property
     def count(self) -> int:
-        """How much of it there is, for the log."""
+        """The number of entries, for the log."""
         ...
 
     def apply(self, change: Any, offset: Offset) -> None:
-        """Take over what a record of the log says that is being loaded, or a marker (`in_transaction`).
-
-        Errors: ProtocolError.
-        """
+        """Applies a record or a marker (`in_transaction`) of a log that is being loaded. Errors: ProtocolError."""
         ...
 
     def note(self, change: Any, offset: Offset) -> None:
-        """Take over what a record says that was just appended, or a marker."""
+        """Applies a record or a marker that was just appended."""
         ...
 
     def on_loaded(self, effects: Effects) -> None:
-        """All records are applied."""
+        """Called when all records are applied."""
         ...
 
     def on_unloaded(self, effects: Effects) -> None:
-        """Another broker coordinates it now."""
+        """Called when another broker coordinates the shard."""
         ...
 
     def on_timer(self, key: Any, effects: Effects) -> None:
-        """Something is due."""
+        """Called when a deadline has come."""
         ...
 
 
 S = TypeVar("S", bound=CoordinatorState)
 
 Decode: TypeAlias = Callable[[bytes | None, bytes | None], Any]
-"""What a state understands out of a record's key and value; None for a record of an unknown type. Errors: ProtocolError."""
+"""Decodes a record from key and value; None for a record of an unknown type. Errors: ProtocolError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatedTopic(Generic[S]):
-    """A topic of coordinators: its name, what makes the state of a partition, and what reads its records."""
+    """A coordinator's topic: its name, and functions that make a shard's state and decode its records."""
 
     name: str
     make_state: Callable[[], S]
     decode: Decode = decode_record
 
 
-class Waiting(msgspec.Struct):
-    """What continues when the log is committed up to `end_offset` (exclusive), or fails at the deadline (monotonic milliseconds)."""
+class ShardWait(msgspec.Struct):
+    """A continuation for when the log is committed up to `end_offset` (exclusive).
+
+    It fails at the deadline (monotonic).
+    """
 
     end_offset: Offset
     deadline_ms: int
@@ -108,13 +108,10 @@ class Waiting(msgspec.Struct):
 
 
 class Shard(Generic[S]):
-    """The state of one coordinator's partition.
-
-    It belongs to one leadership (`Partition.led_since`): another one has a new state.
-    """
+    """One shard. It belongs to one leadership (`Partition.led_since`); another leadership has a new state."""
 
     __slots__ = (
-        "is_asking",
+        "awaits_commit",
         "led_since",
         "loaded",
         "number",
@@ -131,36 +128,35 @@ class Shard(Generic[S]):
         self.partition = partition
         self.led_since: LeaderEpoch = partition.led_since
         self.state = state
-        """What is coordinated: the groups of this partition, or its transactions."""
         self.loaded = False
         self.unloaded = False
         self.records_loaded = 0
         self.records_left_aside = 0
-        self.waiting: deque[Waiting] = deque()
-        """In the order of their offsets."""
-        self.is_asking = False
-        """Whether the partition has been asked to say when the first of them is committed."""
+        self.waiting: deque[ShardWait] = deque()
+        """In order of their offsets."""
+        self.awaits_commit = False
+        """Whether a wait for the first of them is under way at the partition."""
 
     @property
     def leads(self) -> bool:
-        """Whether this broker still leads the partition, by the leadership that this state is of."""
+        """Whether this broker still leads the partition, by the leadership of this state."""
         partition = self.partition
         return partition.led_since == self.led_since and partition.is_leader and not partition.log.offline
 
     @property
     def commits_at_once(self) -> bool:
-        """Whether what is appended is committed with that, as far as can be said before: there is no other replica, and none waits."""
+        """Whether appending commits, as far as is known before: there is no other replica, and nothing waits."""
         return self.partition.leadership is None and not self.waiting and not self.unloaded
 
     def wait(self, end_offset: Offset, deadline_ms: int, then: list[Then]) -> None:
-        """Continue when the log is committed up to there, after those that wait already."""
+        """Continues when the log is committed up to `end_offset`, after the waits before it."""
         if self.waiting:
             end_offset = max(end_offset, self.waiting[-1].end_offset)
-        self.waiting.append(Waiting(end_offset, deadline_ms, then))
+        self.waiting.append(ShardWait(end_offset, deadline_ms, then))
 
 
 def split_batches(records: Sequence[CoordinatorRecord], max_bytes: int) -> list[Sequence[CoordinatorRecord]] | None:
-    """The records as batches of at most `max_bytes` each; None if one alone is larger."""
+    """Returns the records in batches of at most `max_bytes` each; None if one record alone is larger."""
     sizes = [len(key) + len(value or b"") + RECORD_OVERHEAD for key, value in records]
     room = max_bytes - RECORD_BATCH_OVERHEAD
     if sum(sizes) <= room:
@@ -184,10 +180,7 @@ def make_batches(
     producer: tuple[ProducerId, ProducerEpoch] | None,
     max_bytes: int,
 ) -> list[ValidatedBatch]:
-    """The records as one batch, or as several where that would have more than `max_bytes`.
-
-    None at all if a record alone has.
-    """
+    """Returns the records as one batch, or as several if it would exceed `max_bytes`; none if one record alone does."""
     whole = make_batch(records, wall_ms, producer)
     if whole.size_bytes <= max_bytes:
         return [whole]
@@ -197,18 +190,15 @@ def make_batches(
 def make_batch(
     records: Sequence[CoordinatorRecord], wall_ms: int, producer: tuple[ProducerId, ProducerEpoch] | None = None
 ) -> ValidatedBatch:
-    """A batch of our own making, which needs no check.
-
-    With a producer it belongs to that one's transaction, and has no sequence.
-    """
+    """Returns a batch that needs no validation. With a producer it belongs to its transaction and has no sequence."""
     producer_id, producer_epoch = producer if producer is not None else (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
     attributes = TRANSACTIONAL_BIT if producer is not None else 0
     tail = encode_plain_batch(
         records, wall_ms, producer_id=producer_id, producer_epoch=producer_epoch, attributes=attributes
     )
     size, count = MAGIC_POSITION + len(tail), len(records)
-    # In the order of the fields, for names cost as much as the rest: size, delta of the last offset, count, the largest
-    # timestamp and which record has it, the first timestamp, producer, sequence, attributes, bytes.
+    # Positional for speed: size, last offset delta, count, largest timestamp, the record that has it, first timestamp,
+    # producer, sequence, attributes, bytes.
     return ValidatedBatch(
         size, count - 1, count, wall_ms, 0, wall_ms, producer_id, producer_epoch, NO_SEQUENCE, attributes, (tail,)
     )  # fmt: skip

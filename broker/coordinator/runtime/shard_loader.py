@@ -1,11 +1,11 @@
-"""Reads the log of a coordinator's partition into its state.
+"""Loads a shard: reads its partition's log into its state.
 
-The worker reads a piece of the log at a time; its records are applied in the loop, a slice at a time.
+The worker reads the log piece by piece; the event loop applies the records in slices.
 
-Guards: a state is complete up to where the log ended when this broker came to lead the partition, or it is not used; a
-broken or unknown record costs itself only, and is logged.
+Guards: a state is used only if it is complete up to the end that the log had when this broker became the leader. A
+damaged or unknown record is skipped and logged.
 
-Does not: decide when a partition is loaded, or do anything with the state (`coordinator_runtime`).
+Does not: decide when a partition is loaded, or use the state (`coordinator_runtime`).
 
 Source: Kafka's `CoordinatorLoaderImpl`.
 """
@@ -28,28 +28,28 @@ from lowtide.protocol.types import Offset, ProducerId
 from lowtide.runtime.clock import Clock
 from lowtide.runtime.worker import Worker
 from lowtide.storage.errors import StorageError
-from lowtide.storage.log.segment_file import FileSlice
-from lowtide.storage.log.validation_rules import MAXIMUM_DECOMPRESSED_BYTES
+from lowtide.storage.log.segments.segment_file import FileSlice
+from lowtide.storage.log.validation.validation_rules import MAXIMUM_DECOMPRESSED_BYTES
 
 LOAD_BYTES_MAX: Final = 1 << 20
-"""Read at a time, however large `offsets.load.buffer.size` is; a larger batch is read whole."""
+"""The most bytes of one read, whatever `offsets.load.buffer.size` is. A larger batch is read whole."""
 
 MANY_RECORDS: Final = 10_000
-"""Loading so many is worth a line in the log."""
+"""A load of this many records is logged."""
 
 NAMED_RECORDS_MAX: Final = 10
-"""So many records of a partition that can't be used are named in the log; then they are counted. A log may be full of them."""
+"""How many skipped records of a partition are logged one by one. The others are counted."""
 
 RECORDS_A_STEP: Final = 32
-"""Applied between two looks at the clock: some tenths of a millisecond."""
+"""Records applied between two looks at the clock: some tenths of a millisecond."""
 
 AnyShard: TypeAlias = Shard[Any]
 
 
 class _Load(NamedTuple):
-    """One partition that is being loaded.
+    """A load under way, up to `end_offset` (exclusive).
 
-    `end_offset` is exclusive; one of the two calls comes at the end, unless it is unloaded first.
+    One of the two callbacks is called, unless the shard is unloaded first.
     """
 
     shard: AnyShard
@@ -59,7 +59,7 @@ class _Load(NamedTuple):
 
 
 class ShardLoader:
-    """Loads the partitions of one coordinator's topic."""
+    """Loads the shards of one topic."""
 
     def __init__(
         self,
@@ -81,16 +81,16 @@ class ShardLoader:
     def load(
         self, shard: Shard[S], *, on_loaded: Callable[[Shard[S]], None], on_failed: Callable[[Shard[S]], None]
     ) -> None:
-        """Apply the whole log of a partition to its state. An empty log is loaded within this call.
+        """Applies the whole log of a partition to its state, within this call if the log is empty.
 
-        `on_failed` is called too when this broker leads the partition no longer, or not in the same epoch. Neither is called for a shard
-        that was unloaded meanwhile.
+        `on_failed` is also called if this broker no longer leads the partition, or leads it in another epoch. Neither
+        is called for a shard that was unloaded meanwhile.
         """
         log = shard.partition.log
         self._read_on(_Load(shard, log.log_end_offset, on_loaded, on_failed), log.log_start_offset)
 
     def _read_on(self, load: _Load, offset: Offset) -> None:
-        """Read on at `offset`, up to the end, which is where the log ended when this broker came to lead it."""
+        """Reads the next piece, from `offset`."""
         shard = load.shard
         if shard.unloaded:
             return
@@ -141,7 +141,7 @@ class ShardLoader:
         run_in_slices(self._loop, self._clock, self._apply(shard, content, reached), on_done)
 
     def _apply(self, shard: AnyShard, content: bytes, reached: list[Offset]) -> Iterator[None]:
-        """Apply the whole batches of what was read from `reached[0]` on, and say there how far they reach."""
+        """Applies the batches of `content` from `reached[0]` on, and moves `reached[0]` to their end."""
         applied = 0
         try:
             for position, header in iterate_batches(content):
@@ -172,7 +172,7 @@ class ShardLoader:
             if change is not None:
                 shard.state.apply(change if producer_id is None else InTransaction(producer_id, change), record.offset)
                 return
-            reason = "its type is not known"
+            reason = "its type is unknown"
         except ProtocolError as error:
             reason = str(error)
         shard.records_left_aside += 1

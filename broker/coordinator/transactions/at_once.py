@@ -1,11 +1,10 @@
-"""Changes of transactions whose record is committed with its append: what follows from them is known in the same turn.
+"""Changes of transactions whose record is committed by its append, so that the outcome is known in the same turn.
 
-With one replica that is every change of nearly every transaction. What a change leads to is decided by the functions
-that decide it for
-`Transactions.add_partitions`, `end` and `complete` as well; here nothing is kept for a later turn. Where a record may have to wait nothing
-is changed, and the caller takes the way of those.
+With one replica these are nearly all changes. The decisions are those of `Transactions.add_partitions`, `end` and
+`complete`; here nothing waits for a later turn. If a record may have to wait, nothing is changed, and the caller uses
+these.
 
-Guards: nothing is said of a record before it is in the log of the leadership in which it was decided.
+Guards: nothing is answered about a record before it is in the log of the leadership in which it was decided.
 """
 
 from __future__ import annotations
@@ -13,10 +12,11 @@ from __future__ import annotations
 from typing import Protocol
 
 from lowtide.broker.coordinator.runtime.shard import Shard
-from lowtide.broker.coordinator.transactions.next_transaction import identity_after, identity_of
+from lowtide.broker.coordinator.transactions.next_transaction import Identity, identity_after, identity_of
 from lowtide.broker.coordinator.transactions.transaction import Transaction
 from lowtide.broker.coordinator.transactions.transaction_shard import Transactions
 from lowtide.broker.coordinator.transactions.transaction_state import TransactionState
+from lowtide.broker.coordinator.transactions.uncommitted import TransactionChange
 from lowtide.protocol.coordinator_records import CoordinatorRecord
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import Offset, ProducerEpoch, ProducerId, TopicPartition
@@ -24,14 +24,14 @@ from lowtide.runtime.clock import Clock
 
 
 class Keeper(Protocol):
-    """The runtime of the coordinator, as far as it matters here."""
+    """The coordinator's runtime, as far as it is needed here."""
 
     def keep(self, shard: Shard[Transactions], records: list[CoordinatorRecord], wall_ms: int) -> Offset | None:
-        """Append records that are committed with that; None where they aren't."""
+        """Appends records that are committed at once; returns None if they aren't."""
         ...
 
     def set_timer(self, shard: Shard[Transactions]) -> None:
-        """A deadline was set."""
+        """Takes over a new deadline."""
         ...
 
 
@@ -46,11 +46,11 @@ class AtOnce:
         self,
         shard: Shard[Transactions],
         transactional_id: str,
-        identity: tuple[ProducerId, ProducerEpoch],
+        identity: Identity,
         partitions: frozenset[TopicPartition],
         client_version: int,
     ) -> ErrorCode | None:
-        """`Transactions.add_partitions`, of which the outcome is known now; None where it isn't."""
+        """As `Transactions.add_partitions`. Returns the outcome; None if it isn't known now."""
         if not shard.commits_at_once:
             return None
         transactions, wall_ms = shard.state, self._clock.wall_ms()
@@ -69,12 +69,15 @@ class AtOnce:
         self,
         shard: Shard[Transactions],
         transactional_id: str,
-        identity: tuple[ProducerId, ProducerEpoch],
+        identity: Identity,
         *,
         is_commit: bool,
         client_version: int,
     ) -> tuple[ErrorCode, ProducerId, ProducerEpoch] | None:
-        """`Transactions.end`, of which the outcome is known now, with the identity for the answer; None where it isn't."""
+        """As `Transactions.end`.
+
+        Returns the outcome and the producer's next identity; None if they aren't known now.
+        """
         if not shard.commits_at_once:
             return None
         transactions = shard.state
@@ -83,16 +86,16 @@ class AtOnce:
             return state, *identity_after(transactions.transactions.get(transactional_id), state)
         if not state.partitions or not self._take(shard, state, self._clock.wall_ms()):
             return None
-        transactions.tell(state)
+        transactions.send_markers(state)
         return ErrorCode.NONE, *identity_of(state)
 
     def complete(self, shard: Shard[Transactions], state: Transaction) -> bool:
-        """`Transactions.complete`; returns whether that is done."""
+        """As `Transactions.complete`. Returns whether that is done."""
         return shard.commits_at_once and self._take(shard, state, self._clock.wall_ms())
 
     def _take(self, shard: Shard[Transactions], state: Transaction, wall_ms: int) -> bool:
         offset = self._keeper.keep(shard, [shard.state.record_of(state, wall_ms)], wall_ms)
         if offset is None:
             return False
-        shard.state.take(state, offset)
+        shard.state.note(TransactionChange(state.transactional_id, state), offset)
         return True

@@ -1,11 +1,11 @@
-"""Sends the end of a transaction to all of its partitions, wherever they are led, until each of them has it.
+"""Sends the end of a transaction to the leaders of all its partitions, until each of them has the marker.
 
-What is led here is written at once. What others lead goes out in requests, one at a time for each broker, that carry
-what has gathered meanwhile. A partition that isn't there any more needs no marker. One that couldn't be reached is
-tried again, with the leader that it has then.
+Partitions that this broker leads get it at once. Other leaders get requests, one at a time for each broker, with
+everything that came meanwhile. A partition that no longer exists needs no marker. If a leader can't be reached, the
+marker is sent again, to the leader of that time.
 
-Guards: an end is sent once, and never again while any of its requests may be under way; a coordinator that another has
-followed sends nothing more.
+Guards: an end is sent once, and never again while a request with it may be under way; a coordinator that has a
+successor sends nothing more.
 
 Source: KIP-98, Kafka's `TransactionMarkerChannelManager`, `TransactionMarkerRequestCompletionHandler`.
 """
@@ -35,24 +35,24 @@ from lowtide.protocol.types import BrokerId, TopicPartition
 
 MARKERS_PURPOSE: Final = "transactions"
 TIMEOUT_MS: Final = 30_000
-"""How long a marker may take. Source: Kafka's `request.timeout.ms`, which its brokers use for that."""
+"""How long a marker may take. Source: Kafka's brokers use `request.timeout.ms`."""
 
 RETRY_S: Final = 0.1
-"""After so long a partition is tried again. Source: Kafka's `retry.backoff.ms`."""
+"""The delay before a partition is tried again. Source: Kafka's `retry.backoff.ms`."""
 
 _VERSION: Final = 2
 _BUMPED: Final = 2
-"""The version of transactions whose markers have the next epoch."""
+"""The first version of transactions whose markers have the next epoch."""
 
 
-class Telling(msgspec.Struct):
-    """The end of one transaction, on its way. `left` are the partitions that don't have it yet."""
+class MarkerSending(msgspec.Struct):
+    """The end of one transaction on its way. `left` are the partitions that don't have the marker yet."""
 
     end: TransactionEnd
     left: set[TopicPartition]
     is_ours: Callable[[], bool]
-    """Whether this broker is still the coordinator under which it ended."""
-    on_told: Callable[[], None]
+    """Whether this broker is still the coordinator, in the same leadership."""
+    on_sent: Callable[[], None]
     given_up: bool = False
 
 
@@ -66,22 +66,22 @@ class MarkerSender:
         self._writer = writer
         self._peers = peers
         self._loop = loop
-        self._waiting: dict[BrokerId, list[tuple[Telling, list[TopicPartition]]]] = {}
-        """What is to be sent to a broker with whom a task is at work."""
+        self._waiting: dict[BrokerId, list[tuple[MarkerSending, list[TopicPartition]]]] = {}
+        """The markers for each broker that a task is sending to."""
         self._closed = False
 
-    def tell(self, telling: Telling) -> None:
-        """Begin; `on_told` is called when all have it, not within this call."""
-        self._loop.call_soon(self._try, telling, list(telling.left))
+    def send(self, sending: MarkerSending) -> None:
+        """Begins to send; `on_sent` is called when all partitions have the marker, not within this call."""
+        self._loop.call_soon(self._try, sending, list(sending.left))
 
     def close(self) -> None:
-        """The broker stops: the next coordinator continues."""
+        """Stops sending: the broker stops, and the next coordinator continues."""
         self._closed = True
 
-    def _try(self, telling: Telling, partitions: Iterable[TopicPartition]) -> None:
-        """Tell these, each by the leader that it has now."""
-        if telling.given_up or self._closed or not telling.is_ours():
-            telling.given_up = True
+    def _try(self, sending: MarkerSending, partitions: Iterable[TopicPartition]) -> None:
+        """Sends to these partitions, each to its current leader."""
+        if sending.given_up or self._closed or not sending.is_ours():
+            sending.given_up = True
             return
         image = self._broker.metadata.image
         here: list[TopicPartition] = []
@@ -89,55 +89,55 @@ class MarkerSender:
         for key in sorted(partitions):
             topic = image.topics.get(key.topic)
             if topic is None or key.partition >= len(topic.partitions):
-                self._on_answer(telling, key, ErrorCode.NONE)
+                self._on_answer(sending, key, ErrorCode.NONE)
                 continue
             leader = topic.partitions[key.partition].leader
             if leader == self._broker.metadata.broker_id:
                 here.append(key)
             elif leader == NO_LEADER or leader not in image.brokers:
-                self._on_answer(telling, key, ErrorCode.LEADER_NOT_AVAILABLE)
+                self._on_answer(sending, key, ErrorCode.LEADER_NOT_AVAILABLE)
             else:
                 elsewhere.setdefault(leader, []).append(key)
         for broker_id, keys in elsewhere.items():
-            self._send_soon(broker_id, telling, keys)
+            self._send_soon(broker_id, sending, keys)
         if here:
-            self._writer.write(telling.end, here, partial(self._on_answer, telling), timeout_ms=TIMEOUT_MS)
+            self._writer.write(sending.end, here, partial(self._on_answer, sending), timeout_ms=TIMEOUT_MS)
 
-    def _on_answer(self, telling: Telling, key: TopicPartition, error: ErrorCode) -> None:
-        if telling.given_up or key not in telling.left:
+    def _on_answer(self, sending: MarkerSending, key: TopicPartition, error: ErrorCode) -> None:
+        if sending.given_up or key not in sending.left:
             return
-        # An epoch above ours means that a later end has been written there already.
+        # A higher epoch means that the partition already has a later end.
         if error in (ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH):
-            telling.left.discard(key)
-            if not telling.left:
-                telling.on_told()
+            sending.left.discard(key)
+            if not sending.left:
+                sending.on_sent()
         elif error == ErrorCode.TRANSACTION_COORDINATOR_FENCED:
-            telling.given_up = True
+            sending.given_up = True
         else:
-            self._loop.call_later(RETRY_S, self._try, telling, [key])
+            self._loop.call_later(RETRY_S, self._try, sending, [key])
 
     # ------------------------------------------------------------------ other brokers
-    def _send_soon(self, broker_id: BrokerId, telling: Telling, keys: list[TopicPartition]) -> None:
+    def _send_soon(self, broker_id: BrokerId, sending: MarkerSending, keys: list[TopicPartition]) -> None:
         waiting = self._waiting.get(broker_id)
         if waiting is not None:
-            waiting.append((telling, keys))
+            waiting.append((sending, keys))
             return
-        self._waiting[broker_id] = [(telling, keys)]
-        self._broker.tasks.spawn(self._send(broker_id), name=f"tell broker {broker_id} of transactions")
+        self._waiting[broker_id] = [(sending, keys)]
+        self._broker.tasks.spawn(self._send(broker_id), name=f"send transaction ends to broker {broker_id}")
 
     async def _send(self, broker_id: BrokerId) -> None:
         try:
             while self._waiting[broker_id] and not self._closed:
                 batch, self._waiting[broker_id] = self._waiting[broker_id], []
-                await self._ask(broker_id, [(telling, keys) for telling, keys in batch if telling.is_ours()])
+                await self._ask(broker_id, [(sending, keys) for sending, keys in batch if sending.is_ours()])
         finally:
             del self._waiting[broker_id]
 
-    async def _ask(self, broker_id: BrokerId, batch: list[tuple[Telling, list[TopicPartition]]]) -> None:
+    async def _ask(self, broker_id: BrokerId, batch: list[tuple[MarkerSending, list[TopicPartition]]]) -> None:
         errors: dict[tuple[int, TopicPartition], ErrorCode] = {}
         node = self._broker.metadata.image.brokers.get(broker_id)
         if node is not None and batch:
-            request = WriteTxnMarkersRequest(markers=[_as_marker(telling.end, keys) for telling, keys in batch])
+            request = WriteTxnMarkersRequest(markers=[_as_marker(sending.end, keys) for sending, keys in batch])
             try:
                 client = self._peers.client_of(node, MARKERS_PURPOSE)
                 answer: WriteTxnMarkersResponse = await client.request(
@@ -154,9 +154,9 @@ class MarkerSender:
                     for topic in marker.topics
                     for row in topic.partitions
                 }
-        for telling, keys in batch:
+        for sending, keys in batch:
             for key in keys:
-                self._on_answer(telling, key, errors.get((telling.end.producer_id, key), ErrorCode.REQUEST_TIMED_OUT))
+                self._on_answer(sending, key, errors.get((sending.end.producer_id, key), ErrorCode.REQUEST_TIMED_OUT))
 
 
 def _as_marker(end: TransactionEnd, keys: Iterable[TopicPartition]) -> WritableTxnMarker:

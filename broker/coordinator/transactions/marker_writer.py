@@ -1,8 +1,7 @@
-"""Writes the markers of transactions to partitions that this broker leads.
+"""Writes transaction markers to partitions that this broker leads.
 
-Guards: a marker isn't reported as written before it is committed; what is checked of a marker is checked in the turn in
-which it is appended; the coordinator of groups gets in that turn each marker in its partitions, and none is written
-there while it reads the log.
+Guards: a marker is reported as written once it is committed; it is checked in the turn in which it is appended; the
+group coordinator gets each marker of its partitions in that turn, and none is written there while it reads the log.
 
 Source: KIP-98, Kafka's `KafkaApis.handleWriteTxnMarkersRequest`.
 """
@@ -26,7 +25,7 @@ from lowtide.storage.log.markers import Marker, make_marker
 class TransactionEnd(msgspec.Struct, frozen=True):
     """How a transaction ended.
 
-    `epoch_is_bumped`: the epoch is above that of its batches (see `ProducerStateManager.check_marker`).
+    `epoch_is_bumped`: above that of its batches (see `ProducerStateManager.check_marker`).
     """
 
     producer_id: ProducerId
@@ -37,10 +36,10 @@ class TransactionEnd(msgspec.Struct, frozen=True):
 
 
 class MarkedState(Protocol):
-    """A coordinator whose state depends on the markers in its topic's partitions."""
+    """A coordinator whose state depends on the markers in its topic."""
 
     def is_kept_in(self, topic: str) -> bool:
-        """Whether it is."""
+        """Whether the topic has its state."""
         ...
 
     def may_mark(self, partition: Partition) -> bool:
@@ -48,7 +47,7 @@ class MarkedState(Protocol):
         ...
 
     def note_marker(self, partition: Partition, marker: Marker, offset: Offset) -> None:
-        """One was just appended."""
+        """Applies a marker that was just appended."""
         ...
 
 
@@ -66,10 +65,12 @@ class MarkerWriter:
     def write(
         self, end: TransactionEnd, partitions: Iterable[TopicPartition], done: OnWritten, *, timeout_ms: int
     ) -> None:
-        """Append a marker to each; `done` is called for each when it is committed, or why it isn't.
+        """Appends a marker to each partition.
 
-        That may be within this call. Errors: those of `ReplicaManager.find` and `Log.append_as_leader`,
-        NOT_LEADER_OR_FOLLOWER, also where a coordinator isn't ready, NOT_ENOUGH_REPLICAS, REQUEST_TIMED_OUT.
+        `done` gets each outcome once the marker is committed, perhaps within this call.
+
+        Errors: those of `ReplicaManager.find` and `Log.append_as_leader`, NOT_LEADER_OR_FOLLOWER, also if a coordinator
+        isn't ready, NOT_ENOUGH_REPLICAS, REQUEST_TIMED_OUT.
         """
         now_ms = self._clock.wall_ms()
         marker = make_marker(

@@ -1,11 +1,11 @@
-"""The next state of a transactional id: for a producer that starts or continues, and for a requested end.
+"""The next state of a transactional id, for a producer that starts and for an end that is requested.
 
-Functions of values: `take` gives an unused producer id, None where none is at hand. A state that is returned is a new
-one, to be kept.
+Functions of values. `take` returns an unused producer id, or None if none is available. A returned state is new and has
+to be recorded.
 
-Guards: a producer that another has followed gets no epoch and ends nothing; an end that was decided is not decided
-again; while a change is not complete every request is retried, before the requester is checked, because the producer
-may have its next epoch or id already.
+Guards: a producer with a successor gets no epoch and ends nothing; a decided end is not decided again; while a change
+is incomplete every request is retried, before the requester is checked, because the producer may already have its next
+epoch or id.
 
 Source: Kafka's `TransactionCoordinator.prepareInitProducerIdTransit`, `endTransaction`, `TransactionMetadata`; KIP-360,
 KIP-588, KIP-890.
@@ -26,7 +26,18 @@ from lowtide.broker.coordinator.transactions.transaction_state import (
     next_state,
 )
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, ProducerEpoch, ProducerId
+from lowtide.protocol.types import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    ProducerEpoch,
+    ProducerId,
+    TopicPartition,
+)
+
+Identity: TypeAlias = tuple[ProducerId, ProducerEpoch]
+
+NO_IDENTITY: Final[Identity] = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 Take: TypeAlias = Callable[[], ProducerId | None]
 
@@ -37,12 +48,12 @@ def next_producer(  # noqa: PLR0911 - one return for each answer
     known: Transaction | None,
     transactional_id: str,
     timeout_ms: int,
-    expected: tuple[ProducerId, ProducerEpoch] | None,
+    expected: Identity | None,
     take: Take,
 ) -> Transaction | ErrorCode:
-    """Return the state with the producer's next epoch, or that of the open transaction, which has to be ended first.
+    """Returns the state with the producer's next epoch, or that of the open transaction, which has to be ended first.
 
-    Errors: CONCURRENT_TRANSACTIONS, PRODUCER_FENCED, COORDINATOR_LOAD_IN_PROGRESS where no producer id is at hand.
+    Errors: CONCURRENT_TRANSACTIONS, PRODUCER_FENCED, COORDINATOR_LOAD_IN_PROGRESS if no producer id is available.
     """
     if known is None:
         producer_id = take()
@@ -58,7 +69,7 @@ def next_producer(  # noqa: PLR0911 - one return for each answer
         if not is_retry:
             return ErrorCode.PRODUCER_FENCED
     if known.state is TransactionState.ONGOING:
-        # Unlike in Kafka, one that is fenced itself ends no other producer's transaction.
+        # Unlike in Kafka, a fenced producer does not end another producer's transaction.
         is_fenced = expected is not None and expected[1] not in (known.producer_epoch, known.last_producer_epoch)
         return ErrorCode.PRODUCER_FENCED if is_fenced else known
     fields: dict[str, Any] = {
@@ -86,8 +97,24 @@ def next_producer(  # noqa: PLR0911 - one return for each answer
     return msgspec.structs.replace(known, last_producer_epoch=last_epoch, **fields)
 
 
-class AskedEnd(NamedTuple):
-    """An end that a producer asks for; `client_version` is the version of transactions that it knows."""
+def next_partitions(
+    known: Transaction, added: frozenset[TopicPartition], client_version: int, wall_ms: int
+) -> Transaction | ErrorCode:
+    """Returns the state with added partitions, or NONE if it has them. It may begin a transaction."""
+    begins = known.state is not TransactionState.ONGOING
+    if not begins and added <= known.partitions:
+        return ErrorCode.NONE
+    return msgspec.structs.replace(
+        known,
+        state=next_state(known.state, TransactionEvent.ADD),
+        partitions=known.partitions | added,
+        started_ms=wall_ms if begins else known.started_ms,
+        client_version=client_version,
+    )
+
+
+class EndRequest(NamedTuple):
+    """An end that a producer requests; `client_version` is the version of transactions that it supports."""
 
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
@@ -96,9 +123,9 @@ class AskedEnd(NamedTuple):
 
 
 def next_end(  # noqa: PLR0911 - one return for each answer
-    known: Transaction | None, asked: AskedEnd, take: Take, *, is_changing: bool
+    known: Transaction | None, asked: EndRequest, take: Take, *, is_changing: bool
 ) -> Transaction | ErrorCode:
-    """Return the state that an end leads to, or NONE where it has been reached before.
+    """Returns the state after an end, or NONE if the end was reached before.
 
     Errors: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE,
     COORDINATOR_LOAD_IN_PROGRESS.
@@ -128,15 +155,15 @@ def next_end(  # noqa: PLR0911 - one return for each answer
     if known.state is _COMPLETED[is_commit] and (is_retry or not bumps):
         return ErrorCode.NONE
     if bumps and not is_commit and not is_retry:
-        # Nothing is known to have begun, but something of it may be on its way: the next epoch makes an end of that.
+        # No transaction is known, but writes of one may be under way. The next epoch fences them.
         return ended(known, take, is_commit=False, client_version=client_version)
     return ErrorCode.INVALID_TXN_STATE
 
 
 def ended(known: Transaction, take: Take, *, is_commit: bool, client_version: int) -> Transaction | ErrorCode:
-    """Return the state of a transaction that ends now.
+    """Returns the state of a transaction that ends now.
 
-    Errors: COORDINATOR_LOAD_IN_PROGRESS where it needs an id and none is at hand.
+    Errors: COORDINATOR_LOAD_IN_PROGRESS if it needs a producer id and none is available.
     """
     state = msgspec.structs.replace(
         known,
@@ -155,7 +182,7 @@ def ended(known: Transaction, take: Take, *, is_commit: bool, client_version: in
 
 
 def completed(known: Transaction) -> Transaction:
-    """Return the state after an end, when each partition has its marker: with the producer's next id, where that was taken for it."""
+    """Returns the state after all markers of an end, with the producer's next id if the end reserved one."""
     state = msgspec.structs.replace(
         known, state=next_state(known.state, TransactionEvent.ALL_MARKED), partitions=frozenset()
     )
@@ -165,15 +192,18 @@ def completed(known: Transaction) -> Transaction:
     return state
 
 
-def identity_of(state: Transaction) -> tuple[ProducerId, ProducerEpoch]:
-    """The id and epoch with which the producer of a transaction that ends goes on."""
+def identity_of(state: Transaction) -> Identity:
+    """Returns the next id and epoch of the producer whose transaction ends."""
     if state.next_producer_id != NO_PRODUCER_ID:
         return state.next_producer_id, 0
     return state.producer_id, state.producer_epoch
 
 
-def identity_after(known: Transaction | None, error: ErrorCode) -> tuple[ProducerId, ProducerEpoch]:
-    """The id and epoch for the answer to an end that is not begun: those of the producer where it was reached before."""
+def identity_after(known: Transaction | None, error: ErrorCode) -> Identity:
+    """Returns the id and epoch for the answer to an end that is not begun.
+
+    These are the producer's own if the end was reached before.
+    """
     if known is None or error != ErrorCode.NONE:
-        return NO_PRODUCER_ID, NO_PRODUCER_EPOCH
+        return NO_IDENTITY
     return known.producer_id, known.producer_epoch

@@ -1,9 +1,8 @@
 """A transactional id: its producer, and the state of its transaction.
 
-A value that is replaced as a whole by records (`take`); what may follow what is here, why it does is in `transactions`.
+A value that each of its records replaces. `next_transaction` decides what may follow.
 
-Guards: the state changes by the table of `transaction_state` alone; the end of a transaction that was decided isn't
-decided again.
+Guards: the state changes by the table of `transaction_state` alone; a decided end isn't decided again.
 
 Source: KIP-98, KIP-360, KIP-890; Kafka's `TransactionMetadata`.
 """
@@ -33,26 +32,23 @@ from lowtide.protocol.types import (
 )
 
 EPOCH_MAX: Final = 2**15 - 1
-"""No producer gets it, so that each can be fenced by an epoch above its own."""
+"""No producer gets this epoch, so that each can be fenced by a higher one."""
 
 EPOCH_BUMPS_SINCE: Final = 2
-"""The version of transactions in which each has an epoch of its own (KIP-890)."""
+"""The first version of transactions that each have a new epoch (KIP-890)."""
 
 
 class Transaction(msgspec.Struct, kw_only=True):
-    """The transaction of one transactional id.
-
-    Times are wall-clock milliseconds; `started_ms` is -1 where no transaction has begun.
-    """
+    """The transaction of one transactional id. Times are wall clock; `started_ms` is -1 without a transaction."""
 
     transactional_id: str
     producer_id: ProducerId
     previous_producer_id: ProducerId = NO_PRODUCER_ID
     next_producer_id: ProducerId = NO_PRODUCER_ID
-    """The one that follows when the end is complete, because the epochs of this one are used up."""
+    """The id after the end is complete, if this one has no epoch left."""
     producer_epoch: ProducerEpoch
     last_producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
-    """The epoch before, by which a producer that missed the answer is known. Kafka up to 4.4 forgets it with the coordinator."""
+    """The previous epoch, which identifies a producer that missed the answer. Kafka up to 4.4 does not record it."""
     timeout_ms: int
     state: TransactionState = TransactionState.EMPTY
     partitions: frozenset[TopicPartition] = frozenset()
@@ -62,26 +58,26 @@ class Transaction(msgspec.Struct, kw_only=True):
 
     @property
     def bumps_epochs(self) -> bool:
-        """Whether its client has an epoch for each transaction."""
+        """Whether each transaction of its client has a new epoch."""
         return self.client_version >= EPOCH_BUMPS_SINCE
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether a producer needs another id, having no epoch left."""
+        """Whether the producer has no epoch left and needs another id."""
         return self.producer_epoch >= EPOCH_MAX - 1
 
     def was_bumped_from(self, producer_epoch: ProducerEpoch) -> bool:
-        """Whether the end of the transaction of that epoch has led to the present epoch."""
+        """Whether the end of that epoch's transaction led to the current epoch."""
         return self.bumps_epochs and self.producer_epoch == producer_epoch + 1
 
     def as_record(self) -> CoordinatorRecord:
-        """Its record."""
+        """Returns its record."""
         if self.previous_producer_id == NO_PRODUCER_ID == self.next_producer_id:
             return encode_plain_transaction(self)
         return encode_transaction(self.transactional_id, self.as_value())
 
     def as_value(self) -> TransactionLogValue:
-        """What its record says."""
+        """Returns the value of its record."""
         topics: dict[str, list[int]] = {}
         for topic, partition in sorted(self.partitions):
             topics.setdefault(topic, []).append(partition)
@@ -104,7 +100,7 @@ class Transaction(msgspec.Struct, kw_only=True):
 
 
 def from_value(transactional_id: str, value: TransactionLogValue) -> Transaction:
-    """The state that a record says. Errors: ValueError for a state that there isn't."""
+    """Returns the state in a record. Errors: ValueError for an unknown state."""
     return Transaction(
         transactional_id=transactional_id,
         producer_id=value.producer_id,

@@ -1,4 +1,4 @@
-"""What a transactional id is doing: the states, and what leads from one to the next.
+"""The states of a transactional id, and its transitions.
 
     EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT          ── INIT ──>       EMPTY
     EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT, ONGOING ── ADD ──>        ONGOING
@@ -10,8 +10,7 @@
     PREPARE_ABORT                                   ── ALL_MARKED ──> COMPLETE_ABORT
     EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT          ── EXPIRE ──>     DEAD
 
-An id begins in EMPTY, with its first producer. Every other pair is a mistake in this program, and raises before a
-record is appended.
+An id begins in EMPTY, with its first producer. Every other pair is a bug and raises before a record is appended.
 
 Source: Kafka's `TransactionState`; KIP-98, KIP-360, KIP-890.
 """
@@ -24,27 +23,30 @@ from typing import Final
 
 
 class TransactionState(IntEnum):
-    """What a transactional id is doing, by the numbers of Kafka's records."""
+    """The state of a transactional id, with the numbers of Kafka's records."""
 
     EMPTY = 0
-    """It has a producer, which has begun nothing. action: partitions begin a transaction. transition: the next producer comes (INIT) →
-    EMPTY; partitions are added (ADD) → ONGOING; a producer of KIP-890 aborts, for its next epoch (ABORT) → PREPARE_ABORT; unused for too
-    long (EXPIRE) → DEAD."""
+    """It has a producer without a transaction. action: partitions begin a transaction.
+    transition: the next producer comes (INIT) → EMPTY; partitions are added (ADD) → ONGOING; a producer of KIP-890
+    aborts, for its next epoch (ABORT) → PREPARE_ABORT; unused for too long (EXPIRE) → DEAD."""
     ONGOING = 1
-    """Its transaction is open. action: partitions are added. transition: more partitions (ADD) → ONGOING; EndTxn (COMMIT) → PREPARE_COMMIT;
-    EndTxn, too old, or another producer comes, with a higher epoch (ABORT) → PREPARE_ABORT."""
+    """Its transaction is open. action: partitions are added. transition: more partitions (ADD) → ONGOING; EndTxn
+    (COMMIT) → PREPARE_COMMIT; EndTxn, too old, or another producer comes, with a higher epoch (ABORT) →
+    PREPARE_ABORT."""
     PREPARE_COMMIT = 2
-    """It is committed, and markers are sent to its partitions. action: CONCURRENT_TRANSACTIONS. transition: a coordinator that takes over,
-    or a retry, records it again (SEND_AGAIN) → PREPARE_COMMIT; each partition has its marker (ALL_MARKED) → COMPLETE_COMMIT."""
+    """It is committed, and markers are sent to its partitions. action: CONCURRENT_TRANSACTIONS.
+    transition: a coordinator that takes over, or a retry, records it again (SEND_AGAIN) → PREPARE_COMMIT; each
+    partition has its marker (ALL_MARKED) → COMPLETE_COMMIT."""
     PREPARE_ABORT = 3
-    """It is aborted, and markers are sent to its partitions. action: CONCURRENT_TRANSACTIONS. transition: a coordinator that takes over, or
-    a retry, records it again (SEND_AGAIN) → PREPARE_ABORT; each partition has its marker (ALL_MARKED) → COMPLETE_ABORT."""
+    """It is aborted, and markers are sent to its partitions. action: CONCURRENT_TRANSACTIONS.
+    transition: a coordinator that takes over, or a retry, records it again (SEND_AGAIN) → PREPARE_ABORT; each partition
+    has its marker (ALL_MARKED) → COMPLETE_ABORT."""
     COMPLETE_COMMIT = 4
-    """action: as in EMPTY, and the same end may be asked for again. transition: INIT → EMPTY; ADD → ONGOING; ABORT → PREPARE_ABORT;
-    EXPIRE → DEAD."""
+    """action: as in EMPTY, and the same end may be repeated. transition: INIT → EMPTY; ADD → ONGOING; ABORT →
+    PREPARE_ABORT; EXPIRE → DEAD."""
     COMPLETE_ABORT = 5
-    """action: as in EMPTY, and the same end may be asked for again. transition: INIT → EMPTY; ADD → ONGOING; ABORT → PREPARE_ABORT;
-    EXPIRE → DEAD."""
+    """action: as in EMPTY, and the same end may be repeated. transition: INIT → EMPTY; ADD → ONGOING; ABORT →
+    PREPARE_ABORT; EXPIRE → DEAD."""
     DEAD = 6
     """action: none; the id is forgotten. transition: none."""
 
@@ -53,9 +55,9 @@ class TransactionEvent(Enum):
     """What changes the state of a transactional id."""
 
     __hash__ = object.__hash__
-    """As fast as that of states, which are numbers: Enum's is a function in Python."""
+    """The hash of Enum is a Python function."""
 
-    INIT = "a producer is given its id and epoch"
+    INIT = "a producer gets its id and epoch"
     ADD = "partitions are added"
     COMMIT = "the transaction ends, committed"
     ABORT = "the transaction ends, aborted"
@@ -106,7 +108,7 @@ _FOLLOWS: Final = frozenset((before, after) for (before, _), after in TRANSITION
 
 
 def next_state(state: TransactionState, event: TransactionEvent) -> TransactionState:
-    """The state that an event leads to. Raises AssertionError where the event can't happen in the state."""
+    """Returns the next state. Raises AssertionError if the event can't happen in the state."""
     following = TRANSITIONS.get((state, event))
     assert following is not None, f"{event.name} can't happen to a transactional id in {state.name}"
     return following

@@ -1,11 +1,11 @@
-"""Asks the coordinator of a transaction whether it knows a partition that is about to be written to, or has it added (KIP-890).
+"""Asks a transaction's coordinator whether it has a partition that is written to, or adds the partition.
 
-So no record gets into a partition that the end of its transaction wouldn't reach. The coordinator may be this broker, which then answers
-at once, or another one. Questions about one transaction go out together, and those that come while an answer is under way wait for it:
-the coordinator refuses a second change of a transaction while the first is being written.
+So every record gets into a partition that the end of its transaction will reach (KIP-890). The coordinator may be this
+broker, which answers at once, or another one. Questions about one transaction go out together, and later ones wait for
+the answer, because the coordinator refuses a second change while the first is being written.
 
-A partition is added again for a while where the transaction before this one is still ending. The markers of that one may come in
-between, so every attempt begins with a verification that holds then (`Asking.renew`).
+While the previous transaction is ending, adding a partition is retried for a while. The markers of that transaction may
+come in between, so every attempt begins a new verification (`PendingQuestion.renew`).
 
 Source: KIP-890; Kafka's `AddPartitionsToTxnManager`, `ReplicaManager.handleProduceAppend`.
 """
@@ -43,15 +43,15 @@ _VERSION: Final = 5
 _Answers: TypeAlias = Mapping[TopicPartition, ErrorCode]
 
 
-class Asking(msgspec.Struct):
+class PendingQuestion(msgspec.Struct):
     """A question on its way."""
 
     question: Question
     renew: Callable[[], None]
-    """Begins the verification of the partition once more. The marker of the transaction before takes the guard of an earlier one away."""
+    """Begins a new verification: a marker of the previous transaction ends the last one."""
     answered: Answered
     until_ms: int
-    """On the monotonic clock: later it is not asked again."""
+    """The end of retries, on the monotonic clock."""
 
 
 class TransactionVerifier:
@@ -63,16 +63,16 @@ class TransactionVerifier:
         self._transactions = transactions
         self._peers = peers
         self._loop = loop
-        self._gathering: dict[AskedTransaction, list[Asking]] = {}
-        """Those for the next request, of transactions that are about to be asked about or are being asked about."""
+        self._gathering: dict[AskedTransaction, list[PendingQuestion]] = {}
+        """The questions for the next request, by transaction. A transaction with a request under way has an entry."""
 
     @property
     def is_wanted(self) -> bool:
-        """Whether the configuration asks for it."""
+        """Whether verification is configured."""
         return self._transactions.settings.verifies
 
     def answer_now(self, question: Question) -> ErrorCode | None:
-        """The answer, if it can be given at once: this broker is the coordinator, and nothing has to be kept."""
+        """Returns the answer if this broker is the coordinator and nothing has to be recorded; otherwise None."""
         asked = question.transaction
         coordinator = self._transactions.topic.coordinator_of(asked.transactional_id)
         if (
@@ -87,37 +87,37 @@ class TransactionVerifier:
         return shard.state.verify(asked.transactional_id, asked.producer_id, asked.producer_epoch, question.partition)
 
     def ask(self, question: Question, renew: Callable[[], None], answered: Answered) -> None:
-        """Have the answer, later. `renew` is called before every further attempt.
+        """Asks for the answer, which comes later. `renew` is called before every further attempt.
 
         Errors: those of `Transactions.verify` or `Transactions.add_partitions`, COORDINATOR_NOT_AVAILABLE,
         NETWORK_EXCEPTION.
         """
         until_ms = self._now_ms + self._transactions.settings.add_retry_max_ms if question.transaction.adds else 0
-        self._gather(Asking(question, renew, answered, until_ms))
+        self._gather(PendingQuestion(question, renew, answered, until_ms))
 
     @property
     def _now_ms(self) -> int:
         return self._transactions.broker.clock.monotonic_ms()
 
     # ------------------------------------------------------------------ what goes out together
-    def _gather(self, asking: Asking) -> None:
-        transaction = asking.question.transaction
+    def _gather(self, pending: PendingQuestion) -> None:
+        transaction = pending.question.transaction
         gathered = self._gathering.get(transaction)
         if gathered is not None:
-            gathered.append(asking)
+            gathered.append(pending)
             return
-        self._gathering[transaction] = [asking]
+        self._gathering[transaction] = [pending]
         self._loop.call_soon(self._send, transaction)
 
     def _send(self, transaction: AskedTransaction) -> None:
-        """Ask what has gathered, or forget the transaction where nothing has."""
-        askings = self._gathering[transaction]
-        if not askings:
+        """Asks what has gathered; without any question, forgets the transaction."""
+        gathered = self._gathering[transaction]
+        if not gathered:
             del self._gathering[transaction]
             return
         self._gathering[transaction] = []
-        partitions = sorted({asking.question.partition for asking in askings})
-        on_answers = partial(self._on_answers, transaction, askings)
+        partitions = sorted({pending.question.partition for pending in gathered})
+        on_answers = partial(self._on_answers, transaction, gathered)
         coordinator = self._transactions.topic.coordinator_of(transaction.transactional_id)
         if isinstance(coordinator, ErrorCode):
             on_answers(dict.fromkeys(partitions, coordinator))
@@ -129,18 +129,18 @@ class TransactionVerifier:
         else:
             self._ask_here(transaction, partitions, on_answers)
 
-    def _on_answers(self, transaction: AskedTransaction, askings: list[Asking], answers: _Answers) -> None:
+    def _on_answers(self, transaction: AskedTransaction, gathered: list[PendingQuestion], answers: _Answers) -> None:
         self._loop.call_soon(self._send, transaction)
-        for asking in askings:
-            error = answers.get(asking.question.partition, ErrorCode.NETWORK_EXCEPTION)
-            if error == ErrorCode.CONCURRENT_TRANSACTIONS and self._now_ms < asking.until_ms:
-                self._loop.call_later(self._transactions.settings.add_retry_ms / 1000, self._ask_again, asking)
+        for pending in gathered:
+            error = answers.get(pending.question.partition, ErrorCode.NETWORK_EXCEPTION)
+            if error == ErrorCode.CONCURRENT_TRANSACTIONS and self._now_ms < pending.until_ms:
+                self._loop.call_later(self._transactions.settings.add_retry_ms / 1000, self._ask_again, pending)
             else:
-                asking.answered(error)
+                pending.answered(error)
 
-    def _ask_again(self, asking: Asking) -> None:
-        asking.renew()
-        self._gather(asking)
+    def _ask_again(self, pending: PendingQuestion) -> None:
+        pending.renew()
+        self._gather(pending)
 
     # ------------------------------------------------------------------ the coordinator
     def _ask_here(
@@ -207,7 +207,7 @@ class TransactionVerifier:
 
 
 def told_to_committer(error: ErrorCode, *, knows_abortable: bool) -> ErrorCode:
-    """The answer to a commit of offsets in a transaction.
+    """Returns the error for a commit of offsets in a transaction.
 
     Source: `CoordinatorPartitionWriter.maybeStartTransactionVerification`, `CoordinatorOperationExceptionHelper`.
     """

@@ -1,10 +1,10 @@
 """AlterShareGroupOffsets: v0-v0.
 
-Behaviour: sets where a share group without members continues. Its states begin again in a later epoch, which fences
-leaders that know the earlier one. A group that isn't there is created, without members. Of a partition that is named
-twice the last row counts.
+Behaviour: sets where a share group without members continues. Its states are initialized again in a later epoch, which
+fences leaders of the earlier one. A group that does not exist is created without members. If a partition is listed
+twice, the last entry wins.
 
-Errors: GROUP_ID_NOT_FOUND (a group of another kind), GROUP_MAX_SIZE_REACHED, NON_EMPTY_GROUP, NOT_COORDINATOR,
+Errors: GROUP_ID_NOT_FOUND (a group of another type), GROUP_MAX_SIZE_REACHED, NON_EMPTY_GROUP, NOT_COORDINATOR,
 COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE; of partitions UNKNOWN_TOPIC_OR_PARTITION and those of
 InitializeShareGroupState.
 
@@ -30,7 +30,7 @@ from lowtide.protocol.types import ZERO_TOPIC_ID, Offset, TopicId
 
 
 def handler(broker: BrokerContext, offsets: ShareOffsets) -> HandlerSpec:
-    """The handler over the share groups of a broker."""
+    """Returns the handler over the share groups of a broker."""
 
     async def handle(
         request: AlterShareGroupOffsetsRequest, _context: RequestContext

@@ -1,10 +1,10 @@
 """DeleteShareGroupOffsets: v0-v0.
 
-Behaviour: has a share group without members forget topics: the states of their partitions end. Topics that are named
-twice are answered once.
+Behaviour: removes topics from a share group without members: the states of their partitions are deleted. A topic that
+is listed twice is answered once.
 
 Errors: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS; of topics
-UNKNOWN_TOPIC_OR_PARTITION, also where the group has no state of it, COORDINATOR_NOT_AVAILABLE.
+UNKNOWN_TOPIC_OR_PARTITION, also if the group has no state of it, COORDINATOR_NOT_AVAILABLE.
 
 KIPs: 932.
 """
@@ -30,7 +30,7 @@ _UNKNOWN: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def handler(broker: BrokerContext, offsets: ShareOffsets) -> HandlerSpec:
-    """The handler over the share groups of a broker."""
+    """Returns the handler over the share groups of a broker."""
 
     async def handle(
         request: DeleteShareGroupOffsetsRequest, _context: RequestContext

@@ -1,4 +1,4 @@
-"""What ShareFetch and ShareAcknowledge have in common: who asks, which share partitions are meant, acknowledgements."""
+"""What ShareFetch and ShareAcknowledge have in common: session keys, access to share partitions, acknowledgements."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lowtide.protocol.share_state_records import SharePlace
 from lowtide.protocol.types import TopicId
 
 MEMBER_ID_MAX: Final = 36
-"""Characters of a member id: those of a UUID as text."""
+"""The most characters of a member id: those of a UUID."""
 
 RENEW_SINCE: Final = 2
 
@@ -33,9 +33,9 @@ Batches = Sequence[ShareAcknowledgementBatch]
 
 
 def session_key(group_id: str | None, member_id: str | None) -> SessionKey | ErrorCode:
-    """Whose session is meant.
+    """Returns the key of a session.
 
-    Errors: INVALID_REQUEST for a group or a member that can't be. Source: Kafka's `KafkaApis`.
+    Errors: INVALID_REQUEST for an invalid group or member id. Source: Kafka's `KafkaApis`.
     """
     if not group_id or not member_id or len(member_id) > MEMBER_ID_MAX:
         return ErrorCode.INVALID_REQUEST
@@ -43,11 +43,10 @@ def session_key(group_id: str | None, member_id: str | None) -> SessionKey | Err
 
 
 def checked_ranges(batches: Batches, *, renews: bool) -> list[AcknowledgedRange] | ErrorCode:
-    """The acknowledgements of one partition.
+    """Returns the acknowledgements of one partition. `renews`: the request may renew locks.
 
-    `renews`: the request asks for more time, and for nothing but that unless it says so.
-    Errors: INVALID_REQUEST for batches that overlap, aren't in order, or whose types are unknown or not as many as
-    offsets. Source: Kafka's `KafkaApis.validateAcknowledgementBatches`.
+    Errors: INVALID_REQUEST for batches that overlap or aren't in order, and for types that are unknown or not as many
+    as offsets. Source: Kafka's `KafkaApis.validateAcknowledgementBatches`.
     """
     ranges, last_offset = [], -1
     largest = AcknowledgeType.RENEW if renews else AcknowledgeType.REJECT
@@ -70,7 +69,7 @@ class ShareAccess:
         self._broker = broker
 
     def find(self, place: SharePlace, context: RequestContext, *, begins: bool) -> LeaderSharePartition | ErrorCode:
-        """A share partition of a topic that the client may read.
+        """Returns a share partition of a topic that the client may read.
 
         Errors: TOPIC_AUTHORIZATION_FAILED, those of `SharePartitions.find`.
         """
@@ -90,7 +89,7 @@ class ShareAccess:
         *,
         renews: bool,
     ) -> None:
-        """Have acknowledgements noted; `note` gets the outcome of each partition once, perhaps from within this call."""
+        """Takes acknowledgements; `note` gets the outcome of each partition once, perhaps within this call."""
         for place, batches in wanted.items():
             ranges = checked_ranges(batches, renews=renews)
             share = ranges if isinstance(ranges, ErrorCode) else self.find(place, context, begins=False)
@@ -100,7 +99,7 @@ class ShareAccess:
                 share.acknowledge(key.member_id, ranges, partial(note, place))
 
     def leader_of(self, place: SharePlace, error: int) -> ShareLeaderIdAndEpoch:
-        """Who leads a partition, where a client has asked the wrong broker or in an old epoch (KIP-951)."""
+        """Returns the leader of a partition if the client asked the wrong broker or in an old epoch (KIP-951)."""
         if error in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
             found = self._broker.metadata.image.topic_by_id(place.topic_id)
             if found is not None and 0 <= place.partition < len(found.partitions):
@@ -109,7 +108,7 @@ class ShareAccess:
         return ShareLeaderIdAndEpoch()
 
     def endpoints(self, leaders: Iterable[ShareLeaderIdAndEpoch], context: RequestContext) -> list[ShareNodeEndpoint]:
-        """Where the client reaches these leaders."""
+        """Returns the addresses of these leaders for the client."""
         wanted = {each.leader_id for each in leaders if each.leader_id >= 0}
         if not wanted:
             return []
@@ -124,7 +123,7 @@ class ShareAccess:
 
 
 class JoinedParts:
-    """An answer that is given when all its parts are there."""
+    """A response that is made when all its parts have arrived."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self.pending: Pending[Any] = Pending()
@@ -132,23 +131,23 @@ class JoinedParts:
         self._left = 1
 
     def expect(self, count: int) -> None:
-        """So many more parts are to come."""
+        """Waits for more parts."""
         self._left += count
 
     def arrived(self) -> None:
-        """A part is there. Once more than was expected: all of them are begun."""
+        """Counts a part. It is called once more than expected, when all parts have begun."""
         self._left -= 1
         if not self._left and not self.pending.done:
             self.pending.complete(self._make())
 
     def answer(self) -> Any:
-        """All parts are begun: the answer, or the promise of it."""
+        """Returns the response, or the promise of it, after all parts have begun."""
         self.arrived()
         return self.pending.response if self.pending.done else self.pending
 
 
 def by_topic(places: Iterable[SharePlace]) -> dict[TopicId, list[SharePlace]]:
-    """Places by their topics, in their order."""
+    """Returns places by topic, in their order."""
     topics: dict[TopicId, list[SharePlace]] = {}
     for place in places:
         topics.setdefault(place.topic_id, []).append(place)

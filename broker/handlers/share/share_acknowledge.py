@@ -1,10 +1,10 @@
 """ShareAcknowledge: v1-v2.
 
-Behaviour: a member tells, within its share session, what became of records that it has acquired from partitions that
-are led here. A row is answered when the share coordinator has stored that. The final epoch closes the session: what the
-member still has is available again, and its delivery counts. Of a partition that is named twice the last row counts.
+Behaviour: a member acknowledges, within its share session, records that it has acquired from partitions that are led
+here. A row is answered when the share coordinator has stored it. The final epoch closes the session: the member's
+records are available again, and their delivery counts. If a partition is listed twice, the last entry wins.
 
-Version notes: v2 may ask for more time (IsRenewAck), and tells how much there is (KIP-1222).
+Version notes: v2 may renew locks (IsRenewAck), and tells the lock duration (KIP-1222).
 
 Errors: GROUP_AUTHORIZATION_FAILED, INVALID_REQUEST, SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH; of partitions
 INVALID_REQUEST, INVALID_RECORD_STATE, TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION,
@@ -34,7 +34,7 @@ from lowtide.protocol.share_state_records import SharePlace
 
 
 def handler(access: ShareAccess) -> HandlerSpec:
-    """The handler over the share partitions of a broker."""
+    """Returns the handler over the share partitions of a broker."""
     shares = access.shares
 
     def handle(request: ShareAcknowledgeRequest, context: RequestContext) -> Any:
@@ -44,7 +44,7 @@ def handler(access: ShareAccess) -> HandlerSpec:
         rules = shares.rules_of(key.group_id)
         if request.share_session_epoch == INITIAL_EPOCH:
             return failed(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
-        session = shares.sessions.go_on(key, request.share_session_epoch)
+        session = shares.sessions.follow(key, request.share_session_epoch)
         if isinstance(session, ErrorCode):
             return failed(session)
         wanted = {
@@ -90,5 +90,5 @@ def handler(access: ShareAccess) -> HandlerSpec:
 
 
 def failed(error: ErrorCode) -> ShareAcknowledgeResponse:
-    """The answer to a request that is refused as a whole."""
+    """Returns the response to a request that is refused as a whole."""
     return ShareAcknowledgeResponse(error_code=error)

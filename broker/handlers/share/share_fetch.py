@@ -1,15 +1,14 @@
 """ShareFetch: v1-v2.
 
-Behaviour: a member acquires records of the partitions of its share session that are led here, and may acknowledge
-earlier ones with it. A session begins with epoch 0, in place of an earlier one; each further request has the next
-epoch, adds the partitions that it names and forgets others. The final epoch closes it: what the member still has is
-available again, and its delivery counts. Waits up to MaxWaitMs for MinBytes. Acknowledged partitions, errors and
-records are answered; other partitions aren't listed. Records come in whole batches: those that AcquiredRecords don't
-name are no business of the member's. Records that failed often come apart from others and fewer at a time, and for the
-last time alone. Each fetch begins with another partition.
+Behaviour: a member acquires records from the partitions of its share session that are led here, and may acknowledge
+earlier ones. A session begins with epoch 0, in place of an earlier one; each further request has the next epoch, adds
+partitions and forgets others. The final epoch closes it: the member's records are available again, and their delivery
+counts. The request waits up to MaxWaitMs for MinBytes. The response has partitions with acknowledgements, errors or
+records. Records come in whole batches; the member must ignore those that AcquiredRecords don't name. Records that
+failed often come apart from others and fewer at a time, and the last time alone. Each fetch begins with another
+partition.
 
-Version notes: v2 may keep to MaxRecords (ShareAcquireMode 1, KIP-1206), or ask for more time and no records
-(IsRenewAck, KIP-1222).
+Version notes: v2 may keep to MaxRecords (ShareAcquireMode 1, KIP-1206), or only renew locks (IsRenewAck, KIP-1222).
 
 Errors: GROUP_AUTHORIZATION_FAILED, INVALID_REQUEST, SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH,
 SHARE_SESSION_LIMIT_REACHED; of partitions TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION,
@@ -25,7 +24,7 @@ from typing import Any, Final
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.handlers.share.share_access import JoinedParts, ShareAccess, by_topic, session_key
 from lowtide.broker.network.routes import HandlerSpec
-from lowtide.broker.partitions.share.share_fetch import FetchWanted, Found, ShareFetch
+from lowtide.broker.partitions.share.share_fetch import FetchedShare, ShareFetch, ShareFetchParams
 from lowtide.broker.partitions.share.share_reading import ShareRead
 from lowtide.broker.partitions.share.share_sessions import SessionKey, ShareSession
 from lowtide.broker.request_context import RequestContext
@@ -47,7 +46,7 @@ RECORD_LIMIT: Final = 1
 
 
 def handler(broker: BrokerContext, access: ShareAccess) -> HandlerSpec:
-    """The handler over the share partitions of a broker."""
+    """Returns the handler over the share partitions of a broker."""
     shares = access.shares
 
     def handle(request: ShareFetchRequest, context: RequestContext) -> Any:
@@ -68,7 +67,7 @@ def handler(broker: BrokerContext, access: ShareAccess) -> HandlerSpec:
         session = follow(request, key, list(rows), context)
         if isinstance(session, ErrorCode):
             return failed(session)
-        answer = _Answer(access, context, rules.limits.lock_duration_ms)
+        answer = _FetchAnswer(access, context, rules.limits.lock_duration_ms)
         answer.joined.expect(len(acknowledged))
         access.acknowledge(key, acknowledged, context, answer.on_acknowledged, renews=request.is_renew_ack)
         if request.share_session_epoch == FINAL_EPOCH:
@@ -87,7 +86,7 @@ def handler(broker: BrokerContext, access: ShareAccess) -> HandlerSpec:
         ]
         return shares.follow_session(key, request.share_session_epoch, context.connection, places, forgotten)
 
-    def fetch(session: ShareSession, request: ShareFetchRequest, context: RequestContext, answer: _Answer) -> None:
+    def fetch(session: ShareSession, request: ShareFetchRequest, context: RequestContext, answer: _FetchAnswer) -> None:
         targets = []
         for place in session.next_turn():
             share = access.find(place, context, begins=True)
@@ -98,7 +97,7 @@ def handler(broker: BrokerContext, access: ShareAccess) -> HandlerSpec:
         maximum_bytes = min(request.max_bytes, broker.config.fetch_max_bytes)
         if not targets or request.max_records <= 0 or maximum_bytes <= 0:
             return
-        wanted = FetchWanted(
+        wanted = ShareFetchParams(
             member_id=session.key.member_id,
             records_max=request.max_records,
             batch_size=max(request.batch_size, 1),
@@ -114,11 +113,11 @@ def handler(broker: BrokerContext, access: ShareAccess) -> HandlerSpec:
         if not found.done:
             answer.joined.pending.on_abandoned = found.abandon
 
-    return HandlerSpec(key=ApiKey.SHARE_FETCH, handle=handle, sends_records=True)
+    return HandlerSpec(key=ApiKey.SHARE_FETCH, handle=handle)
 
 
 def is_sound(request: ShareFetchRequest, acknowledged: dict[SharePlace, list[ShareAcknowledgementBatch]]) -> bool:
-    """Whether the parts of a request go together: nothing is acknowledged by the first one, and one for more time wants no records."""
+    """Whether the fields are consistent: the first request acknowledges nothing, and a renewal asks for no records."""
     if request.share_session_epoch == INITIAL_EPOCH and acknowledged:
         return False
     if request.share_acquire_mode not in (WHOLE_BATCHES, RECORD_LIMIT):
@@ -129,12 +128,12 @@ def is_sound(request: ShareFetchRequest, acknowledged: dict[SharePlace, list[Sha
 
 
 def failed(error: ErrorCode) -> ShareFetchResponse:
-    """The answer to a request that is refused as a whole."""
+    """Returns the response to a request that is refused as a whole."""
     return ShareFetchResponse(error_code=error)
 
 
-class _Answer:
-    """The rows of an answer, as they come."""
+class _FetchAnswer:
+    """Collects the rows of a response."""
 
     def __init__(self, access: ShareAccess, context: RequestContext, lock_ms: int) -> None:
         self.joined = JoinedParts(self._make)
@@ -144,19 +143,19 @@ class _Answer:
         self._rows: dict[SharePlace, ShareFetchedPartition] = {}
 
     def row(self, place: SharePlace) -> ShareFetchedPartition:
-        """The row of a partition."""
+        """Returns the row of a partition."""
         row = self._rows.get(place)
         if row is None:
             row = self._rows[place] = ShareFetchedPartition(partition_index=place.partition)
         return row
 
     def on_acknowledged(self, place: SharePlace, error: ErrorCode) -> None:
-        """The outcome of a partition's acknowledgements."""
+        """Adds the outcome of a partition's acknowledgements."""
         self.row(place).acknowledge_error_code = error
         self.joined.arrived()
 
-    def on_fetched(self, found: list[Found] | None) -> None:
-        """What was read; None where the fetch has failed, which is logged."""
+    def on_fetched(self, found: list[FetchedShare] | None) -> None:
+        """Adds the records; None if the fetch has failed, which is logged."""
         if found is None:
             self.joined.pending.fail()
             return

@@ -1,7 +1,7 @@
 """ShareGroupDescribe: v1-v1.
 
-Behaviour: state, epochs and members of share groups, with what each has. Groups that are named twice are described
-once. Topics that were deleted are left out. Only what can't be lost any more is described.
+Behaviour: returns state, epochs and members of share groups, with their assignments. A group that is listed twice is
+described once. Topics that were deleted are left out. The response waits until everything in it is committed.
 
 Errors: INVALID_GROUP_ID, GROUP_ID_NOT_FOUND (also for a group of another type), NOT_COORDINATOR,
 COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
@@ -12,14 +12,16 @@ KIPs: 430, 932.
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import Final
 
 from lowtide.broker.authorizer.resources import ALL_GROUP_OPERATIONS
-from lowtide.broker.coordinator.consumer.consumer_member import Assignment, ConsumerMember
-from lowtide.broker.coordinator.consumer.share_groups import ASSIGNOR
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.groups.group_descriptions import GroupDescriptions
 from lowtide.broker.coordinator.groups.group_shard import Groups
+from lowtide.broker.coordinator.modern.modern_member import Assignment, ModernMember
+from lowtide.broker.coordinator.modern.share_groups import ASSIGNOR
 from lowtide.broker.coordinator.runtime.shard import Shard
+from lowtide.broker.network.request_parts import Cut
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
@@ -36,9 +38,11 @@ from lowtide.protocol.messages.share_group_describe import (
     ShareGroupDescribeResponse,
 )
 
+CUT: Final = Cut(levels=(("group_ids", "groups"),))
+
 
 def handler(groups: GroupCoordinator) -> HandlerSpec:
-    """The handler over the groups of a broker."""
+    """Returns the handler over the groups of a broker."""
 
     def describe(shard: Shard[Groups], group_id: str, operations: int) -> Generator[None, None, DescribedShareGroup]:
         group = shard.state.by_id.find_share(group_id)
@@ -70,10 +74,10 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
         operations = ALL_GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED
         return descriptions.answer(request.group_ids, operations)
 
-    return HandlerSpec(key=ApiKey.SHARE_GROUP_DESCRIBE, handle=handle)
+    return HandlerSpec(key=ApiKey.SHARE_GROUP_DESCRIBE, handle=handle, cut=CUT)
 
 
-def _member(member: ConsumerMember, image: MetadataImage) -> DescribedShareMember:
+def _member(member: ModernMember, image: MetadataImage) -> DescribedShareMember:
     return DescribedShareMember(
         member_id=member.member_id,
         rack_id=member.rack_id,

@@ -1,8 +1,8 @@
 """ShareGroupHeartbeat: v1-v1.
 
-Behaviour: a member of a share group joins (epoch 0), continues, and leaves (-1). Each answer has its epoch, and its
-partitions when these are new, or when it said all of itself. A partition may have several members. Partitions whose
-state hasn't begun at the share coordinator are assigned when it has.
+Behaviour: a member of a share group joins (epoch 0), continues, and leaves (-1). Each response has its epoch, and its
+partitions if they are new or the member reported all fields. A partition may have several members. Partitions are
+assigned once their states are initialized at the share coordinator.
 
 Errors: INVALID_REQUEST, GROUP_ID_NOT_FOUND (also for a group of another type), GROUP_MAX_SIZE_REACHED,
 UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from lowtide.broker.coordinator.consumer.share_groups import check_heartbeat, heartbeat_failed
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
+from lowtide.broker.coordinator.modern.share_heartbeats import check_heartbeat, heartbeat_failed
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
@@ -32,7 +32,7 @@ Answer = ShareGroupHeartbeatResponse | Pending[ShareGroupHeartbeatResponse]
 
 
 def handler(groups: GroupCoordinator) -> HandlerSpec:
-    """The handler over the groups of a broker."""
+    """Returns the handler over the groups of a broker."""
 
     def handle(request: ShareGroupHeartbeatRequest, context: RequestContext) -> Answer:
         refusal = check_heartbeat(request)
@@ -49,7 +49,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
         client = groups.client_of(context)
 
         def decide(pending: Pending[ShareGroupHeartbeatResponse], effects: Effects) -> None:
-            shard.state.shares.heartbeat(request, client, pending, effects)
+            shard.state.share_heartbeats.heartbeat(request, client, pending, effects)
 
         return groups.decide(shard, decide)
 

@@ -1,16 +1,18 @@
-"""What the five requests to a share coordinator have in common: rows by topic and partition, each decided by the state that it is about."""
+"""The five requests to a share coordinator: rows by topic and partition, each decided by the state that it is about."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol
 
 from lowtide.broker.coordinator.runtime.effects import Effects, Reply
-from lowtide.broker.coordinator.share.share_coordinator import ShareCoordinator
-from lowtide.broker.coordinator.share.share_states import ShareStates
+from lowtide.broker.coordinator.share_state.share_coordinator import ShareCoordinator
+from lowtide.broker.coordinator.share_state.share_states import ShareStates
+from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.slices import ask_in_slices
+from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.share_state_records import SharePlace
 from lowtide.protocol.types import TopicId
@@ -19,12 +21,12 @@ GROUP_IS_EMPTY = "The group id must be specified and non-empty."
 
 
 class StateRow(Protocol):
-    """A row of such a request, or of its answer."""
+    """A row of a request."""
 
     partition: int
 
 
-class StateTopic(Protocol):
+class StateRows(Protocol):
     """The rows of one topic."""
 
     topic_id: TopicId
@@ -39,74 +41,69 @@ class StateRequest(Protocol):
     group_id: str
 
     @property
-    def topics(self) -> Sequence[StateTopic]: ...
+    def topics(self) -> Sequence[StateRows]: ...
 
 
-Decide: TypeAlias = Callable[[ShareStates, SharePlace, Any, Reply, Effects], None]
-"""`ShareStates.read` and the others."""
+class StateApi(NamedTuple):
+    """One of the five APIs: how a row is decided, and the types of its response."""
 
-Refuse: TypeAlias = Callable[[int, ErrorCode, str | None], Any]
-"""The row of an answer for a partition that is refused."""
+    key: ApiKey
+    decide: Callable[[ShareStates, SharePlace, Any, Reply, Effects], None]
+    """`ShareStates.read` or another."""
+    response: Callable[..., Any]
+    topic: Callable[..., Any]
+    row: Callable[..., Any]
 
-Respond: TypeAlias = Callable[[dict[TopicId, list[Any]]], Any]
-"""The answer out of its rows, by topic ids."""
+    def handler(self, coordinator: ShareCoordinator) -> HandlerSpec:
+        """Returns the handler over the share coordinator of a broker."""
+        return HandlerSpec(key=self.key, handle=lambda request, _context: self._answer(coordinator, request))
 
-
-class _Answer:
-    """The answer to one request, which is given when the last of its rows is there."""
-
-    def __init__(self, rows: list[tuple[TopicId, int]], refuse: Refuse, respond: Respond) -> None:
-        self.pending: Pending[Any] = Pending()
-        self._places = rows
-        self._rows: list[Any] = [None] * len(rows)
-        self._left = len(rows)
-        self._refuse, self._respond = refuse, respond
-
-    def note(self, index: int, row: Any) -> None:
-        self._rows[index] = (
-            row if row is not None else self._refuse(self._places[index][1], ErrorCode.UNKNOWN_SERVER_ERROR, None)
+    def refused(self, request: StateRequest, error: ErrorCode, message: str | None = None) -> Any:
+        """Returns the response to a request that is refused as a whole."""
+        return self._respond(
+            {
+                topic.topic_id: [self._refuse(row.partition, error, message) for row in topic.partitions]
+                for topic in request.topics
+            }
         )
-        self._left -= 1
-        if not self._left:
-            topics: dict[TopicId, list[Any]] = {}
-            for (topic_id, _), each in zip(self._places, self._rows, strict=True):
-                topics.setdefault(topic_id, []).append(each)
-            self.pending.complete(self._respond(topics))
 
+    def _refuse(self, number: int, error: ErrorCode, message: str | None = None) -> Any:
+        return self.row(partition=number, error_code=error, error_message=message)
 
-def refuse_all(
-    request: StateRequest, refuse: Refuse, respond: Respond, error: ErrorCode, message: str | None = None
-) -> Any:
-    """The answer to a request none of whose rows is looked at."""
-    return respond(
-        {
-            topic.topic_id: [refuse(row.partition, error, message) for row in topic.partitions]
-            for topic in request.topics
-        }
-    )
+    def _respond(self, topics: Mapping[TopicId, list[Any]]) -> Any:
+        results = [self.topic(topic_id=topic_id, partitions=rows) for topic_id, rows in topics.items()]
+        return self.response(results=results)
 
+    def _answer(self, coordinator: ShareCoordinator, request: StateRequest) -> Any:
+        """Decides each row by itself, in slices if there are many."""
+        if not request.group_id:
+            return self.refused(request, ErrorCode.INVALID_REQUEST, GROUP_IS_EMPTY)
+        rows = [(topic.topic_id, row) for topic in request.topics for row in topic.partitions]
+        if not rows:
+            return self._respond({topic.topic_id: [] for topic in request.topics})
+        pending: Pending[Any] = Pending()
+        outcomes: dict[int, Any] = {}
 
-def answer_rows(
-    coordinator: ShareCoordinator, request: StateRequest, decide: Decide, refuse: Refuse, respond: Respond
-) -> Any:
-    """The answer to a request, or the promise of it: each row is decided by itself, in slices where there are many."""
-    if not request.group_id:
-        return refuse_all(request, refuse, respond, ErrorCode.INVALID_REQUEST, GROUP_IS_EMPTY)
-    rows = [(topic.topic_id, row) for topic in request.topics for row in topic.partitions]
-    if not rows:
-        return respond({topic.topic_id: [] for topic in request.topics})
-    answer = _Answer([(topic_id, row.partition) for topic_id, row in rows], refuse, respond)
+        def note(index: int, outcome: Any) -> None:
+            number = rows[index][1].partition
+            outcomes[index] = outcome if outcome is not None else self._refuse(number, ErrorCode.UNKNOWN_SERVER_ERROR)
+            if len(outcomes) == len(rows):
+                topics: dict[TopicId, list[Any]] = {}
+                for at, (topic_id, _) in enumerate(rows):
+                    topics.setdefault(topic_id, []).append(outcomes[at])
+                pending.complete(self._respond(topics))
 
-    def ask() -> Generator[None, None, bool]:
-        for index, (topic_id, row) in enumerate(rows):
-            place = SharePlace(request.group_id, topic_id, row.partition)
-            shard = coordinator.find(place)
-            if isinstance(shard, ErrorCode):
-                answer.note(index, refuse(row.partition, shard, None))
-            else:
-                coordinator.decide(shard, partial(decide, shard.state, place, row)).listen(partial(answer.note, index))
-            yield
-        return True
+        def ask() -> Generator[None, None, bool]:
+            for index, (topic_id, row) in enumerate(rows):
+                place = SharePlace(request.group_id, topic_id, row.partition)
+                shard = coordinator.find_place(place)
+                if isinstance(shard, ErrorCode):
+                    note(index, self._refuse(row.partition, shard))
+                else:
+                    decide = partial(self.decide, shard.state, place, row)
+                    coordinator.decide(shard, decide).listen(partial(note, index))
+                yield
+            return True
 
-    ask_in_slices(coordinator.broker.turns, coordinator.broker.log, answer.pending, ask())
-    return answer.pending
+        ask_in_slices(coordinator.broker.turns, coordinator.broker.log, pending, ask())
+        return pending

@@ -1,5 +1,6 @@
-"""One Produce request from its rows to what it has appended, at once or more slowly.
+"""Produce: checking and appending batches, and waiting for followers.
 
-Guards: a row is answered once, and the batches of a partition are appended in the order of the request. The handler is
-its only user. Begin with `produce_attempt`.
+Guards: a row is answered once, and the batches of a partition are appended in the order of the request. Sees the replica
+manager and `replication`; no handler. Begin with `produce_attempt`, then `delayed_produce`. `joint_produce` is the short
+form for small batches that may be appended together.
 """

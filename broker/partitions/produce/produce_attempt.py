@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from lowtide.broker.network.endpoints import endpoints_for
-from lowtide.broker.partitions.delayed.produce import DelayedProduce, ProduceWait
+from lowtide.broker.partitions.produce.delayed_produce import DelayedProduce, ProduceWait
 from lowtide.broker.partitions.produce.produce_rows import failed, header_of, not_appended, refused_for_now, rejected
 from lowtide.broker.partitions.produce.slow_batches import LARGE_BYTES, KeptBytes, Rest, SlowBatch, is_compressed
 from lowtide.broker.partitions.produce.transaction_question import (
@@ -38,10 +38,10 @@ from lowtide.protocol.records import TRANSACTIONAL_BIT
 from lowtide.protocol.types import ZERO_TOPIC_ID, BrokerId, TopicId
 from lowtide.replication.partition import Partition
 from lowtide.replication.topic_names import INTERNAL_TOPICS
-from lowtide.storage.log.rejections import Rejection
-from lowtide.storage.log.validation_rules import QUICK_BYTES, ValidationRules
-from lowtide.storage.log.validator import ValidatedBatch, validate_produce
-from lowtide.storage.log.verifications import Verification
+from lowtide.storage.log.producers.verifications import Verification
+from lowtide.storage.log.validation.rejections import Rejection
+from lowtide.storage.log.validation.validation_rules import QUICK_BYTES, ValidationRules
+from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
 
 if TYPE_CHECKING:
     from lowtide.broker.partitions.batch_lane import BatchLane

@@ -27,7 +27,7 @@ from lowtide.protocol.records import (
 )
 from lowtide.protocol.types import UNKNOWN_OFFSET, TopicId
 from lowtide.replication.partition import Partition
-from lowtide.storage.log.rejections import Rejection
+from lowtide.storage.log.validation.rejections import Rejection
 
 _FLAGS_POSITION = ATTRIBUTES_POSITION + 1
 """The lower byte of the attributes."""

@@ -15,11 +15,11 @@ from lowtide.broker.partitions.produce.transaction_question import Question
 from lowtide.protocol.messages.produce import PartitionProduceData, PartitionProduceResponse
 from lowtide.protocol.records import ATTRIBUTES_POSITION, COMPRESSION_BITS
 from lowtide.replication.partition import Partition
-from lowtide.storage.log.decompression_room import DecompressionRoom
-from lowtide.storage.log.rejections import Rejection
-from lowtide.storage.log.validation_rules import ValidationRules
-from lowtide.storage.log.validator import ValidatedBatch, validate_produce
-from lowtide.storage.log.verifications import Verification
+from lowtide.storage.log.producers.verifications import Verification
+from lowtide.storage.log.validation.decompression_room import DecompressionRoom
+from lowtide.storage.log.validation.rejections import Rejection
+from lowtide.storage.log.validation.validation_rules import ValidationRules
+from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
 
 LARGE_BYTES: Final = 4 << 20
 """A larger batch is slow, whatever is in it: its checksum alone takes a millisecond and more."""

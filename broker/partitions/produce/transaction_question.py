@@ -15,7 +15,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import ProducerEpoch, ProducerId, TopicPartition
 
 if TYPE_CHECKING:
-    from lowtide.storage.log.producer_state import ProducerStateManager
+    from lowtide.storage.log.producers.producer_state import ProducerStateManager
 
 _COMES_AGAIN: Final = frozenset(
     {

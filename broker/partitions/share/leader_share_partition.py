@@ -1,12 +1,12 @@
-"""A share partition at the leader of its partition: its state is read, its writes go out one at a time, and its locks time out.
+"""A share partition at the leader of its partition: loads its state, writes changes one at a time, and expires locks.
 
-    loading ── the share coordinator has answered ──> served ── leadership, topic or state has moved on ──> ended
+    loading ── the share coordinator has answered ──> loaded ── leadership, topic or state has changed ──> ended
 
-While it loads, fetches wait. Once it has ended it stays so: a fetch that comes after that begins another one, which reads
-what is stored. Acknowledgements that are not answered by then are refused; their records are delivered again.
+While it loads, fetches wait. After it has ended, the next fetch creates another one, which loads the stored state.
+Acknowledgements without an answer are then refused; their records are delivered again.
 
-Guards: nothing is given out or acknowledged under another leader epoch than that under which the state was read; an acknowledgement is
-answered when the share coordinator has stored it.
+Guards: nothing is delivered or acknowledged under another leader epoch than the one under which the state was loaded;
+an acknowledgement is answered when the share coordinator has stored it.
 
 Source: KIP-932; Kafka's `SharePartition`, `SharePartitionManager`.
 """
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from lowtide.runtime.clock import Clock
 
 RETRY_MS: Final = (50, 100, 200, 400, 800, 1_000)
-"""How long a question to the share coordinator rests when it can't be answered now; the last one is repeated."""
+"""The delays before a request to the share coordinator is retried; the last one repeats."""
 
 WRITES_MAX: Final = 12
-"""So often a write is tried, for some ten seconds: as long as another share coordinator takes to be elected and to load."""
+"""How often a write is tried: for some ten seconds, in which another share coordinator is elected and loads."""
 
 _FENCED: Final = {
     ErrorCode.FENCED_LEADER_EPOCH: ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -47,30 +47,30 @@ _FENCED: Final = {
     ErrorCode.GROUP_ID_NOT_FOUND: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
 }
-"""Errors of a share coordinator after which this broker has to begin again, and what members get for them. Any other one may pass."""
+"""Errors of a share coordinator that end the share partition, with the errors for members. Others are retried."""
 
 Answer = Callable[[ErrorCode], None]
 
 
 class StateKeeper(Protocol):
-    """Who has the state stored."""
+    """Reads and writes stored states."""
 
     async def read(self, place: SharePlace, leader_epoch: LeaderEpoch) -> StoredState | ErrorCode:
-        """What is stored."""
+        """Returns the stored state."""
         ...
 
     async def write(
         self, place: SharePlace, leader_epoch: LeaderEpoch, state_epoch: int, write: StateWrite
     ) -> ErrorCode:
-        """Store what has changed. It may be tried again."""
+        """Stores a change. It may be tried again."""
         ...
 
 
 class Waiter(Protocol):
-    """A fetch that waits for what a share partition has."""
+    """A fetch that waits for records of a share partition."""
 
     def look(self, share: LeaderSharePartition) -> None:
-        """There may be something now."""
+        """Called when there may be records."""
         ...
 
 
@@ -79,13 +79,13 @@ class SharePorts(msgspec.Struct, frozen=True, kw_only=True):
 
     keeper: StateKeeper
     rules_of: Callable[[str], ShareRules]
-    """What is in force for a group now."""
+    """Returns the configuration of a group."""
     leads: Callable[[Partition], bool]
-    """Whether this broker may act as the leader of a partition that it has."""
+    """Whether this broker leads a partition."""
     begin_offset: Callable[[Partition, ShareRules], Any]
-    """Awaited: where a group begins that has no start."""
+    """Awaited: returns where a group without a start offset begins."""
     is_named: Callable[[SharePlace], bool]
-    """Whether it is in any share session."""
+    """Whether any share session has a share partition."""
     on_ended: Callable[[LeaderSharePartition], None]
     counts: ShareCounts
     clock: Clock
@@ -111,14 +111,14 @@ class LeaderSharePartition:
     )
 
     def __init__(self, place: SharePlace, partition: Partition, ports: SharePorts) -> None:
-        """Begin to load it. This broker leads the partition."""
+        """Begins to load the state. This broker leads the partition."""
         self.place = place
         self.partition = partition
         self.led_since = partition.led_since
         self.state: SharePartition | None = None
         """None while it loads."""
         self.error = ErrorCode.NONE
-        """Why it has ended."""
+        """Why it has ended; NONE before."""
         self._ports = ports
         self._waiting: dict[Waiter, None] = {}
         self._answers: list[tuple[int, Answer]] = []
@@ -129,29 +129,29 @@ class LeaderSharePartition:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is of no use any more."""
+        """Whether it can no longer be used."""
         return self.error != ErrorCode.NONE
 
     @property
     def rules(self) -> ShareRules:
-        """What is in force for its group now."""
+        """The configuration of its group now."""
         return self._ports.rules_of(self.place.group_id)
 
     # ------------------------------------------------------------------ members
     def read(self, visit: Callable[[SharePartition, int], ShareRead]) -> ShareRead:
-        """Have a visit read and acquire, and see to what follows: locks that time out, archived records that are stored."""
+        """Lets `visit` read and acquire records, and then starts the writes and timers that follow."""
         assert self.state is not None, "it is loaded"
         self.state.follow(self.rules.limits)
         outcome = visit(self.state, self._ports.clock.monotonic_ms())
         self._ports.counts.acquired += outcome.count
-        self.go_on()
+        self.proceed()
         return outcome
 
     def acknowledge(self, member_id: str, ranges: Sequence[AcknowledgedRange], answer: Answer) -> None:
-        """Take note of acknowledgements; `answer` gets the outcome once, at once where it is known.
+        """Takes acknowledgements; `answer` gets the outcome once, perhaps within this call.
 
-        Errors: INVALID_RECORD_STATE where the group may not ask for more time; those of `SharePartition.acknowledge`;
-        of a share coordinator that can't store them; NOT_LEADER_OR_FOLLOWER.
+        Errors: INVALID_RECORD_STATE if the group may not renew locks; those of `SharePartition.acknowledge` and of a
+        share coordinator that can't store them; NOT_LEADER_OR_FOLLOWER.
         """
         state = self._in_force()
         if state is None or (not self.rules.renews and any(AcknowledgeType.RENEW in each.types for each in ranges)):
@@ -166,35 +166,35 @@ class LeaderSharePartition:
             answer(ErrorCode.NONE)
         else:
             self._answers.append((number, answer))
-        self.go_on()
+        self.proceed()
 
     def _in_force(self) -> SharePartition | None:
-        """Returns the state with the limits that are in force now; None while it loads, and when it has ended."""
+        """Returns the state with the current limits; None while it loads, and after it has ended."""
         if self.state is None or self.has_ended:
             return None
         self.state.follow(self.rules.limits)
         return self.state
 
     def release(self, member_id: str) -> None:
-        """A member's session has ended: what it still has is available again."""
+        """Makes a member's records available again: its session has ended."""
         state = self._in_force()
         if state is not None and state.release(member_id):
-            self.go_on()
+            self.proceed()
             self._wake()
         self.leave_if_idle()
 
     def leave_if_idle(self) -> None:
-        """End it where no session has it and nothing of it would be lost."""
+        """Ends the share partition if no session has it and nothing would be lost."""
         if not self.has_ended and not self._ports.is_named(self.place) and (self.state is None or self.state.is_idle):
             self.end(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     # ------------------------------------------------------------------ waiting
     def watch(self, waiter: Waiter) -> None:
-        """Tell a fetch when there may be something."""
+        """Calls `waiter.look` when there may be records."""
         self._waiting[waiter] = None
 
     def unwatch(self, waiter: Waiter) -> None:
-        """The fetch doesn't wait any more."""
+        """Stops calling a waiter."""
         self._waiting.pop(waiter, None)
 
     def _wake(self) -> None:
@@ -209,16 +209,16 @@ class LeaderSharePartition:
             self.check()
         elif change is PartitionChange.LOG_START and self.state is not None:
             self.state.move_start(self.partition.log.log_start_offset)
-            self.go_on()
+            self.proceed()
             self._wake()
 
     def check(self) -> None:
-        """End it where this broker doesn't lead the partition any more, or by another leadership."""
+        """Ends the share partition if this broker no longer leads the partition, or leads it in another leadership."""
         if not (self._ports.leads(self.partition) and self.partition.led_since == self.led_since):
             self.end(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def end(self, error: ErrorCode) -> None:
-        """It is of no use any more: members get this error. May be called twice."""
+        """Ends the share partition: members get this error. May be called twice."""
         if self.has_ended:
             return
         self.error = error
@@ -263,15 +263,15 @@ class LeaderSharePartition:
             self.state = SharePartition(stored, offset, rules.limits)
         except ValueError as error:
             self._ports.log.error(
-                "the state of a share partition makes no sense", partition=str(self.place), reason=str(error)
+                "the state of a share partition is invalid", partition=str(self.place), reason=str(error)
             )
             self.end(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             return
-        self.go_on()
+        self.proceed()
         self._wake()
 
-    def go_on(self) -> None:
-        """Write what waits for it, and be there when the next lock times out."""
+    def proceed(self) -> None:
+        """Starts the next write, and sets the timer of the next lock."""
         if self.state is None or self.has_ended:
             return
         write = self.state.take_write()
@@ -299,13 +299,13 @@ class LeaderSharePartition:
         self._answers = [each for each in self._answers if each[0] > write.number]
         for answer in done:
             answer(error)
-        self.go_on()
+        self.proceed()
         self._wake()
         self.leave_if_idle()
 
     # ------------------------------------------------------------------ time
     def _set_timer(self, deadline_ms: int | None) -> None:
-        """Have one timer, for the earliest deadline; a later one is left standing."""
+        """Sets the single timer to the earliest deadline. An earlier timer stays."""
         if deadline_ms is None or (self._timer is not None and self._timer_ms <= deadline_ms):
             return
         if self._timer is not None:
@@ -321,7 +321,7 @@ class LeaderSharePartition:
             return
         expired = state.expire(self._ports.clock.monotonic_ms())
         self._ports.counts.timed_out += expired
-        self.go_on()
+        self.proceed()
         if expired:
             self._wake()
         self.leave_if_idle()

@@ -1,9 +1,9 @@
-"""A ShareFetch that reads what its member may have, and waits for it.
+"""A ShareFetch that reads records for its member, and waits for them.
 
-It waits until `minimum_bytes` can be read in all its partitions together, one of them ends, or its time is up.
-Partitions tell when there may be something: only those are looked at again. Very many are looked at in portions.
+It waits until `minimum_bytes` can be read in all its partitions together, one of them ends, or its time is up. Only
+partitions that report a change are looked at again, a limited number in one turn.
 
-Guards: records are acquired only for an answer that is given at once.
+Guards: records are acquired only for an answer that is sent at once.
 
 Source: KIP-932; Kafka's `DelayedShareFetch`.
 """
@@ -11,13 +11,13 @@ Source: KIP-932; Kafka's `DelayedShareFetch`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from lowtide.broker.partitions.share.leader_share_partition import LeaderSharePartition
 from lowtide.broker.partitions.share.share_reading import ShareRead, read_for_member, readable_end
-from lowtide.broker.partitions.share.share_values import Wanted
+from lowtide.broker.partitions.share.share_values import AcquireLimits
 from lowtide.broker.pending import DelayedQueue, DelayedRequest, Pending
 from lowtide.protocol.errors import ErrorCode
 from lowtide.storage.errors import StorageError
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from lowtide.protocol.types import TopicPartition
 
 VISITS_MAX: Final = 200
-"""Partitions that are looked at in one turn of the loop, some milliseconds."""
+"""Partitions looked at in one turn of the loop: some milliseconds."""
 
 READS_MAX: Final = 50
-"""Partitions that one answer has records of: what is more comes with the next."""
+"""Partitions with records in one answer. Others come with the next one."""
 
 
-class FetchWanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What a ShareFetch asks for."""
+class ShareFetchParams(msgspec.Struct, frozen=True, kw_only=True):
+    """The parameters of a ShareFetch."""
 
     member_id: str
     records_max: int
@@ -45,28 +45,25 @@ class FetchWanted(msgspec.Struct, frozen=True, kw_only=True):
     maximum_bytes: int
     may_wait: bool
     deadline_ms: int
-    """Until when it may wait, on the monotonic clock."""
+    """The end of its wait, on the monotonic clock."""
 
 
-Found = tuple[LeaderSharePartition, ShareRead | ErrorCode]
+FetchedShare = tuple[LeaderSharePartition, ShareRead | ErrorCode]
 
 
 class ShareFetch(DelayedRequest):
-    """The fetch of one member from partitions that are led here.
-
-    `pending` gets what was found, partition by partition.
-    """
+    """A member's fetch from partitions that are led here. `pending` gets the records, partition by partition."""
 
     __slots__ = ("_changed", "_queue", "_ready", "_replicas", "_targets", "_wanted", "pending")
 
     def __init__(
         self,
         targets: Sequence[LeaderSharePartition],
-        wanted: FetchWanted,
+        wanted: ShareFetchParams,
         replicas: ReplicaManager,
         queue: DelayedQueue,
     ) -> None:
-        """The first of `targets` has its records first."""
+        """Records of the first of `targets` come first."""
         super().__init__()
         self._targets = targets
         self._wanted = wanted
@@ -74,14 +71,11 @@ class ShareFetch(DelayedRequest):
         self._queue = queue
         self._changed: dict[LeaderSharePartition, None] = dict.fromkeys(targets)
         self._ready: dict[LeaderSharePartition, int] = {}
-        """Bytes that can be read, of partitions that have any."""
-        self.pending: Pending[list[Found]] = Pending()
+        """The bytes that can be read, for partitions that have any."""
+        self.pending: Pending[list[FetchedShare]] = Pending()
 
-    def start(self) -> Pending[list[Found]]:
-        """Answer, or begin to wait.
-
-        One that doesn't want to wait is answered with what there is, as all are at a stop.
-        """
+    def start(self) -> Pending[list[FetchedShare]]:
+        """Answers, or begins to wait. A fetch that must not wait is answered with what there is."""
         for share in self._targets:
             share.watch(self)
         self.pending.on_abandoned = self._forget
@@ -95,7 +89,7 @@ class ShareFetch(DelayedRequest):
         return self._wanted.deadline_ms
 
     def thresholds(self) -> Iterable[tuple[TopicPartition, int]]:
-        """Nothing: the partitions tell it."""
+        """Returns nothing: the partitions call `look`."""
         return ()
 
     def look(self, share: LeaderSharePartition) -> None:
@@ -105,7 +99,7 @@ class ShareFetch(DelayedRequest):
 
     # ------------------------------------------------------------------ trying
     def try_complete(self) -> bool:
-        """Answer where a partition has ended, or enough can be read and some of it be acquired."""
+        """Answers if a partition has ended, or if enough can be read and some of it can be acquired."""
         has_ended = self._visit()
         if not has_ended and not (self._ready and sum(self._ready.values()) >= self._wanted.minimum_bytes):
             self._visit_on()
@@ -118,7 +112,7 @@ class ShareFetch(DelayedRequest):
         return True
 
     def on_complete(self) -> None:
-        """Answer with what there is now."""
+        """Answers with what there is."""
         self._visit()
         self._answer(self._acquire())
 
@@ -128,7 +122,7 @@ class ShareFetch(DelayedRequest):
         self.pending.fail()
 
     def _visit(self) -> bool:
-        """See what the partitions have that have changed. Returns whether one has ended, or can't be read."""
+        """Looks at partitions that have changed. Returns whether one has ended."""
         has_ended = False
         for share in list(self._changed)[:VISITS_MAX]:
             del self._changed[share]
@@ -140,7 +134,7 @@ class ShareFetch(DelayedRequest):
         return has_ended
 
     def _visit_on(self) -> None:
-        """Partitions are left to look at: in another turn of the loop."""
+        """Looks at the remaining partitions in another turn of the loop."""
         if self._changed:
             self._replicas.slices.call_later(0, self._wake)
 
@@ -149,7 +143,7 @@ class ShareFetch(DelayedRequest):
             self._queue.wake(self)
 
     def _bytes_of(self, share: LeaderSharePartition, state: SharePartition) -> int:
-        """About how many bytes a member could have, at least 1 where there are records, and counting no further than is asked for."""
+        """Returns about how many bytes a member could get, up to `minimum_bytes`; at least 1 if there are records."""
         log = share.partition.log
         offset = max(state.next_fetch_offset, log.log_start_offset)
         end_offset = readable_end(log, committed=share.rules.reads_committed)
@@ -160,11 +154,14 @@ class ShareFetch(DelayedRequest):
         try:
             return max(log.bytes_between(offset, end_offset, self._wanted.minimum_bytes), 1)
         except StorageError:
-            return self._wanted.minimum_bytes  # The read finds the error, and reports it.
+            return self._wanted.minimum_bytes  # The read will report the error.
 
-    def _acquire(self) -> list[Found]:
-        """Read, and acquire, partition by partition; those that have ended come with their errors."""
-        found: list[Found] = [(share, share.error) for share in self._targets if share.has_ended]
+    def _acquire(self) -> list[FetchedShare]:
+        """Reads and acquires records, partition by partition.
+
+        Partitions that have ended are returned with their errors.
+        """
+        found: list[FetchedShare] = [(share, share.error) for share in self._targets if share.has_ended]
         left, bytes_left, is_joined = self._wanted.records_max, self._wanted.maximum_bytes, False
         ready = [share for share in self._targets if share in self._ready and not share.has_ended][:READS_MAX]
         for index, share in enumerate(ready):
@@ -172,7 +169,7 @@ class ShareFetch(DelayedRequest):
             if left <= 0 or bytes_left <= 0:
                 self._changed[share] = None
                 continue
-            size = Wanted(left, self._wanted.batch_size, self._wanted.is_strict, is_joined)
+            size = AcquireLimits(left, self._wanted.batch_size, self._wanted.is_strict, is_joined)
             read = self._read(share, size, max(bytes_left // (len(ready) - index), 1))
             if isinstance(read, ErrorCode):
                 found.append((share, read))
@@ -185,7 +182,7 @@ class ShareFetch(DelayedRequest):
                 self._changed[share] = None
         return found
 
-    def _read(self, share: LeaderSharePartition, size: Wanted, max_bytes: int) -> ShareRead | ErrorCode:
+    def _read(self, share: LeaderSharePartition, size: AcquireLimits, max_bytes: int) -> ShareRead | ErrorCode:
         wanted, partition, committed = self._wanted, share.partition, share.rules.reads_committed
         share.check()
         if share.has_ended:
@@ -203,7 +200,7 @@ class ShareFetch(DelayedRequest):
             return ErrorCode.KAFKA_STORAGE_ERROR
 
     # ------------------------------------------------------------------ ending
-    def _answer(self, found: list[Found]) -> None:
+    def _answer(self, found: list[FetchedShare]) -> None:
         self._leave()
         for share, read in found:
             if isinstance(read, ShareRead) and read.records is not None:
@@ -211,17 +208,10 @@ class ShareFetch(DelayedRequest):
         self.pending.complete(found)
 
     def _forget(self) -> None:
-        self.pending.on_abandoned = None  # Else it and its answer refer to each other.
+        self.pending.on_abandoned = None  # Breaks a reference cycle.
         self._leave()
         self._queue.remove(self)
 
     def _leave(self) -> None:
         for share in self._targets:
             share.unwatch(self)
-
-
-def nothing_found() -> Pending[Any]:
-    """The answer of a fetch that asks for nothing."""
-    pending: Pending[Any] = Pending()
-    pending.complete([])
-    return pending

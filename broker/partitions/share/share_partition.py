@@ -1,21 +1,21 @@
-"""A partition as one share group consumes it: which records are delivered to which member, and what became of them.
+"""A partition as one share group consumes it: which member gets which records, and what becomes of them.
 
 A record is available, then acquired by one member for a time, then acknowledged, available again, or archived.
-Acknowledgements take effect when the share coordinator has stored them: one write is under way at a time, and what
-comes meanwhile goes out together with the next. What happens without an acknowledgement (a lock that times out, a
-session that ends) takes effect at once, and goes out with the next write too.
+Acknowledgements take effect when the share coordinator has stored them: one write is under way at a time, and the next
+one has everything that came meanwhile. Changes without an acknowledgement (an expired lock, a closed session) take
+effect at once, and are part of the next write too.
 
-Every delivery counts, whichever way it ends: released, timed out, or its member gone. A record that has failed half as
-often as it may is delivered with fewer others, and for the last time alone. So one that no member can process is given
+Every delivery counts, however it ends: released, expired, or with the member gone. A record that has failed half as
+often as it may is delivered with fewer others, and the last time alone. So a record that no member can process is given
 up alone.
 
 Guards: no record is acquired by two members at once, none is delivered more often than the limit allows, and the start
 offset never falls.
 
-Pure: time is passed in, and the caller carries the writes.
+Pure: time is passed in, and the caller carries out the writes.
 
-Sources: KIP-932, KIP-1206, KIP-1222, KIP-1226; Kafka's `SharePartition` (KAFKA-17541 and KAFKA-19972 for what the KIP
-doesn't say).
+Sources: KIP-932, KIP-1206, KIP-1222, KIP-1226; Kafka's `SharePartition` (KAFKA-17541 and KAFKA-19972 where the KIP is
+silent).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from lowtide.broker.partitions.share.share_values import (
     AcknowledgedRange,
     AcknowledgeType,
     AcquiredRange,
+    AcquireLimits,
     FetchedBatch,
     ShareLimits,
     StateBatch,
     StateWrite,
     StoredState,
-    Wanted,
 )
 from lowtide.protocol.errors import ErrorCode
 
@@ -51,7 +51,7 @@ _STATES: Final = {
 _TYPES: Final = tuple(AcknowledgeType)
 
 NOTHING_TO_WRITE: Final = 0
-"""The number of no write: what was asked for is done already."""
+"""The number of no write: the acknowledgements count already."""
 
 
 class SharePartition:
@@ -60,17 +60,18 @@ class SharePartition:
     __slots__ = ("_number", "_runs", "_start_is_unwritten", "_under_way", "limits", "state_epoch")
 
     def __init__(self, stored: StoredState, start_offset: Offset, limits: ShareLimits) -> None:
-        """Begin with what is stored; `start_offset` is where a group begins of which none is, or the log start where that is higher.
+        """Begins with the stored state.
 
-        What lies between stored batches was not acknowledged before: it is available. A start that was chosen now goes out with the first
-        write, so that no later leader chooses another one. Errors: ValueError for batches out of order.
+        `start_offset` is where a group without a start offset begins, or the log start if that is higher. Offsets
+        between stored batches were not acknowledged: they are available. A new start offset is part of the first write,
+        so that no later leader chooses another one. Errors: ValueError for batches out of order.
         """
         self.state_epoch = stored.state_epoch
         self.limits = limits
         self._number = 0
         self._under_way = False
         self._start_is_unwritten = stored.start_offset < 0
-        """Whether the start has passed what was to go out with the next write: the start says it then."""
+        """Whether the next write must have the start offset, because it has passed unwritten changes."""
         self._runs = Runs(stored.start_offset if stored.start_offset >= 0 else start_offset)
         for batch in stored.batches:
             if batch.last_offset < batch.first_offset or batch.first_offset < self._runs.end_offset:
@@ -82,13 +83,13 @@ class SharePartition:
         self._settle()
 
     def follow(self, limits: ShareLimits) -> None:
-        """The configuration may be another. Locks that there are keep their time."""
+        """Takes over new limits. Existing locks keep their time."""
         self.limits = limits
 
     # ------------------------------------------------------------------ looking
     @property
     def start_offset(self) -> Offset:
-        """Below it all records are final. Never falls."""
+        """All records below it are final. It never falls."""
         return self._runs.start_offset
 
     @property
@@ -98,22 +99,22 @@ class SharePartition:
 
     @property
     def next_fetch_offset(self) -> Offset:
-        """Where the log is to be read next: at the first record that is available."""
+        """The first available record, where the log is to be read next."""
         return next((run.first_offset for run in self._runs if run.can_be_acquired), self._runs.end_offset)
 
     @property
     def may_acquire(self) -> bool:
-        """Whether a read at `next_fetch_offset` may lead to anything: records are available again, or more may be in flight."""
+        """Whether a read at `next_fetch_offset` may acquire records."""
         return self.next_fetch_offset < self._runs.end_offset or self._has_room
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When the next acquisition lock times out, on the monotonic clock; None where no record is acquired."""
+        """When the next acquisition lock expires, on the monotonic clock; None without a lock."""
         return min((run.lock_deadline_ms for run in self._runs if _is_locked(run)), default=None)
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing of it would be lost that the share coordinator does not store: nothing is acquired or waits to be written."""
+        """Whether nothing would be lost that is not stored: no record is acquired, and no change is unwritten."""
         if self._under_way or self._start_is_unwritten:
             return False
         return all(run.state is not RecordState.ACQUIRED and not run.unwritten for run in self._runs)
@@ -124,11 +125,11 @@ class SharePartition:
 
     # ------------------------------------------------------------------ delivery
     def acquire(
-        self, member_id: str, fetch_offset: Offset, batches: Sequence[FetchedBatch], wanted: Wanted, now_ms: int
+        self, member_id: str, fetch_offset: Offset, batches: Sequence[FetchedBatch], wanted: AcquireLimits, now_ms: int
     ) -> list[AcquiredRange]:
-        """Give a member what is available in batches that were read at `fetch_offset`, in the order of the log.
+        """Acquires for a member what is available in batches that were read at `fetch_offset`, in log order.
 
-        Offsets between the batches, and hidden batches, are archived. That need not be stored: the log says it again.
+        Offsets between the batches, and hidden batches, are archived. That need not be stored, because the log has it.
         """
         acquired: list[AcquiredRange] = []
         offset, left = max(fetch_offset, self._runs.start_offset), wanted.records_max
@@ -156,10 +157,11 @@ class SharePartition:
         self._settle()
         return acquired
 
-    def _delivery_end(self, offset: Offset, wanted: Wanted) -> Offset | None:
-        """Returns where a delivery from `offset` on must end (exclusive) so that records that failed often are apart; None for nowhere.
+    def _delivery_end(self, offset: Offset, wanted: AcquireLimits) -> Offset | None:
+        """Returns where a delivery from `offset` must end (exclusive) to isolate records that failed often.
 
-        A delivery of such records has half of those that failed equally often and lie in a row, or one alone if it is their last.
+        Returns None if it may end anywhere. A delivery of such records has half of those that failed equally often in a
+        row, or one alone if it is the last.
         """
         runs = [run for run in self._runs.around(offset, self._runs.end_offset) if run.can_be_acquired]
         apart = next(
@@ -207,13 +209,13 @@ class SharePartition:
 
     # ------------------------------------------------------------------ acknowledgement
     def acknowledge(self, member_id: str, ranges: Sequence[AcknowledgedRange], now_ms: int) -> int | ErrorCode:
-        """Take note of what a member says of records that it has acquired; all of it, or nothing where one range is wrong.
+        """Takes a member's acknowledgements of acquired records: all of them, or none if one range is wrong.
 
-        The ranges are in the order of their offsets, and each may have a type for each of very many records.
+        The ranges are in order of their offsets; each may have a type for each of very many records. Returns the number
+        of the write after which they count, 0 if they count already. Offsets below the start offset are skipped.
 
-        Returns the number of the write after which it counts, 0 where it does already. What lies below the start offset is passed over.
-
-        Errors: INVALID_REQUEST for offsets that were never acquired; INVALID_RECORD_STATE for those that the member does not have now.
+        Errors: INVALID_REQUEST for offsets that were never acquired; INVALID_RECORD_STATE for those that the member
+        does not have now.
         """
         for given in ranges:
             if given.last_offset < self._runs.start_offset:
@@ -237,26 +239,26 @@ class SharePartition:
         return number if has_changed else NOTHING_TO_WRITE
 
     def _final_if_spent(self, state: RecordState, run: Run) -> RecordState:
-        """Archived instead of available, where a record was delivered as often as it may be."""
+        """Returns ARCHIVED instead of AVAILABLE if a record has used up its deliveries."""
         is_spent = state is RecordState.AVAILABLE and run.delivery_count >= self.limits.delivery_count_limit
         return RecordState.ARCHIVED if is_spent else state
 
     def release(self, member_id: str) -> int:
-        """Release what a member has acquired whose session has ended, or archive it where its deliveries are spent.
+        """Releases a member's records, or archives those that have used up their deliveries: its session has ended.
 
-        The delivery counts: the member may have ended because of one of these records. Returns how many records.
+        The delivery counts: one of these records may have ended the member. Returns the number of records.
         """
         return self._unlock_all(lambda run: run.member_id == member_id)
 
     def expire(self, now_ms: int) -> int:
-        """Release what was acquired for too long, or archive it where its deliveries are spent.
+        """Releases records whose locks have expired, or archives those that have used up their deliveries.
 
-        Returns how many records.
+        Returns the number of records.
         """
         return self._unlock_all(lambda run: run.lock_deadline_ms <= now_ms)
 
     def _unlock_all(self, ends: Callable[[Run], bool]) -> int:
-        """End the deliveries that were not acknowledged; `ends` says which. Returns how many records."""
+        """Ends the deliveries that `ends` selects and that were not acknowledged. Returns the number of records."""
         unlocked = 0
         for run in self._runs:
             if _is_locked(run) and ends(run):
@@ -265,13 +267,13 @@ class SharePartition:
         return unlocked
 
     def move_start(self, offset: Offset) -> None:
-        """The log begins at `offset` now: nothing below it is delivered or acknowledged any more. May do nothing."""
+        """Drops offsets below the log's new start. May do nothing."""
         self._runs.drop_below(offset)
         self._settle()
 
     # ------------------------------------------------------------------ writes
     def take_write(self) -> StateWrite | None:
-        """What is to be stored now, with all that waits; None where a write is under way already, or nothing waits."""
+        """Returns the next write; None if one is under way, or nothing has changed."""
         number = self._number + 1
         waits = self._start_is_unwritten or any(run.unwritten or run.write == number for run in self._runs)
         if self._under_way or not waits:
@@ -293,9 +295,9 @@ class SharePartition:
         return StateWrite(number=number, start_offset=start_offset, complete_count=complete, batches=tuple(batches))
 
     def complete_write(self, *, is_stored: bool) -> None:
-        """The write under way has ended.
+        """Ends the write that is under way.
 
-        Where it is not stored, its acknowledgements don't count, and the rest goes out with the next.
+        If it is not stored, its acknowledgements don't count, and its other changes are part of the next write.
         """
         assert self._under_way, "a write is completed once"
         self._under_way = False
@@ -312,7 +314,7 @@ class SharePartition:
         self._settle()
 
     def _settle(self) -> None:
-        """Move the start past what is final."""
+        """Moves the start offset past final records."""
         start_offset = self._runs.start_offset
         for run in self._runs:
             if not run.is_final:
@@ -324,12 +326,12 @@ class SharePartition:
 
 
 def _is_locked(run: Run) -> bool:
-    """Whether a member has it and has not acknowledged it yet."""
+    """Whether a member has it and has not acknowledged it."""
     return run.state is RecordState.ACQUIRED and run.next_state is None
 
 
 def _stored_as(run: Run, number: int) -> tuple[RecordState, int]:
-    """State and delivery count of a run when this write is stored; what is acquired is stored as it was before that."""
+    """Returns state and delivery count of a run in a write. An acquired run is stored as it was before."""
     if run.next_state is not None and run.write == number:
         return run.next_state, run.delivery_count
     if run.state is RecordState.ACQUIRED:
@@ -343,7 +345,7 @@ def _unlock(run: Run, state: RecordState) -> int:
 
 
 def _pieces(given: AcknowledgedRange) -> Iterator[tuple[Offset, Offset, AcknowledgeType]]:
-    """The parts of a range that have one type, with their first and last offsets."""
+    """Yields the parts of a range with equal type, with their first and last offsets."""
     if len(given.types) == 1:
         yield given.first_offset, given.last_offset, _TYPES[given.types[0]]
         return
@@ -355,7 +357,7 @@ def _pieces(given: AcknowledgedRange) -> Iterator[tuple[Offset, Offset, Acknowle
 
 
 def _add(batches: list[StateBatch], batch: StateBatch) -> None:
-    """Add a batch, as one with the last where it continues that."""
+    """Adds a batch, or extends the last one."""
     last = batches[-1] if batches else None
     if last is not None and (last.last_offset + 1, last.state, last.delivery_count) == (
         batch.first_offset,
@@ -368,7 +370,7 @@ def _add(batches: list[StateBatch], batch: StateBatch) -> None:
 
 
 def _join(acquired: list[AcquiredRange], taken: list[AcquiredRange], batch_size: int) -> None:
-    """Add ranges, each as one with the last where it continues that and both together are no larger than `batch_size`."""
+    """Adds ranges, or extends the last one up to `batch_size`."""
     for each in taken:
         last = acquired[-1] if acquired else None
         continues = (

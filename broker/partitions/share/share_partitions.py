@@ -1,6 +1,6 @@
 """The share partitions of the partitions that this broker leads, and the share sessions of their members.
 
-Bounded: there is a share partition only while a session has it, or until what it has to store is stored.
+A share partition exists only while a session has it, or until its changes are stored.
 
 Source: KIP-932; Kafka's `SharePartitionManager`.
 """
@@ -8,26 +8,31 @@ Source: KIP-932; Kafka's `SharePartitionManager`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lowtide.broker.partitions.share.leader_share_partition import LeaderSharePartition, SharePorts, StateKeeper
-from lowtide.broker.partitions.share.share_begin import begin_offset
 from lowtide.broker.partitions.share.share_rules import ShareRules
 from lowtide.broker.partitions.share.share_sessions import SessionKey, ShareSession, ShareSessions
 from lowtide.broker.partitions.share.share_values import ShareCounts
-from lowtide.broker.pending import DelayedQueue, DelayedRequest, Spawn
+from lowtide.broker.partitions.timestamp_search import LongRow, Progress, TimestampSearches, Unfinished
+from lowtide.broker.pending import DelayedQueue, DelayedRequest, Spawn, answer_of
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.share_acknowledge import INITIAL_EPOCH
 from lowtide.protocol.share_state_records import SharePlace
 from lowtide.protocol.types import Offset
 from lowtide.replication.partition import Partition
+from lowtide.storage.errors import StorageError
+from lowtide.storage.log.timestamps import LongSearch, SearchOn, search_timestamp
 
 if TYPE_CHECKING:
     import asyncio
 
+    from lowtide.broker.config.offset_reset import OffsetReset
     from lowtide.broker.partitions.batch_lane import BatchLane
     from lowtide.broker.partitions.replica_manager import ReplicaManager
     from lowtide.broker.request_context import Client
+    from lowtide.broker.slices import RequestSlices
     from lowtide.runtime.clock import Clock
 
 
@@ -47,7 +52,7 @@ class SharePartitions:
         spawn: Spawn,
         log: Any,
     ) -> None:
-        """`rules_of` gives what is in force for a group, `sessions_max` is `group.share.max.share.sessions`."""
+        """`rules_of` returns a group's configuration, `sessions_max` is `group.share.max.share.sessions`."""
         self.replicas = replicas
         self.rules_of = rules_of
         self.sessions = ShareSessions()
@@ -76,17 +81,17 @@ class SharePartitions:
             log.error("request failed", request=type(request).__name__, exc_info=error)
 
         self.fetches = DelayedQueue(clock, loop, maximum_per_key=1, on_bug=on_bug, rounds=replicas.waiting.rounds)
-        """Fetches that wait."""
+        """Waiting fetches."""
 
     def __len__(self) -> int:
-        """How many share partitions are loaded, or being loaded."""
+        """Returns the number of share partitions that are loaded or loading."""
         return len(self._shares)
 
     # ------------------------------------------------------------------ share partitions
     def find(self, place: SharePlace, *, begins: bool) -> LeaderSharePartition | ErrorCode:
-        """The share partition of a partition that is led here; with `begins` it is loaded where it isn't.
+        """Returns the share partition of a partition that is led here; with `begins` loads it if needed.
 
-        Errors: UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, also for one that isn't loaded, NOT_LEADER_OR_FOLLOWER,
+        Errors: UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, also if it isn't loaded, NOT_LEADER_OR_FOLLOWER,
         KAFKA_STORAGE_ERROR.
         """
         image = self.replicas.image
@@ -109,7 +114,7 @@ class SharePartitions:
         return share
 
     def loaded(self) -> list[LeaderSharePartition]:
-        """Those that are in memory now, also while they load."""
+        """Returns the share partitions that are loaded or loading."""
         return list(self._shares.values())
 
     def _leads(self, partition: Partition) -> bool:
@@ -128,7 +133,7 @@ class SharePartitions:
         places: Iterable[SharePlace],
         forgotten: Iterable[SharePlace],
     ) -> ShareSession | ErrorCode:
-        """The session of a ShareFetch, with what the request says of it. Errors: those of `ShareSessions`."""
+        """Returns the session of a ShareFetch after the request's changes. Errors: those of `ShareSessions`."""
         before = self.sessions.get(key)
         had = list(before.places) if before is not None else []
         if epoch == INITIAL_EPOCH:
@@ -137,12 +142,12 @@ class SharePartitions:
                 self.end_session(ended)
             session = self.sessions.begin(key, connection, places, self._sessions_max())
         else:
-            session = self.sessions.go_on(key, epoch, places, forgotten)
+            session = self.sessions.follow(key, epoch, places, forgotten)
         self._leave_idle(place for place in had if place not in self.sessions.named)
         return session
 
     def end_session(self, key: SessionKey) -> None:
-        """Close the session of a member, if there is one: what it still has is available again."""
+        """Closes a member's session, if there is one, and makes its records available again."""
         for place in self.sessions.end(key):
             share = self._shares.get(place)
             if share is not None:
@@ -155,12 +160,52 @@ class SharePartitions:
                 share.leave_if_idle()
 
     def on_tick(self) -> None:
-        """End the sessions whose clients have gone. On the order of once a second."""
+        """Ends the sessions of closed connections. Called about once a second."""
         for key in self.sessions.of_lost_connections():
             self.end_session(key)
 
     def close(self) -> None:
-        """Answer all that waits: the broker stops."""
+        """Answers all waiting requests: the broker stops."""
         self.fetches.close()
         for share in list(self._shares.values()):
             share.end(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
+async def begin_offset(
+    partition: Partition, reset: OffsetReset, wall_ms: int, slices: RequestSlices, lane: BatchLane, log: Any
+) -> Offset:
+    """Returns where a group without a start offset begins: `share.auto.offset.reset`.
+
+    A log that can't be searched counts as having no record of the age.
+    """
+    if reset.is_earliest:
+        return partition.log.log_start_offset
+    if reset.duration_ms is None:
+        return partition.log.high_watermark
+    timestamp_ms = wall_ms - reset.duration_ms
+
+    def look_up(progress: Progress) -> Offset | Unfinished | None:
+        found = progress.found
+        if found is None or found.offset < partition.log.log_start_offset:
+            try:
+                step = search_timestamp(partition.log, timestamp_ms, progress.start_offset)
+            except StorageError as error:
+                fail(error)
+                return None
+            if isinstance(step, LongSearch | SearchOn):
+                return Unfinished(partition, step)
+            found = step
+        return None if found is None else found.offset
+
+    def fail(error: Exception) -> None:
+        log.error("offsets could not be read", partition=str(partition.topic_partition), error=str(error))
+
+    found = look_up(Progress())
+    if isinstance(found, Unfinished):
+        rows: list[Offset | None] = [None]
+        searches = TimestampSearches[Offset | None](slices, lane, log)
+        searches.add(LongRow(found, look_up, partial(rows.__setitem__, 0), fail))
+        await answer_of(searches.start(rows))
+        found = rows[0]
+    high_watermark = partition.log.high_watermark
+    return high_watermark if found is None else min(found, high_watermark)

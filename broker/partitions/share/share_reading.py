@@ -1,6 +1,6 @@
-"""Reading the log of a share partition's leader for one member, and giving it what is available there.
+"""Reads the log of a share partition for one member, and acquires the records.
 
-Guards: what is sent are whole batches that the acquired records lie in; a read is bounded, whatever is in the log.
+Guards: the answer has whole batches, those of the acquired records; a read is bounded, whatever is in the log.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from lowtide.broker.partitions.share.share_values import AcquiredRange, FetchedBatch, Wanted
-from lowtide.storage.log.segment_file import FileSlice
-from lowtide.storage.log.slice_batches import batches_of
+from lowtide.broker.partitions.share.share_values import AcquiredRange, AcquireLimits, FetchedBatch
+from lowtide.storage.log.segments.segment_file import FileSlice, batches_of
 
 if TYPE_CHECKING:
     from lowtide.broker.partitions.share.share_partition import SharePartition
@@ -19,33 +18,33 @@ if TYPE_CHECKING:
     from lowtide.protocol.types import Offset
     from lowtide.replication.partition import Partition
     from lowtide.storage.log.log import Log
-    from lowtide.storage.log.open_transactions import CompletedTransaction
+    from lowtide.storage.log.producers.open_transactions import CompletedTransaction
 
 READS_MAX: Final = 8
-"""Reads of one visit, where those before found nothing to deliver: in-flight records of others, markers, aborted transactions."""
+"""The most reads for one member while they find nothing to deliver: others' records, markers, aborted transactions."""
 
 BATCHES_MAX: Final = 1_000
-"""Batches of one read, some two milliseconds; the rest comes with the next."""
+"""The most batches of one read: some two milliseconds. The others come with the next."""
 
 
 class ShareRead(msgspec.Struct):
-    """What one visit has brought a member: batches as they lie in the log, and which of their records it has acquired."""
+    """The records that one read has acquired for a member, in the whole batches of the log."""
 
     records: FileSlice | None = None
     acquired: list[AcquiredRange] = msgspec.field(default_factory=list)
     is_unfinished: bool = False
-    """Nothing was acquired, and there is more to look at."""
+    """Whether nothing was acquired and there is more to read."""
     is_apart: bool = False
-    """Whether these records failed often: the answer must have no others."""
+    """Whether these records failed often, so that the answer must have no others."""
 
     @property
     def count(self) -> int:
-        """How many offsets were acquired."""
+        """The number of acquired offsets."""
         return sum(each.last_offset - each.first_offset + 1 for each in self.acquired)
 
 
 def readable_end(log: Log, *, committed: bool) -> Offset:
-    """The exclusive end of what members may have: of `committed` records the last stable offset."""
+    """Returns the exclusive end of what members may read: for `committed` records the last stable offset."""
     return log.last_stable_offset if committed else log.high_watermark
 
 
@@ -53,13 +52,13 @@ def read_for_member(  # noqa: PLR0913  what is read, from where, and for whom
     share: SharePartition,
     partition: Partition,
     member_id: str,
-    wanted: Wanted,
+    wanted: AcquireLimits,
     max_bytes: int,
     now_ms: int,
     *,
     committed: bool,
 ) -> ShareRead:
-    """Read where records are available, and acquire them. Errors: StorageError."""
+    """Reads where records are available, and acquires them. Errors: StorageError."""
     log = partition.log
     share.move_start(log.log_start_offset)
     end_offset = readable_end(log, committed=committed)
@@ -96,7 +95,7 @@ def _batches(
 
 
 def _is_hidden(header: BatchHeader, aborted: list[CompletedTransaction]) -> bool:
-    """Whether no member may have the batch."""
+    """Whether the batch is delivered to no member."""
     if header.is_control:
         return True
     if not aborted or not header.is_transactional:
@@ -108,7 +107,7 @@ def _is_hidden(header: BatchHeader, aborted: list[CompletedTransaction]) -> bool
 
 
 def _cut(read: FileSlice, places: list[tuple[int, BatchHeader]], acquired: list[AcquiredRange]) -> FileSlice:
-    """The part of a slice that holds what was acquired, in whole batches."""
+    """Returns the part of a slice with the batches of the acquired records."""
     first_offset, last_offset = acquired[0].first_offset, acquired[-1].last_offset
     held = [
         (position, header)

@@ -1,7 +1,7 @@
-"""What is set for the share partitions of one group: on the group itself, else on the broker.
+"""The configuration of one group's share partitions: what is set on the group, or else on the broker.
 
-Guards: no number is out of the broker's bounds: what was set before they were drawn closer counts as the bound. What
-another version may have let through and makes no sense here isn't set. Pure.
+Guards: a group's number outside the broker's bounds is replaced by the bound. A value that is invalid here, which
+another version may have let through, is ignored. Pure.
 
 Source: KIP-932, KIP-1240; Kafka's `GroupConfig`.
 """
@@ -30,18 +30,18 @@ _BOUNDED: Final = (LOCK_DURATION, DELIVERY_LIMIT, RECORD_LOCKS)
 
 
 class ShareRules(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in force for a group."""
+    """The configuration of a group."""
 
     limits: ShareLimits = ShareLimits()
     reset: OffsetReset = LATEST
     reads_committed: bool = False
     """Whether only committed records are delivered: `share.isolation.level`."""
     renews: bool = True
-    """Whether members may ask for more time (KIP-1222)."""
+    """Whether members may renew their locks (KIP-1222)."""
 
 
 def share_rules(broker: Mapping[str, Value], own: Mapping[str, str]) -> ShareRules:
-    """What is in force, out of a broker's values and those that are set on a group."""
+    """Returns the configuration, from a broker's values and those that are set on a group."""
     lock_ms, deliveries, locks = (_bounded(broker, own, name) for name in _BOUNDED)
     return ShareRules(
         limits=ShareLimits(delivery_count_limit=deliveries, lock_duration_ms=lock_ms, record_locks_max=locks),

@@ -1,7 +1,7 @@
-"""The records of a share partition that are in flight, as runs of offsets that are alike.
+"""The records of a share partition that are in flight, as runs of consecutive offsets with equal state.
 
-Guards: the runs follow each other without a hole from `start_offset` to `end_offset` (exclusive); each offset between
-the two is in one. Pure: nothing here decides what becomes of a record.
+Guards: the runs cover each offset from `start_offset` to `end_offset` (exclusive) once. Pure: nothing here decides
+about records.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from lowtide.protocol.types import Offset
 
 
 class RecordState(IntEnum):
-    """The state of a record of a share partition, with the numbers of KIP-932 that the share coordinator stores."""
+    """The state of a record, with the numbers of KIP-932 that the share coordinator stores."""
 
     AVAILABLE = 0
-    """It can be delivered."""
+    """May be delivered."""
     ACQUIRED = 1
-    """A member has it, until it acknowledges it or its lock times out. This state is never stored."""
+    """A member has it until it acknowledges it or its lock expires. Never stored."""
     ACKNOWLEDGED = 2
-    """It was accepted; this is final."""
+    """Accepted. Final."""
     ARCHIVED = 4
-    """It is not delivered any more; this is final."""
+    """Never delivered again. Final."""
 
 
 FINAL = frozenset({RecordState.ACKNOWLEDGED, RecordState.ARCHIVED})
-"""The states that a record does not leave."""
+"""The final states."""
 
 
 class Run(msgspec.Struct, gc=False):
-    """Offsets from `first_offset` to `last_offset` (inclusive) that are alike in everything."""
+    """Offsets from `first_offset` to `last_offset` (inclusive) with equal state."""
 
     first_offset: Offset
     last_offset: Offset
@@ -42,17 +42,17 @@ class Run(msgspec.Struct, gc=False):
     member_id: str = ""
     """The member that has acquired it, else empty."""
     lock_deadline_ms: int = 0
-    """When the acquisition lock times out, on the monotonic clock; 0 where there is none."""
+    """When the acquisition lock expires, on the monotonic clock; 0 without one."""
     next_state: RecordState | None = None
-    """What it becomes when `write` succeeds; None while no member has acknowledged it."""
+    """The state after `write` succeeds; None before an acknowledgement."""
     write: int = 0
     """The number of the write that `next_state` waits for."""
     unwritten: bool = False
-    """Whether its state has changed without an acknowledgement, and is to go out with the next write."""
+    """Whether its state has changed without an acknowledgement and is part of the next write."""
 
     @property
     def count(self) -> int:
-        """How many offsets it has, at least 1."""
+        """The number of offsets, at least 1."""
         return self.last_offset - self.first_offset + 1
 
     @property
@@ -62,11 +62,11 @@ class Run(msgspec.Struct, gc=False):
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing becomes of it any more."""
+        """Whether its state is final."""
         return self.state in FINAL and self.next_state is None
 
     def is_like(self, other: Run) -> bool:
-        """Whether the two differ in nothing but their offsets."""
+        """Whether two runs differ only in their offsets."""
         return (
             self.state is other.state
             and self.delivery_count == other.delivery_count
@@ -91,7 +91,7 @@ class Runs:
         return iter(self._runs)
 
     def __len__(self) -> int:
-        """How many runs there are; no more than offsets in flight."""
+        """Returns the number of runs."""
         return len(self._runs)
 
     @property
@@ -100,24 +100,21 @@ class Runs:
         return self._runs[-1].last_offset + 1 if self._runs else self.start_offset
 
     def append(self, last_offset: Offset, state: RecordState, delivery_count: int = 0) -> None:
-        """Add what follows `end_offset`, up to `last_offset` (inclusive).
-
-        Adds nothing where that is in flight already.
-        """
+        """Adds a run from `end_offset` to `last_offset` (inclusive); nothing if that is in flight already."""
         if last_offset >= self.end_offset:
             self._runs.append(Run(self.end_offset, last_offset, state, delivery_count))
 
     def between(self, first_offset: Offset, last_offset: Offset) -> list[Run]:
-        """The runs of the offsets from `first_offset` to `last_offset` (inclusive) that are in flight, cut so that they hold no others."""
+        """Returns the runs in flight from `first_offset` to `last_offset` (inclusive), cut to these offsets."""
         if not self._runs or last_offset < first_offset:
             return []
         begin = self._cut(first_offset)
         return self._runs[begin : self._cut(last_offset + 1)]
 
     def cut_for(self, ranges: Sequence[tuple[Offset, Offset]]) -> Iterator[tuple[int, Run]]:
-        """The runs in ranges that ascend, cut so that they hold no other offsets, each with the index of its range.
+        """Yields the runs in ascending ranges, cut to these offsets, each with the index of its range.
 
-        As `between`, in one pass for all: there may be a range for each record.
+        As `between`, in one pass for all ranges: there may be one for each record.
         """
         if not ranges:
             return
@@ -133,19 +130,19 @@ class Runs:
                 yield index, run
 
     def around(self, first_offset: Offset, last_offset: Offset) -> list[Run]:
-        """The runs that hold any of these offsets, uncut: for those who only look."""
+        """Returns the runs that have any of these offsets, uncut: read-only."""
         begin = max(bisect_right(self._runs, first_offset, key=_first) - 1, 0)
         end = bisect_right(self._runs, last_offset, key=_first)
         return [run for run in self._runs[begin:end] if run.last_offset >= first_offset]
 
     def drop_below(self, offset: Offset) -> None:
-        """Let the runs begin at `offset`; at or below the present beginning nothing happens."""
+        """Removes offsets below `offset`. Does nothing at or below the start."""
         if offset > self.start_offset:
             del self._runs[: self._cut(offset)]
             self.start_offset = offset
 
     def merge(self) -> None:
-        """Make one run of those that follow each other and are alike."""
+        """Joins neighbouring runs with equal state."""
         merged: list[Run] = []
         for run in self._runs:
             if merged and merged[-1].is_like(run):
@@ -155,7 +152,7 @@ class Runs:
         self._runs = merged
 
     def _cut(self, offset: Offset) -> int:
-        """The index of the run that begins at `offset`, which is made where one lies across it."""
+        """Returns the index of the run that begins at `offset`, after cutting the run that crosses it."""
         index = bisect_right(self._runs, offset, key=_first)
         if index == 0:
             return 0
@@ -170,7 +167,7 @@ class Runs:
 
 
 def _cut_at(offsets: Sequence[Offset], runs: Sequence[Run]) -> list[Run]:
-    """Runs of the same offsets of which none lies across one of `offsets`, which ascend."""
+    """Returns the runs cut at ascending offsets."""
     cut, points = list[Run](), iter(offsets)
     point = next(points, None)
     for run in runs:

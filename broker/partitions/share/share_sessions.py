@@ -1,8 +1,8 @@
-"""Share sessions: the partitions that a member of a share group fetches from this broker, from one request to the next.
+"""Share sessions: the partitions that a member of a share group fetches from this broker.
 
-A session has an epoch that counts its requests, and ends with its connection (KIP-932). The cache is bounded: where all
-sessions are taken, one of the client with the most gives way to a client with fewer, and else the new one is refused.
-Which partitions all sessions have together is counted: what none has any more need not be kept.
+A session has an epoch that counts its requests, and ends with its connection (KIP-932). The number of sessions is
+limited: at the limit, one session of the client with the most is evicted for a client with fewer; otherwise the new one
+is refused. The partitions of all sessions are counted, so that those without a session need not be kept.
 
 Pure. Source: Kafka's `ShareSessionCache`, `SharePartitionManager.newContext`.
 """
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from lowtide.broker.request_context import Client
 
 PARTITIONS_MAX: Final = 100_000
-"""Partitions of all sessions together: some tens of megabytes. Kafka has no such limit."""
+"""The most partitions of all sessions: some tens of megabytes. Kafka has no such limit."""
 
 _MAXIMUM_EPOCH: Final = 2**31 - 1
 
 
 class SessionKey(NamedTuple):
-    """Whose session it is. A member id is at most 36 characters, and may be chosen by the client."""
+    """The owner of a session. A member id has at most 36 characters, and may be chosen by the client."""
 
     group_id: str
     member_id: str
@@ -43,20 +43,20 @@ class ShareSession:
         self.key = key
         self.connection = connection
         self.epoch = INITIAL_EPOCH + 1
-        """That of the next request."""
+        """The epoch of the next request."""
         self.places: dict[SharePlace, None] = {}
         self.turn = 0
-        """Counts the fetches, so that each may begin with another partition."""
+        """The number of fetches. Each begins with another partition."""
 
     def next_turn(self) -> list[SharePlace]:
-        """The partitions, each fetch beginning with the next one."""
+        """Returns the partitions, each time beginning with the next one."""
         places = list(self.places)
         begin = self.turn % len(places) if places else 0
         self.turn += 1
         return places[begin:] + places[:begin]
 
     def advance(self) -> None:
-        """A request of the present epoch has come. After the largest epoch comes 1."""
+        """Moves to the epoch of the next request. 1 follows the largest epoch."""
         self.epoch = 1 if self.epoch == _MAXIMUM_EPOCH else self.epoch + 1
 
 
@@ -65,7 +65,7 @@ class ShareSessions:
 
     def __init__(self) -> None:
         self.named: Counter[SharePlace] = Counter()
-        """In how many sessions each partition is."""
+        """The number of sessions that have each partition."""
         self._sessions: dict[SessionKey, ShareSession] = {}
         self._partition_count = 0
 
@@ -74,15 +74,18 @@ class ShareSessions:
 
     @property
     def partition_count(self) -> int:
-        """Partitions of all sessions together."""
+        """The number of partitions of all sessions."""
         return self._partition_count
 
     def get(self, key: SessionKey) -> ShareSession | None:
-        """The session of a member, if there is one."""
+        """Returns the session of a member, if there is one."""
         return self._sessions.get(key)
 
     def giving_way(self, key: SessionKey, connection: Client, sessions_max: int) -> SessionKey | None:
-        """The session that ends for a new one where all are taken: the oldest of the client with the most, if the new one's has fewer."""
+        """Returns the session to evict for a new one at the limit: the oldest of the client with the most.
+
+        Returns None if that client has no more sessions than the new one's.
+        """
         if key in self._sessions or len(self._sessions) < sessions_max:
             return None
         clients = {each: client_of(session.connection) for each, session in self._sessions.items()}
@@ -95,7 +98,7 @@ class ShareSessions:
     def begin(
         self, key: SessionKey, connection: Client, places: Iterable[SharePlace], sessions_max: int
     ) -> ShareSession | ErrorCode:
-        """Open a session; one that the member has is replaced. Errors: SHARE_SESSION_LIMIT_REACHED."""
+        """Opens a session in place of the member's last one. Errors: SHARE_SESSION_LIMIT_REACHED."""
         wanted = dict.fromkeys(places)
         before = self._sessions.get(key)
         held = 0 if before is None else len(before.places)
@@ -108,10 +111,10 @@ class ShareSessions:
         self._add(session, wanted)
         return session
 
-    def go_on(
+    def follow(
         self, key: SessionKey, epoch: int, places: Iterable[SharePlace] = (), forgotten: Iterable[SharePlace] = ()
     ) -> ShareSession | ErrorCode:
-        """Another request of a session, which adds partitions and forgets others; the last one changes nothing.
+        """Takes the next request of a session: adds partitions and forgets others. The final request changes nothing.
 
         Errors: SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH, SHARE_SESSION_LIMIT_REACHED.
         """
@@ -134,7 +137,7 @@ class ShareSessions:
         return session
 
     def end(self, key: SessionKey) -> list[SharePlace]:
-        """Close a session, if there is one. Returns its partitions."""
+        """Closes a session, if there is one. Returns its partitions."""
         session = self._sessions.pop(key, None)
         if session is None:
             return []
@@ -143,7 +146,7 @@ class ShareSessions:
         return list(session.places)
 
     def of_lost_connections(self) -> list[SessionKey]:
-        """The sessions whose clients have gone."""
+        """Returns the sessions of closed connections."""
         return [key for key, session in self._sessions.items() if session.connection.closed]
 
     def _add(self, session: ShareSession, places: Iterable[SharePlace]) -> None:

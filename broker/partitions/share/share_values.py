@@ -1,4 +1,4 @@
-"""What goes into a share partition and comes out of it."""
+"""Values that go into a share partition and come out of it."""
 
 from __future__ import annotations
 
@@ -11,45 +11,45 @@ from lowtide.broker.partitions.share.share_runs import RecordState
 from lowtide.protocol.types import Offset
 
 NO_START_OFFSET: Offset = -1
-"""The start offset of a share partition that the share coordinator has none of yet."""
+"""The start offset of a share partition before it is known."""
 
 
 class AcknowledgeType(IntEnum):
-    """What a member says of a record, with the numbers of the wire (KIP-932, KIP-1222)."""
+    """A member's acknowledgement of a record, with the numbers of the wire (KIP-932, KIP-1222)."""
 
     GAP = 0
     """There is no such record."""
     ACCEPT = 1
     RELEASE = 2
-    """It shall be delivered again."""
+    """Deliver it again."""
     REJECT = 3
-    """It shall never be delivered again."""
+    """Never deliver it again."""
     RENEW = 4
-    """The member needs more time for it."""
+    """Renew the lock."""
 
 
 class ShareLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What the configuration of a group and of the broker says about its share partitions."""
+    """The limits of a group's share partitions, by the configuration of the group and the broker."""
 
     delivery_count_limit: int = 5
-    """So often a record is delivered at most, from 2 on: `share.delivery.count.limit`."""
+    """The most deliveries of a record, at least 2: `share.delivery.count.limit`."""
     lock_duration_ms: int = 30_000
     """`share.record.lock.duration.ms`."""
     record_locks_max: int = 2_000
-    """So many offsets are in flight at most, but for the rest of a record batch: `share.partition.max.record.locks`."""
+    """The most offsets in flight, except for the rest of a batch: `share.partition.max.record.locks`."""
 
     @property
     def isolation_count(self) -> int:
-        """Records that were delivered so often in vain are delivered apart from others, and fewer at a time.
+        """How many deliveries must fail before records are delivered apart from others, and fewer at a time.
 
-        Half of the limit, as in Kafka, and at least 2. Below a limit of 3 Kafka isolates nothing; here the last
+        Half of the limit, as in Kafka, and at least 2. Kafka isolates nothing below a limit of 3; here the last
         delivery is always alone.
         """
         return min(max(-(-self.delivery_count_limit // 2), 2), self.delivery_count_limit - 1)
 
 
 class ShareCounts(msgspec.Struct):
-    """What has happened to records in all share partitions of a broker since it started. Counts only rise."""
+    """Counts of what happened to records in all share partitions of a broker since its start."""
 
     acquired: int = 0
     timed_out: int = 0
@@ -57,7 +57,7 @@ class ShareCounts(msgspec.Struct):
     """By acknowledge type."""
 
     def note(self, ranges: Sequence[AcknowledgedRange]) -> None:
-        """A member has acknowledged these."""
+        """Counts acknowledgements."""
         for each in ranges:
             if len(each.types) == 1:
                 self.acknowledged[each.types[0]] += each.last_offset - each.first_offset + 1
@@ -67,29 +67,29 @@ class ShareCounts(msgspec.Struct):
 
 
 class FetchedBatch(msgspec.Struct, frozen=True, gc=False):
-    """A record batch that was read from the log, by its offsets, both inclusive."""
+    """A record batch that was read from the log; both offsets are inclusive."""
 
     base_offset: Offset
     last_offset: Offset
     is_hidden: bool = False
-    """Whether it is never delivered: a control batch, or for a reader of committed records one of an aborted transaction."""
+    """Whether it is never delivered: a control batch, or an aborted one for readers of committed records."""
 
 
-class Wanted(msgspec.Struct, frozen=True, gc=False):
-    """How much a ShareFetch asks for."""
+class AcquireLimits(msgspec.Struct, frozen=True, gc=False):
+    """How many records a ShareFetch may acquire."""
 
     records_max: int
-    """So many records at most; whole record batches unless `is_strict`."""
+    """The most records; rounded up to whole batches unless `is_strict`."""
     batch_size: int
-    """So many records are given back as one range of acquired ones, about."""
+    """The size of acquired ranges in the response, about."""
     is_strict: bool = False
-    """KIP-1206: not one record above `records_max`."""
+    """Whether `records_max` is exact (KIP-1206)."""
     is_joined: bool = False
-    """Whether the answer has records of other partitions already: then it takes none that must be apart from others."""
+    """Whether the answer already has records of other partitions, so that records to be delivered apart are skipped."""
 
 
 class AcquiredRange(msgspec.Struct, gc=False):
-    """Offsets from `first_offset` to `last_offset` (inclusive) that a member has acquired, for the `delivery_count`-th time."""
+    """Offsets (both inclusive) that a member has acquired, for the `delivery_count`-th time."""
 
     first_offset: Offset
     last_offset: Offset
@@ -97,7 +97,7 @@ class AcquiredRange(msgspec.Struct, gc=False):
 
 
 class AcknowledgedRange(msgspec.Struct, frozen=True, gc=False):
-    """What a member says of the offsets from `first_offset` to `last_offset` (inclusive): one type for all, or one for each."""
+    """A member's acknowledgement of offsets (both inclusive): one type for all, or one for each."""
 
     first_offset: Offset
     last_offset: Offset
@@ -105,7 +105,7 @@ class AcknowledgedRange(msgspec.Struct, frozen=True, gc=False):
 
 
 class StateBatch(msgspec.Struct, frozen=True, gc=False):
-    """A row of what the share coordinator stores: both offsets inclusive."""
+    """A row of a stored state; both offsets are inclusive."""
 
     first_offset: Offset
     last_offset: Offset
@@ -114,21 +114,21 @@ class StateBatch(msgspec.Struct, frozen=True, gc=False):
 
 
 class StateWrite(msgspec.Struct, frozen=True, gc=False):
-    """What the share coordinator is to store now."""
+    """A change that the share coordinator is to store."""
 
     number: int
-    """Rises from write to write, from 1 on."""
+    """The number of the write, from 1 on."""
     start_offset: Offset
     complete_count: int
-    """How many offsets at and above `start_offset` are final (KIP-1226)."""
+    """The number of final offsets at and above `start_offset` (KIP-1226)."""
     batches: tuple[StateBatch, ...]
-    """The offsets that have changed, at and above `start_offset`, in their order."""
+    """The changed offsets at and above `start_offset`, in order."""
 
 
 class StoredState(msgspec.Struct, frozen=True):
-    """What the share coordinator has stored of a share partition."""
+    """The stored state of a share partition."""
 
     state_epoch: int = 0
     start_offset: Offset = NO_START_OFFSET
     batches: tuple[StateBatch, ...] = ()
-    """In the order of their offsets, none twice."""
+    """In order of their offsets, without overlap."""

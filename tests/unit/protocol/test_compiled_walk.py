@@ -23,7 +23,7 @@ from lowtide.protocol import column_walk, compiled_columns, native
 from lowtide.protocol.batch_building import append_record
 from lowtide.protocol.column_walk import BatchRecords, RowRun
 from lowtide.protocol.columns import BinaryInput, HeaderInput, RecordColumns, RecordRows
-from lowtide.storage.log import record_walk
+from lowtide.storage.log.validation import record_walk
 from tests.examples import examples
 
 from .columns import COMPILED, buffers, needs_compiled, record_rows

@@ -9,8 +9,9 @@ import pytest
 from lowtide.broker.config.broker_config import load_config
 from lowtide.broker.config.group_config import validate_group_configs
 from lowtide.broker.config.key import ConfigError
-from lowtide.broker.coordinator.consumer.group_times import GroupTimes
+from lowtide.broker.coordinator.group import GroupType
 from lowtide.broker.coordinator.group_settings import group_settings
+from lowtide.broker.coordinator.modern.group_times import GroupTimes
 from lowtide.metadata.config_image import ConfigImage
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.errors import ErrorCode
@@ -171,7 +172,7 @@ def test_a_group_s_time_is_limited_by_the_brokers_bounds():
         "odd": {"consumer.session.timeout.ms": "soon"},
     }
     image = MetadataImage(group_configs={group_id: ConfigImage(configs) for group_id, configs in set_on.items()})
-    times = GroupTimes(group_settings(values), SimpleNamespace(image=image))
+    times = GroupTimes(group_settings(values), SimpleNamespace(image=image), GroupType.CONSUMER)
 
     def of(group_id):
         return (

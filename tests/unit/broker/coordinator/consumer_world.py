@@ -1,4 +1,4 @@
-"""Groups whose partitions the broker assigns, in the world of `group_world`, with topics that a test creates, grows and deletes."""
+"""Consumer groups in the world of `group_world`, with topics that a test creates, grows and deletes."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from lowtide.broker.coordinator.classic.joining import Client
-from lowtide.broker.coordinator.consumer.consumer_group import ConsumerGroup
-from lowtide.broker.coordinator.consumer.consumer_heartbeats import check_heartbeat, heartbeat_failed
-from lowtide.broker.coordinator.consumer.subscriptions import Subscriptions
-from lowtide.broker.coordinator.consumer.topic_view import TopicView
+from lowtide.broker.coordinator.classic.joining import MemberClient
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.groups.group_shard import Groups
+from lowtide.broker.coordinator.modern.consumer_group import ConsumerGroup
+from lowtide.broker.coordinator.modern.consumer_heartbeats import check_heartbeat, heartbeat_failed
+from lowtide.broker.coordinator.modern.modern_group import ModernGroup
+from lowtide.broker.coordinator.modern.subscriptions import Subscriptions
+from lowtide.broker.coordinator.modern.topic_view import TopicView
 from lowtide.metadata.image import ImageDelta, MetadataImage, PartitionImage, TopicImage
 from lowtide.protocol.consumer_protocol import encode_assignment
 from lowtide.protocol.errors import ErrorCode
@@ -87,7 +88,7 @@ class ConsumerWorld(World):
         )
         super().__init__(chosen, seed=seed)
 
-    def make_groups(self, settings: GroupSettings, seed: int) -> Groups:
+    def make_groups(self, settings: GroupSettings, seed: int) -> Groups:  # type: ignore[override]
         return super().make_groups(settings, seed, self.cluster.view)
 
     @property
@@ -121,7 +122,7 @@ class ConsumerWorld(World):
             answer.response = heartbeat_failed(refusal.error, refusal.message)
             return answer
         effects = self.effects()
-        self.groups.heartbeats.heartbeat(request, Client("client", HOST, version, may_see), answer, effects)
+        self.groups.heartbeats.heartbeat(request, MemberClient("client", HOST, version, may_see), answer, effects)
         self.carry_out(effects)
         return answer
 
@@ -157,9 +158,10 @@ class ConsumerWorld(World):
                 continue
             loaded = other.groups.by_id[group_id]
             assert isinstance(loaded, ConsumerGroup)
-            for name in ConsumerGroup.__slots__:
+            for name in (*ModernGroup.__slots__, *ConsumerGroup.__slots__):
                 if name not in ("checked_image", "members", "memory", "owners", "subscriptions"):
                     assert getattr(loaded, name) == getattr(group, name), name
+            assert loaded.memory.held_bytes == group.memory.held_bytes
             assert loaded.owners.by_topic == group.owners.by_topic
             for name in Subscriptions.__slots__:
                 assert getattr(loaded.subscriptions, name) == getattr(group.subscriptions, name), name

@@ -7,11 +7,11 @@ import random
 from typing import Any
 
 from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
-from lowtide.broker.coordinator.classic.joining import Client
-from lowtide.broker.coordinator.consumer.topic_view import TopicView
+from lowtide.broker.coordinator.classic.joining import MemberClient
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.groups.group_shard import GroupChange, Groups
-from lowtide.broker.coordinator.runtime.effects import Effects, Job, Then, Work
+from lowtide.broker.coordinator.modern.topic_view import TopicView
+from lowtide.broker.coordinator.runtime.effects import Effects, Job, Then, WorkerCall
 from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.group_records import OffsetCommit, OffsetCommitKey, OffsetCommits, decode_record
@@ -60,7 +60,7 @@ class World:
         self.end_offset = 0
         self.holds_commits = False
         self.holds_work = False
-        self.work: list[Work] = []
+        self.work: list[WorkerCall] = []
         self.holds_jobs = False
         self.jobs: list[Job] = []
         self.append_fails: ErrorCode | None = None
@@ -114,7 +114,7 @@ class World:
             for _step in job.steps:
                 pass
             after = self.effects()
-            job.go_on(after)
+            job.on_done(after)
             self.carry_out(after)
 
     def do_work(self) -> None:
@@ -122,7 +122,7 @@ class World:
         work, self.work = self.work, []
         for each in work:
             after = self.effects()
-            each.go_on(each.call(), after)
+            each.on_done(each.call(), after)
             self.carry_out(after)
 
     def _append(self, effects: Effects) -> None:
@@ -210,7 +210,7 @@ class World:
             protocols=[JoinGroupRequestProtocol(name=name, metadata=metadata) for name, metadata in protocols],
         )
         effects = self.effects()
-        self.groups.join(request, Client("client", "/host", version), answer, effects)
+        self.groups.join(request, MemberClient("client", "/host", version), answer, effects)
         self.carry_out(effects)
         return answer
 

@@ -1,4 +1,4 @@
-"""Share groups in the world of `group_world`, with topics that a test creates, and states that begin when a test says so."""
+"""Share groups in the world of `group_world`, with topics that a test creates, and states that it initializes."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from lowtide.broker.coordinator.classic.joining import Client
-from lowtide.broker.coordinator.consumer.share_group import ShareGroup
-from lowtide.broker.coordinator.consumer.share_groups import check_heartbeat, heartbeat_failed
-from lowtide.broker.coordinator.consumer.share_start import Starts
+from lowtide.broker.coordinator.classic.joining import MemberClient
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.groups.group_shard import Groups
+from lowtide.broker.coordinator.modern.share_group import ShareGroup
+from lowtide.broker.coordinator.modern.share_group_states import Starts
+from lowtide.broker.coordinator.modern.share_heartbeats import check_heartbeat, heartbeat_failed
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from lowtide.protocol.types import TopicId
@@ -70,7 +70,7 @@ class ShareGroupWorld(World):
             answer.response = heartbeat_failed(refusal.error, refusal.message)
             return answer
         effects = self.effects()
-        self.groups.shares.heartbeat(request, Client("client", HOST, 1, None), answer, effects)
+        self.groups.share_heartbeats.heartbeat(request, MemberClient("client", HOST, 1, None), answer, effects)
         self.carry_out(effects)
         return answer
 
@@ -103,8 +103,8 @@ class ShareGroupWorld(World):
                 "members",
                 "states",
                 "state",
-                "held_bytes",
             ):
                 assert getattr(mine, name) == getattr(loaded, name), name
+            assert mine.memory.held_bytes == loaded.memory.held_bytes
             assert mine.subscriptions.topic_counts == loaded.subscriptions.topic_counts
         assert set(other.groups.by_id) == set(self.groups.by_id)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.coordinator.consumer.subscription_patterns import NamePattern
+from lowtide.broker.coordinator.modern.subscription_patterns import NamePattern
 from lowtide.broker.coordinator.transactions.transaction import Transaction
 from lowtide.broker.coordinator.transactions.transaction_settings import TransactionSettings
 from lowtide.broker.coordinator.transactions.transaction_shard import Transactions

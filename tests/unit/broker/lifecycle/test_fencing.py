@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from lowtide.broker.lifecycle.fencing import UP_LOOK_MS, RegistrationFence
-from lowtide.broker.partitions.delayed.produce import DelayedProduce, ProduceWait
+from lowtide.broker.partitions.produce.delayed_produce import DelayedProduce, ProduceWait
 from lowtide.metadata import keys
 from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.image_change import load_image
@@ -59,7 +59,7 @@ class Session:
     def is_fenced(self) -> bool:
         return self.broker_epoch == 0 or self.monotonic_ms() >= self.fenced_from_ms
 
-    def on_registration(self, listener: Any) -> None:
+    def on_change(self, listener: Any) -> None:
         self.listener = listener
 
     def register(self, epoch: int) -> None:

@@ -17,6 +17,7 @@ from lowtide.broker.network.admission import ConnectionLimits
 from lowtide.broker.network.client_quirks import SurplusBytes
 from lowtide.broker.network.connection_host import PARKED_COUNT, SCRATCH_BYTES, ConnectionHost
 from lowtide.broker.network.dispatcher import Routes
+from lowtide.broker.network.large_requests import Bounds
 from lowtide.broker.network.request_times import ApiTimes
 from lowtide.broker.network.routes import Route
 from lowtide.broker.network.server import Server
@@ -82,9 +83,13 @@ class FakeDispatcher:
             name=f"test {key}",
             is_produce=key == PARK_PRODUCE,
             handle=handle,
-            read=lambda buffer, start, stop: (bytes(buffer[start + 10 : stop]), None),
+            read=lambda buffer, start, stop, _rows_max, _flexible: (bytes(buffer[start + 10 : stop]), None),
+            rows_max=10_000,
+            is_flexible=False,
             write=lambda correlation_id, response: [struct.pack(">ii", len(response) + 4, correlation_id) + response],
-            large=None,  # type: ignore[arg-type]  # none of these is large
+            cut=None,
+            bounds=Bounds(),
+            undivided_bytes=1 << 31,
             **dict.fromkeys(("times", "follower_times"), ApiTimes("test")),  # type: ignore[arg-type]
         )
 
@@ -100,7 +105,7 @@ class World:
         fetch_bytes: int = 1 << 20,
     ):
         self.dispatcher, self.log, self.clock = FakeDispatcher(), Log(), SimulatedClock(loop)
-        self.host = ConnectionHost(
+        self.host: Any = ConnectionHost(
             dispatcher=self.dispatcher,  # type: ignore[arg-type]
             clock=self.clock,
             worker=SimulatedWorker(loop, random.Random(0)),

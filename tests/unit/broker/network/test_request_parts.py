@@ -1,35 +1,19 @@
-"""A request of very many rows is split into several, and their responses are merged: no row is lost or answered twice."""
+"""A request of many rows is cut into several, and their answers are joined: no row is lost or answered twice."""
 
 from __future__ import annotations
 
-import gc
-import weakref
+import importlib
+import pkgutil
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from lowtide.broker.network.packed_part import PackedPart
-from lowtide.broker.network.repeated_rows import REPEATED_MAX
-from lowtide.broker.network.request_parts import (
-    CUTS,
-    PLAIN_BYTES_MIN,
-    PLAIN_FACTOR,
-    CutRequest,
-    Split,
-    cut_for,
-    split_for,
-)
-from lowtide.broker.pending import NO_ANSWER
+import lowtide.broker.handlers
+from lowtide.broker.network.request_parts import Cut, joined, parts_of, row_count
 from lowtide.protocol.api_keys import API, ApiKey
-from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.constructs import CountedArray, Entity
-from lowtide.protocol.errors import ErrorCode, ProtocolError, TooManyRowsError
-from lowtide.protocol.messages.alter_partition_reassignments import (
-    AlterPartitionReassignmentsRequest,
-    ReassignablePartition,
-    ReassignableTopic,
-)
-from lowtide.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest
 from lowtide.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -39,68 +23,39 @@ from lowtide.protocol.messages.list_offsets import (
     ListOffsetsTopic,
     ListOffsetsTopicResponse,
 )
-from lowtide.protocol.row_decoder import RowLimits
-from lowtide.protocol.row_encoder import CHUNK_BYTES
+from lowtide.protocol.messages.offset_delete import OffsetDeleteResponse
+from lowtide.protocol.messages.produce import NodeEndpoint, ProduceResponse
 from lowtide.protocol.schema import wire_form
 
 MOST = 10
-VERSION = 1
-LIMITS = RowLimits(100_000, 1_000, MOST)
+CUT = Cut(levels=(("topics", "topics"), ("partitions", "partitions")))
+NAMED = Cut(levels=CUT.levels, names=("name", "partition_index"))
 
 
-def split(key: ApiKey, version: int) -> Split:
-    found = split_for(key, version)
-    assert found is not None
-    return found
-
-
-def cut(key: ApiKey, version: int, request: Any) -> CutRequest:
-    frame = codec_for(API[key].request, version).encode(request)
-    return CutRequest(split(key, version), (b"head" + frame, 4, 4 + len(frame)), LIMITS, lambda: 1)
-
-
-def parts_of(key: ApiKey, version: int, request: Any) -> list[Any]:
-    reading = cut(key, version, request)
-    finish(reading.look())
-    return [part for part in reading.parts() if part is not None]
-
-
-def finish(steps: Any) -> Any:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value
-
-
-def offsets(*topics: tuple[str, range]) -> ListOffsetsRequest:
+def offsets(*topics: tuple[str, Any]) -> ListOffsetsRequest:
     rows = [
-        (name, [ListOffsetsPartition(partition_index=number, timestamp=-1) for number in numbers])
+        ListOffsetsTopic(name=name, partitions=[ListOffsetsPartition(partition_index=n, timestamp=-1) for n in numbers])
         for name, numbers in topics
     ]
-    return ListOffsetsRequest(
-        replica_id=-1, topics=[ListOffsetsTopic(name=name, partitions=partitions) for name, partitions in rows]
-    )
+    return ListOffsetsRequest(replica_id=-1, topics=rows)
 
 
-def named(request: ListOffsetsRequest) -> list[tuple[str, int]]:
-    return [(topic.name, row.partition_index) for topic in request.topics for row in topic.partitions]
+def rows_of(message: Any) -> list[tuple[str, int]]:
+    return [(topic.name, row.partition_index) for topic in message.topics for row in topic.partitions]
 
 
-def answered(request: ListOffsetsRequest) -> ListOffsetsResponse:
-    return ListOffsetsResponse(
-        throttle_time_ms=0,
-        topics=[
-            ListOffsetsTopicResponse(
-                name=topic.name,
-                partitions=[
-                    ListOffsetsPartitionResponse(partition_index=row.partition_index, error_code=0)
-                    for row in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ],
-    )
+def answered(request: ListOffsetsRequest, throttle_time_ms: int = 0) -> ListOffsetsResponse:
+    topics = [
+        ListOffsetsTopicResponse(
+            name=topic.name,
+            partitions=[
+                ListOffsetsPartitionResponse(partition_index=row.partition_index, error_code=0)
+                for row in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    return ListOffsetsResponse(throttle_time_ms=throttle_time_ms, topics=topics)
 
 
 @pytest.mark.parametrize(
@@ -110,161 +65,91 @@ def answered(request: ListOffsetsRequest) -> ListOffsetsResponse:
         [("a", range(3)), ("b", range(40)), ("c", range(1))],
         [(f"t{n}", range(1)) for n in range(50)],
         [("a", range(9)), ("empty", range(0)), ("b", range(9))],
-        [],
     ],
 )
-def test_every_row_is_in_one_part_and_the_answer_has_the_topics_of_the_request(topics: list[tuple[str, range]]) -> None:
-    wanted = offsets(*topics)
-    parts = parts_of(ApiKey.LIST_OFFSETS, VERSION, wanted)
-    assert [row for part in parts for row in named(part)] == named(wanted)
-    assert max(len(named(part)) + len(part.topics) for part in parts) <= MOST + 1
-    joined = split(ApiKey.LIST_OFFSETS, VERSION).joined(100, lambda: 1)
-    for part in parts:
-        finish(joined.add(answered(part)))
-    assert b"".join(joined.finish()) == codec_for(ListOffsetsResponse, VERSION).encode(answered(wanted))
+@pytest.mark.parametrize("cut", [CUT, NAMED], ids=["rows", "names"])
+def test_every_row_is_in_one_part_and_the_answer_has_the_topics_of_the_request(topics: Any, cut: Cut) -> None:
+    whole = offsets(*topics)
+    parts = list(parts_of(whole, cut, MOST))
+    assert [row for part in parts for row in rows_of(part)] == rows_of(whole)
+    assert max(len(rows_of(part)) for part in parts) <= MOST
+    answers = [answered(part) for part in parts]
+    first = answered(parts[0])
+    assert joined(answers, cut) == answered(whole)
+    assert answers[0] == first, "an answer may be kept by its handler: it isn't changed"
 
 
-@pytest.mark.parametrize(
-    ("request_bytes", "at_once", "plain_max"),
-    [(150_000, 1, PLAIN_FACTOR * 150_000), (1_000, 1, PLAIN_BYTES_MIN), (1_000, 50, PLAIN_BYTES_MIN // 50)],
-    ids=["large", "small", "fifty"],
-)
-def test_an_answer_much_larger_than_its_request_is_packed_until_it_is_sent(
-    request_bytes: int, at_once: int, plain_max: int
-) -> None:
-    wanted = answered(offsets(("a", range(50_000))))
-    joined = split(ApiKey.LIST_OFFSETS, VERSION).joined(request_bytes, lambda: at_once)
-    for start in range(0, 50_000, 100):
-        finish(joined.add(answered(offsets(("a", range(start, start + 100))))))
-    parts = joined.finish()
-    packed = [part for part in parts if isinstance(part, PackedPart)]
-    plain_bytes = sum(len(part) for part in parts if not isinstance(part, PackedPart))
-    assert plain_max - 2 * CHUNK_BYTES <= plain_bytes <= plain_max + 2 * CHUNK_BYTES
-    assert sum(len(part.packed) for part in packed) < sum(map(len, packed)) / 4
-    whole = b"".join(part.content() if isinstance(part, PackedPart) else part for part in parts)  # type: ignore[misc,arg-type]
-    assert whole == codec_for(ListOffsetsResponse, VERSION).encode(wanted)
+def test_of_rows_with_one_name_the_first_and_the_last_are_in_one_part() -> None:
+    """A handler that refuses a repeated name finds it repeated; one for which the last row counts finds that."""
+    topics = [("a", [0, *range(1, 30), 0]), ("b", range(5)), ("a", [7, 0])]
+    whole = offsets(*topics)
+    whole.topics[2].partitions[1].timestamp = 5
+    parts = list(parts_of(whole, NAMED, MOST))
+    with_0 = [part for part in parts if ("a", 0) in rows_of(part)]
+    assert len(with_0) == 1
+    found = [row.timestamp for topic in with_0[0].topics for row in topic.partitions if row.partition_index == 0]
+    assert found == [-1, 5]
+    assert {row for part in parts for row in rows_of(part)} == set(rows_of(whole))
 
 
-def test_rows_that_name_the_same_stay_together() -> None:
-    """The first and the last of them: a handler detects the duplicate, or uses the last row."""
-    wanted = offsets(("a", range(30)), ("b", range(30)), ("a", range(5)), ("a", range(5)))
-    wanted.topics[3].partitions[2].timestamp = 77
-    seen = []
-    for part in parts_of(ApiKey.LIST_OFFSETS, VERSION, wanted):
-        rows = [(topic.name, row.partition_index, row.timestamp) for topic in part.topics for row in topic.partitions]
-        seen += rows
-        for name, number in {row[:2] for row in rows}:
-            times = [time for *row, time in rows if row == [name, number]]
-            assert len(times) == (2 if name == "a" and number < 5 else 1)
-            assert times[-1] == (77 if (name, number) == ("a", 2) else -1)
-    assert len(seen) == 65
+def test_rows_that_are_names_themselves() -> None:
+    cut = Cut(levels=(("topic_names", "responses"),), names=())
+    request = DeleteTopicsRequest(topic_names=["t1", "t2", "t1", "t3", "t1"], timeout_ms=1)
+    assert [part.topic_names for part in parts_of(request, cut, 2)] == [["t1", "t1"], ["t2", "t3"]]
 
 
-def test_names_that_are_repeated_are_bounded() -> None:
-    names = [f"t{number}" for number in range(REPEATED_MAX)]
-    parts = parts_of(ApiKey.DELETE_TOPICS, 1, DeleteTopicsRequest(topic_names=names * 3, timeout_ms=1))
-    assert sorted(name for part in parts for name in part.topic_names) == sorted(names * 2)
-    with pytest.raises(TooManyRowsError, match="name what others name"):
-        finish(
-            cut(ApiKey.DELETE_TOPICS, 1, DeleteTopicsRequest(topic_names=[*names, "one more"] * 2, timeout_ms=1)).look()
-        )
-
-
-def test_names_with_the_same_mark_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lowtide.broker.network.repeated_rows._MARK", 0x3F)
-    names = [f"t{number}" for number in range(500)]
-    parts = parts_of(ApiKey.DELETE_TOPICS, 1, DeleteTopicsRequest(topic_names=[*names, "t7"], timeout_ms=1))
-    assert [name for part in parts for name in part.topic_names] == [*names[:8], "t7", *names[8:]]
-
-
-def test_many_names_are_noted_and_found_again() -> None:
-    names = [f"t{number}" for number in range(9_000)]
-    parts = parts_of(ApiKey.DELETE_TOPICS, 1, DeleteTopicsRequest(topic_names=[*names, "t7", "t8999"], timeout_ms=1))
-    assert [name for part in parts for name in part.topic_names] == [*names[:8], "t7", *names[8:], "t8999"]
-
-
-def test_a_row_that_cannot_be_cut_and_has_too_many_within_is_refused() -> None:
-    configs = [CreatableTopicConfig(name="c", value=None)] * 1001
-    topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1, assignments=[], configs=configs)
-    request = CreateTopicsRequest(topics=[topic, topic], timeout_ms=1, validate_only=False)
-    with pytest.raises(TooManyRowsError, match="1000 rows that belong together"):
-        finish(cut(ApiKey.CREATE_TOPICS, 2, request).look())
-    configs.pop()
-    assert finish(cut(ApiKey.CREATE_TOPICS, 2, request).look()) == 2_002
-
-
-def test_a_request_that_is_cut_short_is_found_before_a_part_is_executed() -> None:
-    frame = codec_for(ListOffsetsRequest, VERSION).encode(offsets(("a", range(95))))[:-1]
-    with pytest.raises(ProtocolError):
-        finish(CutRequest(split(ApiKey.LIST_OFFSETS, VERSION), (frame, 0, len(frame)), LIMITS, lambda: 1).look())
-
-
-def test_bytes_behind_a_request_are_no_part_of_it() -> None:
-    frame = codec_for(ListOffsetsRequest, VERSION).encode(offsets(("a", range(95))))
-    request = CutRequest(split(ApiKey.LIST_OFFSETS, VERSION), (frame + b"x", 0, len(frame) + 1), LIMITS, lambda: 1)
-    assert finish(request.look()) == 96
-    assert (request.has_surplus, request.size) == (True, len(frame))
-
-
-@pytest.mark.parametrize("silent", [None, NO_ANSWER])
-def test_an_answer_for_the_whole_request_is_the_answer(silent: object) -> None:
-    make = API[ApiKey.ELECT_LEADERS].response
-    fine = make(throttle_time_ms=0, error_code=0, replica_election_results=[])
-    failed = make(throttle_time_ms=0, error_code=ErrorCode.NOT_CONTROLLER, replica_election_results=[])
-    for answers, wanted in (([fine, failed, fine, silent], failed), ([fine, silent, failed], silent)):
-        joined = split(ApiKey.ELECT_LEADERS, 2).joined(100, lambda: 1)
-        for answer in answers:
-            finish(joined.add(answer))
-        assert joined.is_replaced
-        assert joined.instead is wanted
-
-
-@pytest.mark.parametrize("key", sorted(CUTS), ids=lambda key: key.name)
-def test_the_levels_of_a_cut_are_arrays_of_request_and_answer(key: ApiKey) -> None:
-    """In every version with rows to split, the arrays that the table names exist."""
-    for version in range(API[key].min_version, API[key].max_version + 1):
-        cut = cut_for(key, version)
-        if cut is None:
-            continue
-        request: Any = wire_form(API[key].request, version)
-        answer: Any = wire_form(API[key].response, version)
-        if cut.levels[0][0] not in dict(request.fields):
-            assert not any(isinstance(content, CountedArray) for _, content in request.fields)
-            continue
-        for asked, told in cut.levels:
-            assert isinstance(request, Entity)
-            assert isinstance(answer, Entity)
-            arrays = dict(request.fields)[asked], dict(answer.fields)[told]
-            assert all(isinstance(array, CountedArray) for array in arrays)
-            request, answer = (array.element for array in arrays)
-
-
-def test_what_belongs_together_is_checked_before_a_part_is_executed() -> None:
-    """Also within rows of an inner level: the replicas of one partition."""
-    replicas = [[1], [2], list(range(2_000))]
-    partitions = [ReassignablePartition(partition_index=number, replicas=row) for number, row in enumerate(replicas)]
-    request = AlterPartitionReassignmentsRequest(
-        timeout_ms=1, topics=[ReassignableTopic(name="t", partitions=partitions)]
+def test_an_error_for_the_whole_request_counts_for_all_parts() -> None:
+    cut = Cut(levels=(("topics", "topics"),))
+    fine, failed = (
+        OffsetDeleteResponse(error_code=code, throttle_time_ms=0, topics=[])
+        for code in (ErrorCode.NONE, ErrorCode.NOT_COORDINATOR)
     )
-    with pytest.raises(TooManyRowsError):
-        finish(cut(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, request).look())
+    assert joined([fine, failed, fine], cut) is failed
 
 
-def test_a_request_of_too_many_rows_goes_without_the_collector() -> None:
-    """It was in a cycle with its error: three of 12 MB stayed in memory until a collection of all generations."""
-    frame = codec_for(API[ApiKey.LIST_OFFSETS].request, VERSION).encode(offsets(("t", range(MOST + 1))))
-    reading = CutRequest(
-        split(ApiKey.LIST_OFFSETS, VERSION), (frame, 0, len(frame)), RowLimits(MOST, MOST, MOST), lambda: 1
-    )
-    gone = weakref.ref(reading)
-    gc.collect()
-    gc.disable()
-    try:
-        try:
-            finish(reading.look())
-        except TooManyRowsError as error:
-            assert error.rows_max == MOST
-        del reading
-        assert gone() is None
-    finally:
-        gc.enable()
+def test_what_an_answer_says_beside_its_rows_is_kept() -> None:
+    """Where other brokers are, each once, and the longest time to wait."""
+    endpoints = [NodeEndpoint(node_id=number, host="h", port=1, rack=None) for number in (1, 2)]
+    answers = [
+        ProduceResponse(responses=[], throttle_time_ms=3, node_endpoints=endpoints[:1]),
+        ProduceResponse(responses=[], throttle_time_ms=7, node_endpoints=endpoints),
+    ]
+    whole = joined(answers, Cut(levels=(("responses", "responses"),)))
+    assert (whole.throttle_time_ms, whole.node_endpoints) == (7, endpoints)
+
+
+def cuts() -> Iterator[tuple[str, ApiKey, Cut, int]]:
+    """What the handlers declare, for each version."""
+    for module in pkgutil.walk_packages(lowtide.broker.handlers.__path__, "lowtide.broker.handlers."):
+        declared = importlib.import_module(module.name)
+        name = module.name.rpartition(".")[2]
+        key = ApiKey.__members__.get(name.upper())
+        cut = getattr(declared, "CUT", None) or getattr(declared, "cut", None)
+        if key is None or cut is None:
+            continue
+        for version in range(API[key].min_version, API[key].max_version + 1):
+            of_version = cut if isinstance(cut, Cut) else cut(version)
+            if of_version is not None and of_version.fields[0] in dict(wire_form(API[key].request, version).fields):
+                yield name, key, of_version, version
+
+
+CUTS = list(cuts())
+
+
+def test_the_cuts_are_found() -> None:
+    assert len({name for name, *_ in CUTS}) > 30
+
+
+@pytest.mark.parametrize(("key", "cut", "version"), [entry[1:] for entry in CUTS])
+def test_a_cut_names_arrays_of_its_request_and_answer(key: ApiKey, cut: Cut, version: int) -> None:
+    for message, fields in ((API[key].request, cut.fields), (API[key].response, cut.answer_fields)):
+        entity: Any = wire_form(message, version)
+        for field in fields:
+            assert isinstance(entity, Entity)
+            array = dict(entity.fields)[field]
+            assert isinstance(array, CountedArray)
+            entity = array.element
+
+
+def test_rows_of_all_levels_are_counted() -> None:
+    assert row_count(offsets(("a", range(3)), ("b", range(2))), CUT.fields) == 7

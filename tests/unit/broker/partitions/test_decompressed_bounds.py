@@ -8,7 +8,7 @@ from typing import Any
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compression import Compression
 from lowtide.protocol.errors import ErrorCode
-from lowtide.storage.log.validation_rules import QUICK_BYTES
+from lowtide.storage.log.validation.validation_rules import QUICK_BYTES
 
 from .test_slow_produce import BOMB, World, kept_bytes, produce, rows, simulate
 

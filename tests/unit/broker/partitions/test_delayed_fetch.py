@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.partitions.delayed.fetch import DelayedFetch
-from lowtide.broker.partitions.delayed.fetch_reader import FetchReader
-from lowtide.broker.partitions.delayed.fetch_rules import FetchRules
-from lowtide.broker.partitions.fetch_session import FetchPlan, FetchTarget
+from lowtide.broker.partitions.fetch.delayed_fetch import DelayedFetch
+from lowtide.broker.partitions.fetch.fetch_reader import FetchReader
+from lowtide.broker.partitions.fetch.fetch_rules import FetchRules
+from lowtide.broker.partitions.fetch.fetch_session import FetchPlan, FetchTarget
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import ZERO_TOPIC_ID, TopicPartition
 from lowtide.replication.topic_traffic import TrafficTable
-from lowtide.storage.log.log_values import NOTHING_READ
+from lowtide.storage.log.segments.segment_list import NOTHING_READ
 
 RULES = FetchRules(
     api_version=11, read_committed=False, is_follower=False, minimum_bytes=1, maximum_bytes=100, maximum_wait_ms=100

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.partitions.fetch_session import FetchPlan, FetchTarget
-from lowtide.broker.partitions.fetch_session_cache import FetchSessionCache
-from lowtide.broker.partitions.fetch_session_slots import EVICT_AFTER_IDLE_MS, MAXIMUM_CACHED_PARTITIONS
+from lowtide.broker.partitions.fetch.fetch_session import FetchPlan, FetchTarget
+from lowtide.broker.partitions.fetch.fetch_session_cache import FetchSessionCache
+from lowtide.broker.partitions.fetch.fetch_session_slots import EVICT_AFTER_IDLE_MS, MAXIMUM_CACHED_PARTITIONS
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import (
     EpochEndOffset,
@@ -224,7 +224,7 @@ def test_a_consumer_knows_what_it_was_sent() -> None:
 def test_a_follower_that_names_a_partition_is_sent_all_again_but_where_it_has_more_records(
     offset: int,
     epoch: int,
-    has_used: bool,  # noqa: FBT001
+    has_used: bool,
 ) -> None:
     """In a new leader epoch it begins with nothing; and without more records something has become of what it was sent."""
     sessions, target = in_session(FOLLOWER)

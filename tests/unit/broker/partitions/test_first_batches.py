@@ -19,9 +19,14 @@ from lowtide.protocol.messages.produce import PartitionProduceData, ProduceReque
 from lowtide.protocol.records import read_batch_header
 from lowtide.protocol.types import ZERO_TOPIC_ID
 from lowtide.simulation.client import WireClient
-from lowtide.storage.log.producer_state import ProducerStateManager
-from lowtide.storage.log.validation_rules import QUICK_RECORDS
-from lowtide.storage.log.verifications import EARLY_PRODUCERS_MAX, EARLY_REFUSALS_MAX, EarlyRefusals, Verifications
+from lowtide.storage.log.producers.producer_state import ProducerStateManager
+from lowtide.storage.log.producers.verifications import (
+    EARLY_PRODUCERS_MAX,
+    EARLY_REFUSALS_MAX,
+    EarlyRefusals,
+    Verifications,
+)
+from lowtide.storage.log.validation.validation_rules import QUICK_RECORDS
 
 from .test_slow_produce import PARTITIONS, World, let_time_pass, produce_handler_of, simulate
 

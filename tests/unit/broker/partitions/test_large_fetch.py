@@ -8,18 +8,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from lowtide.broker.partitions.delayed import fetch as delayed_fetch
+from lowtide.broker.partitions.delayed import fetch_in_slices, small_fetch
 
 from lowtide.broker import slices
-from lowtide.broker.guards import large_fetch
-from lowtide.broker.handlers import fetch as fetch_handler
 from lowtide.broker.network import outgoing
-from lowtide.broker.network.large_requests import Bounds
-from lowtide.broker.partitions.delayed import fetch as delayed_fetch
-from lowtide.broker.partitions.delayed import fetch_in_slices, fetch_of_rows, small_fetch
-from lowtide.broker.partitions.delayed.fetch_in_slices import respond_in_steps
-from lowtide.broker.partitions.delayed.fetch_reader import FetchReader
-from lowtide.broker.partitions.delayed.fetch_rules import FetchOutcome, FetchRules
-from lowtide.broker.partitions.fetch_session import FetchPlan, requested_targets
+from lowtide.broker.partitions.fetch.fetch_in_slices import respond_in_steps
+from lowtide.broker.partitions.fetch.fetch_reader import FetchReader
+from lowtide.broker.partitions.fetch.fetch_rules import FetchOutcome, FetchRules
+from lowtide.broker.partitions.fetch.fetch_session import FetchPlan, requested_targets
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, PartitionData
@@ -44,14 +41,12 @@ RULES = FetchRules(
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten partitions count as very many, and a slice reads a few of them while the world's clock is slow."""
-    monkeypatch.setattr(fetch_handler, "BOUNDS", Bounds(undivided_max=10, rows_at_once=7))
-    for module in (delayed_fetch, small_fetch, large_fetch):
+    for module in (delayed_fetch, small_fetch):
         monkeypatch.setattr(module, "PARTITIONS_AT_ONCE", 10)
-    for module in (fetch_in_slices, fetch_of_rows):
-        monkeypatch.setattr(module, "PARTITIONS_OF_A_STEP", 5)
+    monkeypatch.setattr(fetch_in_slices, "PARTITIONS_OF_A_STEP", 5)
 
 
-def fetch(  # noqa: PLR0913 - the fields of a request
+def fetch(
     offset: int = 0,
     *,
     wait_ms: int = 0,
@@ -155,7 +150,7 @@ def test_others_are_served_between_two_slices_and_the_connection_keeps_its_order
         behind = client.send(fetch(partitions=range(1)), VERSION)
         quick = other.send(fetch(partitions=range(1)), VERSION)
         for name, future in (("large", large), ("behind", behind), ("quick", quick)):
-            future.add_done_callback(lambda _future, name=name: done.append(name))
+            future.add_done_callback(lambda _future, name=name: done.append(name))  # type: ignore[misc]
         await asyncio.gather(large, behind, quick)
         assert done == ["quick", "large", "behind"]
         assert told(large.result()) == {number: (ErrorCode.NONE, 1, len(SMALL)) for number in range(PARTITIONS)}
@@ -166,7 +161,7 @@ def test_others_are_served_between_two_slices_and_the_connection_keeps_its_order
 
 @pytest.mark.parametrize("in_session", [False, True])
 @pytest.mark.parametrize("after_s", [0.0, 0.005, 0.02, 0.2])
-def test_records_that_arrive_while_it_is_read_or_waits_ends_its_wait(after_s: float, in_session: bool) -> None:  # noqa: FBT001
+def test_records_that_arrive_while_it_is_read_or_waits_ends_its_wait(after_s: float, in_session: bool) -> None:
     """Also in a partition that was read before the record arrived."""
 
     async def run(world: World) -> None:
@@ -240,7 +235,7 @@ def test_a_session_receives_what_changed_between_a_read_and_its_answer(monkeypat
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_a_topic_that_is_deleted_between_two_slices_is_reported(waits: bool) -> None:  # noqa: FBT001
+def test_a_topic_that_is_deleted_between_two_slices_is_reported(waits: bool) -> None:
     async def run(world: World) -> None:
         client = await one_record_each(world)
         other = await world.connect()
@@ -341,7 +336,7 @@ def test_a_stop_answers_it() -> None:
         let_time_pass(world)
         reads = reading.send(fetch(1, wait_ms=600_000), VERSION)
         await asyncio.sleep(0.006)
-        stopped = asyncio.ensure_future(world.broker.stop())  # noqa: TID251 - the test's own
+        stopped = asyncio.ensure_future(world.broker.stop())
         assert len(told(await waits)) == len(told(await reads)) == PARTITIONS
         world.clock.look_costs_ms = 0
         await stopped

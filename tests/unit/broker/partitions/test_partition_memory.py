@@ -28,7 +28,7 @@ from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.runtime.worker import SimulatedWorker
 from lowtide.simulation.client import WireClient
 from lowtide.storage.log.log import Log
-from lowtide.storage.log.segment import Segment
+from lowtide.storage.log.segments.segment import Segment
 
 HOST, PORT = "broker", 9092
 PARTITIONS = 7

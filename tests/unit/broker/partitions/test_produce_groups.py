@@ -13,7 +13,7 @@ import pytest
 from bench.request_path import World as Cluster
 from bench.request_path import produce
 from lowtide.broker.network import gathering
-from lowtide.broker.partitions.produce.small_produce import SmallProduce
+from lowtide.broker.partitions.produce.joint_produce import SmallProduce
 from lowtide.protocol import native
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compiler import codec_for

@@ -11,8 +11,8 @@ from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchT
 from lowtide.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from lowtide.storage.log.log import AppendedBatch
 from lowtide.storage.log.markers import make_marker
-from lowtide.storage.log.validation_rules import ValidationRules
-from lowtide.storage.log.validator import ValidatedBatch, validate_produce
+from lowtide.storage.log.validation.validation_rules import ValidationRules
+from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
 
 from .leading import NONE, Leading, simulate
 
@@ -87,7 +87,7 @@ def test_a_reader_waits_for_the_end_of_the_transaction() -> None:
         await world.start()
         await world.create_topic("t", (1,))
         produce(world, 7, 0)
-        waiting = asyncio.ensure_future(fetch(world, 0, wait_ms=5000))  # noqa: TID251
+        waiting = asyncio.ensure_future(fetch(world, 0, wait_ms=5000))
         await asyncio.sleep(0.1)
         produce(world, 7, 1)
         await asyncio.sleep(0.1)
@@ -153,7 +153,7 @@ def test_a_transaction_is_open_until_its_marker_is_committed() -> None:
         await follower.fetch()
         answer = await fetch(world, 0)
         assert (answer.high_watermark, answer.last_stable_offset) == (1, 0)
-        waiting = asyncio.ensure_future(fetch(world, 0, wait_ms=5000))  # noqa: TID251
+        waiting = asyncio.ensure_future(fetch(world, 0, wait_ms=5000))
         await asyncio.sleep(0.1)
         assert not waiting.done()
         follower.end = 2

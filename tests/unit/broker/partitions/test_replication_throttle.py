@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-
-from lowtide.broker.guards import large_fetch
-from lowtide.broker.handlers import fetch as fetch_handler
-from lowtide.broker.network.large_requests import Bounds
 from lowtide.broker.partitions.delayed import fetch as delayed_fetch
+
 from lowtide.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -71,7 +68,7 @@ def test_a_throttled_follower_receives_a_delete_at_once() -> None:
         follower = await begin(world)
         while (await follower.fetch(wait_ms=0, partition_max_bytes=A_FEW)).records:
             follower.end += 5
-        waiting = asyncio.ensure_future(follower.fetch(wait_ms=400))  # noqa: TID251
+        waiting = asyncio.ensure_future(follower.fetch(wait_ms=400))
         await asyncio.sleep(0.05)
         assert not waiting.done(), "there are records, and none for it"
         before = world.loop.time()
@@ -88,10 +85,8 @@ def test_a_throttled_follower_receives_a_delete_at_once() -> None:
 def test_what_is_read_again_after_a_wait_counts_once(
     session_epoch: int, partitions: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With ten partitions or more a fetch is one of very many; without a session it is read by its rows, which are answered one by one."""
-    monkeypatch.setattr(fetch_handler, "BOUNDS", Bounds(undivided_max=10, rows_at_once=7))
+    """With ten partitions or more a fetch is one of many, which is read in slices."""
     monkeypatch.setattr(delayed_fetch, "PARTITIONS_AT_ONCE", 10)
-    monkeypatch.setattr(large_fetch, "FOLLOWED_AT_ONCE", 10)
 
     async def run(world: Leading) -> None:
         await world.start(2, leader_replication_throttled_rate=str(100 * BYTES))

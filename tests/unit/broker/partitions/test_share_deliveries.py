@@ -1,4 +1,4 @@
-"""How often a record is delivered, whichever way its deliveries end, and what a record that no member can process costs the others."""
+"""How often a record is delivered, however its deliveries end, and the cost of a record that no member can process."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from lowtide.broker.partitions.share.share_values import (
     AcknowledgedRange,
     AcknowledgeType,
     AcquiredRange,
+    AcquireLimits,
     FetchedBatch,
     ShareLimits,
     StateBatch,
     StoredState,
-    Wanted,
 )
 
 LOCK_MS = 1_000
-ALL = Wanted(500, 500)
+ALL = AcquireLimits(500, 500)
 ACCEPT, RELEASE = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE
 
 
@@ -34,7 +34,7 @@ class World:
         self.now_ms = 0
         self.deliveries: Counter[int] = Counter()
 
-    def fetch(self, member: str = "m", wanted: Wanted = ALL) -> list[AcquiredRange]:
+    def fetch(self, member: str = "m", wanted: AcquireLimits = ALL) -> list[AcquiredRange]:
         offset = self.partition.next_fetch_offset
         read = [batch for batch in self.log if batch.last_offset >= offset]
         taken = self.partition.acquire(member, offset, read, wanted, self.now_ms)
@@ -157,8 +157,8 @@ def test_records_that_failed_often_are_not_delivered_with_others() -> None:
 
 def test_a_fetch_that_asks_for_few_records_gets_no_more() -> None:
     stored = StoredState(start_offset=0, batches=(StateBatch(0, 99, RecordState.AVAILABLE, 3),))
-    assert counts(World(100, stored=stored).fetch(wanted=Wanted(10, 10, is_strict=True))) == [(0, 4, 4)]
-    assert counts(World(100, stored=stored).fetch(wanted=Wanted(1, 1))) == [(0, 0, 4)]
+    assert counts(World(100, stored=stored).fetch(wanted=AcquireLimits(10, 10, is_strict=True))) == [(0, 4, 4)]
+    assert counts(World(100, stored=stored).fetch(wanted=AcquireLimits(1, 1))) == [(0, 0, 4)]
 
 
 def test_a_limit_that_was_lowered_isolates_what_is_above_it() -> None:
@@ -176,7 +176,7 @@ def test_records_that_failed_often_do_not_join_those_of_another_partition() -> N
         start_offset=0, batches=(StateBatch(0, 1, RecordState.AVAILABLE, 1), StateBatch(2, 2, RecordState.AVAILABLE, 4))
     )
     world = World(3, stored=stored)
-    joined = Wanted(500, 500, is_joined=True)
+    joined = AcquireLimits(500, 500, is_joined=True)
     assert counts(world.fetch("a", joined)) == [(0, 1, 2)]
     assert counts(world.fetch("b", joined)) == []
     assert counts(world.fetch("b")) == [(2, 2, 5)]

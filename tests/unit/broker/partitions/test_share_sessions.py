@@ -29,15 +29,15 @@ def begin(sessions: ShareSessions, key: SessionKey, *places: SharePlace, most: i
 def test_a_session_counts_its_requests_and_keeps_its_partitions() -> None:
     sessions = ShareSessions()
     begin(sessions, KEY, A, B)
-    assert sessions.go_on(KEY, 2) is ErrorCode.INVALID_SHARE_SESSION_EPOCH
-    session = sessions.go_on(KEY, 1, [C, A], [B])
+    assert sessions.follow(KEY, 2) is ErrorCode.INVALID_SHARE_SESSION_EPOCH
+    session = sessions.follow(KEY, 1, [C, A], [B])
     assert isinstance(session, ShareSession)
     assert (session.epoch, list(session.places)) == (2, [A, C])
-    assert sessions.go_on(KEY, 1) is ErrorCode.INVALID_SHARE_SESSION_EPOCH
-    assert sessions.go_on(KEY, FINAL_EPOCH) is session
-    assert sessions.go_on(OTHER, 1) is ErrorCode.SHARE_SESSION_NOT_FOUND
+    assert sessions.follow(KEY, 1) is ErrorCode.INVALID_SHARE_SESSION_EPOCH
+    assert sessions.follow(KEY, FINAL_EPOCH) is session
+    assert sessions.follow(OTHER, 1) is ErrorCode.SHARE_SESSION_NOT_FOUND
     session.epoch = 2**31 - 1
-    sessions.go_on(KEY, 2**31 - 1)
+    sessions.follow(KEY, 2**31 - 1)
     assert session.epoch == 1
 
 
@@ -67,8 +67,8 @@ def test_there_are_no_more_than_are_allowed(monkeypatch: pytest.MonkeyPatch) -> 
     assert begin(sessions, OTHER, most=1) is ErrorCode.SHARE_SESSION_LIMIT_REACHED
     assert isinstance(begin(sessions, KEY, B, C, most=1), ShareSession)
     assert begin(sessions, OTHER, A) is ErrorCode.SHARE_SESSION_LIMIT_REACHED
-    assert sessions.go_on(KEY, 1, [A]) is ErrorCode.SHARE_SESSION_LIMIT_REACHED
-    assert isinstance(sessions.go_on(KEY, 1, [B]), ShareSession)
+    assert sessions.follow(KEY, 1, [A]) is ErrorCode.SHARE_SESSION_LIMIT_REACHED
+    assert isinstance(sessions.follow(KEY, 1, [B]), ShareSession)
 
 
 def test_a_user_with_many_sessions_gives_way_to_one_with_few() -> None:

@@ -32,7 +32,7 @@ from lowtide.runtime.committer import SimulatedCommitter
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.simulation.client import WireClient
-from lowtide.storage.log.validation_rules import QUICK_BYTES, QUICK_RECORDS
+from lowtide.storage.log.validation.validation_rules import QUICK_BYTES, QUICK_RECORDS
 
 HOST, PORT = "broker", 9092
 PARTITIONS = 100

@@ -12,7 +12,7 @@ from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
 from lowtide.protocol.messages.init_producer_id import InitProducerIdRequest
 from lowtide.protocol.messages.produce import ProduceRequest
 from lowtide.simulation.client import WireClient
-from lowtide.storage.log.validation_rules import QUICK_RECORDS
+from lowtide.storage.log.validation.validation_rules import QUICK_RECORDS
 
 from .test_slow_produce import World, produce, rows, simulate
 

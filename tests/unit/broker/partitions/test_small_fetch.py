@@ -12,9 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lowtide.broker.lifecycle import serving
-from lowtide.broker.partitions.delayed.small_fetch import SmallAnswer, SmallFetches, small_fetches
-from lowtide.broker.partitions.fetch_session import FetchTarget
-from lowtide.broker.partitions.fetch_session_cache import FetchSessionCache
+from lowtide.broker.partitions.fetch.fetch_session import FetchTarget
+from lowtide.broker.partitions.fetch.fetch_session_cache import FetchSessionCache
+from lowtide.broker.partitions.fetch.usual_fetch import SmallAnswer, SmallFetches, small_fetches
 from lowtide.protocol import native
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.messages.alter_client_quotas import (
@@ -31,8 +31,8 @@ from lowtide.protocol.types import ZERO_TOPIC_ID
 from lowtide.replication.topic_traffic import Traffic
 from lowtide.storage.log.log import AppendedBatch
 from lowtide.storage.log.markers import make_marker
-from lowtide.storage.log.validation_rules import ValidationRules
-from lowtide.storage.log.validator import ValidatedBatch, validate_produce
+from lowtide.storage.log.validation.validation_rules import ValidationRules
+from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
 from tests.examples import examples
 
 from .leading import NONE, Leading, simulate
@@ -379,7 +379,7 @@ def played(operations: list[Operation], *, is_secured: bool = False) -> list[Any
 @example([("forbid", 4, 0, 0, 0), ("fetch", 8, 1, 0, 6), ("forbid", 4, 1, 0, 0), ("fetch", 8, 1, 0, 6)], True)
 @example([("follow", 0, 0, 0, 1), ("forbid", 0, 0, 0, 0), ("follow", 0, 0, 0, 1)], True)
 @given(st.lists(OPERATIONS, min_size=15, max_size=80), st.booleans())
-def test_both_forms_give_the_same_answers_sessions_and_figures(operations: list[Operation], is_secured: bool) -> None:  # noqa: FBT001
+def test_both_forms_give_the_same_answers_sessions_and_figures(operations: list[Operation], is_secured: bool) -> None:
     compiled = played(operations, is_secured=is_secured)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native, "compiled", None)

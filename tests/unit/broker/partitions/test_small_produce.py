@@ -10,7 +10,7 @@ import pytest
 
 from bench.request_path import SETTINGS, produce
 from bench.request_path import World as Cluster
-from lowtide.broker.partitions.produce.small_produce import SmallProduce, small_produce
+from lowtide.broker.partitions.produce.joint_produce import SmallProduce, small_produce
 from lowtide.protocol import native
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compiler import codec_for

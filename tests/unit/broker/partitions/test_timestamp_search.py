@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lowtide.broker.config.offset_reset import OffsetReset
-from lowtide.broker.partitions.share.share_begin import begin_offset
+from lowtide.broker.partitions.share.share_partitions import begin_offset
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compression import Compression
 from lowtide.protocol.errors import ErrorCode

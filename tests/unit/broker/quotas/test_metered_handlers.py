@@ -1,4 +1,7 @@
-"""Handlers behind quotas: what is counted, what the client is asked to wait, and that nothing changes where no quota is set."""
+"""Handlers behind quotas.
+
+What is counted, what the client is asked to wait, and that nothing changes where no quota is set.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,14 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.network.request_parts import CutRequest, split_for
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import NO_ANSWER, Pending
 from lowtide.broker.quotas.client_quotas import ClientQuotas
 from lowtide.broker.quotas.metered_handlers import Meter, fetched_bytes
 from lowtide.broker.quotas.sampled_rate import Window
 from lowtide.broker.security.principal import ANONYMOUS
-from lowtide.broker.turns import Steps
 from lowtide.metadata.config_image import ConfigImage
 from lowtide.protocol.api_keys import ApiKey
-from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from lowtide.protocol.messages.fetch import (
@@ -30,7 +30,6 @@ from lowtide.protocol.messages.fetch import (
 )
 from lowtide.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from lowtide.protocol.row_decoder import RowLimits
 
 
 class Bench:
@@ -119,34 +118,18 @@ def test_a_consumer_gets_what_ten_seconds_allow_and_waits_for_it() -> None:
     assert request.max_bytes == 1_000
 
 
-def test_what_a_large_fetch_is_sent_later_is_counted_then() -> None:
+def test_what_a_fetch_is_sent_later_is_counted_then() -> None:
     bench = Bench(**{"client-id=app": {"consumer_byte_rate": "100"}})
-    frame = codec_for(FetchRequest, 6).encode(FetchRequest(max_wait_ms=1, min_bytes=1, max_bytes=1 << 30, topics=[]))
-    split = split_for(ApiKey.FETCH, 6)
-    assert split is not None
-    rows = CutRequest(split, (frame, 0, len(frame)), RowLimits(10, 10, 10), lambda: 1)
-    assert list(rows.look()) == []
+    request = FetchRequest(max_wait_ms=1, min_bytes=1, max_bytes=1 << 30, topics=[])
     pending: Pending[Any] = Pending()
-
-    def steps(_rows: CutRequest, _context: Any) -> Steps:
-        yield
-        return pending
-
-    spec = bench.meter.metered(HandlerSpec(key=ApiKey.FETCH, handle_steps=steps))
-    assert spec.handle_steps is not None
-    taken = spec.handle_steps(rows, bench.context)
-    assert next(taken) is None
-    with pytest.raises(StopIteration) as end:
-        next(taken)
-    answer = rows.joined()
+    spec = bench.meter.metered(HandlerSpec(key=ApiKey.FETCH, handle=lambda _request, _context: pending))
+    assert spec.handle is not None
+    answer = spec.handle(request, bench.context)
     response = fetched(0)
     response.responses[0].partitions[0].records = memoryview(bytes(2_000))
-    list(answer.add(response))
-    pending.complete(answer)
-    assert rows.bare.max_bytes == 1_000
-    sent = b"".join(bytes(part) for part in end.value.value.response.finish())
-    told = codec_for(FetchResponse, 6).decode(sent, 0, len(sent))
-    assert (told.throttle_time_ms, fetched_bytes(told)) == (10_000, 2_000)
+    pending.complete(response)
+    assert request.max_bytes == 1_000
+    assert (answer.response.throttle_time_ms, fetched_bytes(answer.response)) == (10_000, 2_000)
 
 
 @pytest.mark.parametrize("request_", [{"replica_id": 2}, {"replica_state": ReplicaState(replica_id=2)}])

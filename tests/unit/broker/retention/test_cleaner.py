@@ -23,7 +23,7 @@ from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.storage.checkpoint import decode_offsets
 from lowtide.storage.compaction.log_cleaning import CleaningLimits
 from lowtide.storage.log.log import Log
-from lowtide.storage.log.retention_plan import Reason
+from lowtide.storage.log.retention.retention_plan import Reason
 from tests.unit.broker.partitions.leading import Leading
 
 BACKOFF_S = 5

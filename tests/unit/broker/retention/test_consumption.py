@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.coordinator.groups.consumed import NOT_CONSUMED, Consumed
+from lowtide.broker.coordinator.groups.consumed import NOT_CONSUMED, ConsumedEnd
 from lowtide.broker.network.peer_client import PeerError
 from lowtide.broker.retention import consumption as module
 from lowtide.broker.retention.consumption import PARTITIONS_PER_REQUEST, Consumption, ConsumptionQuery, Doubt
@@ -33,7 +33,7 @@ class Cluster:
         self.leaders = list(leaders)
         self.epochs = [5] * len(leaders)
         self.alive = {1, 2, 3}
-        self.committed: dict[int, dict[tuple[str, int], Consumed]] = {}
+        self.committed: dict[int, dict[tuple[str, int], ConsumedEnd]] = {}
         self.changed: dict[int, Callable[[DescribeConsumedOffsetsResponse], Any]] = {}
         self.asked: list[tuple[int, int]] = []
         self.broker_id = 1
@@ -96,15 +96,15 @@ class Cluster:
 
 def test_the_slowest_group_of_the_cluster_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(1, 2, 3, 2)
-    cluster.committed = {1: {("t", 0): Consumed(9, "a")}, 3: {("t", 0): Consumed(4, "b")}}
-    assert cluster.ask(monkeypatch) == {ASKED: Consumed(4, "b")}
+    cluster.committed = {1: {("t", 0): ConsumedEnd(9, "a")}, 3: {("t", 0): ConsumedEnd(4, "b")}}
+    assert cluster.ask(monkeypatch) == {ASKED: ConsumedEnd(4, "b")}
     assert cluster.asked == [(1, 1), (2, 1), (3, 1)], "each once"
 
 
 def test_a_group_of_another_coordinator_that_waits_keeps_all(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(1, 2)
-    cluster.committed = {1: {("t", 0): Consumed(9, "a")}, 2: {("t", 0): Consumed(-1, "b")}}
-    assert cluster.ask(monkeypatch) == {ASKED: Consumed(-1, "b")}
+    cluster.committed = {1: {("t", 0): ConsumedEnd(9, "a")}, 2: {("t", 0): ConsumedEnd(-1, "b")}}
+    assert cluster.ask(monkeypatch) == {ASKED: ConsumedEnd(-1, "b")}
 
 
 def without_coverage(response: DescribeConsumedOffsetsResponse) -> DescribeConsumedOffsetsResponse:
@@ -145,7 +145,7 @@ def test_whatever_is_missing_in_one_answer_leaves_the_round_without_a_result(
     monkeypatch: pytest.MonkeyPatch, change: Any, words: str, broker_id: int
 ) -> None:
     cluster = Cluster(1, 2, 3)
-    cluster.committed = {1: {("t", 0): Consumed(9, "a")}}
+    cluster.committed = {1: {("t", 0): ConsumedEnd(9, "a")}}
     cluster.changed[broker_id] = change
     outcome = cluster.ask(monkeypatch)
     assert isinstance(outcome, Doubt)
@@ -164,7 +164,7 @@ def test_an_unavailable_or_missing_coordinator_is_doubt(monkeypatch: pytest.Monk
 def test_coordinators_that_change_during_the_round_are_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if the same broker is elected again: its log may have been truncated in between."""
     cluster = Cluster(1, 2)
-    cluster.committed = {1: {("t", 0): Consumed(9, "a")}}
+    cluster.committed = {1: {("t", 0): ConsumedEnd(9, "a")}}
 
     def elected_again(response: Any) -> Any:
         cluster.epochs[0] += 1
@@ -194,8 +194,8 @@ def test_many_partitions_are_asked_about_in_parts(monkeypatch: pytest.MonkeyPatc
     count = 2 * PARTITIONS_PER_REQUEST + 5
     asked = [ConsumptionQuery(TopicPartition("t" if number % 3 else "u", number), ID) for number in range(count)]
     last = ("t" if (count - 1) % 3 else "u", count - 1)
-    cluster.committed = {1: {last: Consumed(3, "a")}, 2: {last: Consumed(2, "b")}}
+    cluster.committed = {1: {last: ConsumedEnd(3, "a")}, 2: {last: ConsumedEnd(2, "b")}}
     outcome = cluster.ask(monkeypatch, *asked)
     assert [count for _, count in cluster.asked] == [PARTITIONS_PER_REQUEST, PARTITIONS_PER_REQUEST, 5] * 2
     assert len(outcome) == count
-    assert {row for row in outcome.values() if row != NOT_CONSUMED} == {Consumed(2, "b")}
+    assert {row for row in outcome.values() if row != NOT_CONSUMED} == {ConsumedEnd(2, "b")}

@@ -33,7 +33,7 @@ from lowtide.protocol.messages.offset_commit import (
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
-from lowtide.storage.log.retention_plan import Reason
+from lowtide.storage.log.retention.retention_plan import Reason
 from tests.unit.broker.partitions.leading import Leading
 
 CHECK_MS = 60_000

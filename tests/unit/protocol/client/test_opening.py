@@ -9,7 +9,7 @@ import pytest
 
 from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.client.opening import Ask, ClientSession, Opening, OpeningEvent, OpeningState, Step
-from lowtide.protocol.client.refused import ClientFailure, FailureKind
+from lowtide.protocol.client.refused import ClientFailure, ClientFailureKind
 from lowtide.protocol.client.sasl import ClientSaslSettings
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
@@ -75,7 +75,7 @@ def test_a_version_is_one_that_both_support():
         (ApiKey.FETCH, 0, "the broker supports Fetch in versions 90 to 99, but the request needs 4 to 18"),
         (ApiKey.PRODUCE, 0, "the broker does not support Produce"),
     ):
-        assert spoken.choose(kinds[key], at_least=at_least) == ClientFailure(FailureKind.VERSION, words)
+        assert spoken.choose(kinds[key], at_least=at_least) == ClientFailure(ClientFailureKind.VERSION, words)
 
 
 @pytest.mark.parametrize("low", range(6))
@@ -107,28 +107,33 @@ def test_logging_in(lifetime_ms: int, usable_ms: int | None):
         (
             PLAIN,
             [SaslHandshakeResponse(error_code=33, mechanisms=["A", "B"])],
-            FailureKind.AUTHENTICATION,
+            ClientFailureKind.AUTHENTICATION,
             "mechanism PLAIN; it has A, B",
         ),
-        (PLAIN, [SaslHandshakeResponse(error_code=34, mechanisms=[])], FailureKind.AUTHENTICATION, "has no SASL"),
-        (PLAIN, [SaslHandshakeResponse(error_code=-1, mechanisms=[])], FailureKind.ANSWER, "SaslHandshake was refused"),
+        (PLAIN, [SaslHandshakeResponse(error_code=34, mechanisms=[])], ClientFailureKind.AUTHENTICATION, "has no SASL"),
+        (
+            PLAIN,
+            [SaslHandshakeResponse(error_code=-1, mechanisms=[])],
+            ClientFailureKind.ANSWER,
+            "SaslHandshake was refused",
+        ),
         (
             PLAIN,
             [MECHANISMS, SaslAuthenticateResponse(error_code=58, error_message="Bad password", auth_bytes=b"")],
-            FailureKind.AUTHENTICATION,
+            ClientFailureKind.AUTHENTICATION,
             "u cannot log in with PLAIN: Bad password",
         ),
-        (SCRAM, [MECHANISMS, NO_TOKEN], FailureKind.AUTHENTICATION, "invalid SCRAM message"),
-        (ClientSaslSettings(mechanism="GSSAPI"), [], FailureKind.AUTHENTICATION, "not supported"),
+        (SCRAM, [MECHANISMS, NO_TOKEN], ClientFailureKind.AUTHENTICATION, "invalid SCRAM message"),
+        (ClientSaslSettings(mechanism="GSSAPI"), [], ClientFailureKind.AUTHENTICATION, "not supported"),
         (
             ClientSaslSettings(mechanism="PLAIN", username="a\0b"),
             [MECHANISMS],
-            FailureKind.AUTHENTICATION,
+            ClientFailureKind.AUTHENTICATION,
             "zero character",
         ),
     ],
 )
-def test_being_refused(sasl: ClientSaslSettings, answers: list[Any], kind: FailureKind, words: str):
+def test_being_refused(sasl: ClientSaslSettings, answers: list[Any], kind: ClientFailureKind, words: str):
     _, refused = play(sasl, versions(), *answers)
     assert isinstance(refused, ClientFailure)
     assert refused.kind is kind
@@ -141,15 +146,22 @@ def test_being_refused(sasl: ClientSaslSettings, answers: list[Any], kind: Failu
         (
             None,
             ApiVersionsResponse(error_code=34, api_keys=[]),
-            FailureKind.AUTHENTICATION,
+            ClientFailureKind.AUTHENTICATION,
             "set security.protocol to SASL_PLAINTEXT",
         ),
-        (None, ApiVersionsResponse(error_code=-1, api_keys=[]), FailureKind.ANSWER, "refused ApiVersions"),
-        (PLAIN, ("SASL_HANDSHAKE", (0, -1)), FailureKind.AUTHENTICATION, "has no SASL: set another security.protocol"),
-        (PLAIN, ("SASL_HANDSHAKE", (0, 0)), FailureKind.VERSION, "SaslHandshake in versions 0 to 0"),
+        (None, ApiVersionsResponse(error_code=-1, api_keys=[]), ClientFailureKind.ANSWER, "refused ApiVersions"),
+        (
+            PLAIN,
+            ("SASL_HANDSHAKE", (0, -1)),
+            ClientFailureKind.AUTHENTICATION,
+            "has no SASL: set another security.protocol",
+        ),
+        (PLAIN, ("SASL_HANDSHAKE", (0, 0)), ClientFailureKind.VERSION, "SaslHandshake in versions 0 to 0"),
     ],
 )
-def test_a_broker_that_cannot_be_used(sasl: ClientSaslSettings | None, answer: Any, kind: FailureKind, words: str):
+def test_a_broker_that_cannot_be_used(
+    sasl: ClientSaslSettings | None, answer: Any, kind: ClientFailureKind, words: str
+):
     answered = versions({ApiKey[answer[0]]: answer[1]}) if isinstance(answer, tuple) else answer
     _, refused = play(sasl, answered)
     assert isinstance(refused, ClientFailure)

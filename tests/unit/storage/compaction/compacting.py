@@ -11,16 +11,18 @@ from lowtide.protocol.records import Record, iterate_batches, iterate_records, r
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.committer import Barrier, OnDone
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
-from lowtide.runtime.heavy_work import NO_RATE_LIMIT, Step, Work, WorkListener
+from lowtide.runtime.heavy_work import NO_RATE_LIMIT, Work, WorkListener, WorkStep
 from lowtide.storage.compaction.cleanable import Cleanable, LogEnds, find_cleanable
 from lowtide.storage.compaction.log_cleaning import CleaningLimits, CleaningPlace, CleaningReport, LogCleaning
 from lowtide.storage.compaction.offset_map import ENTRY_BYTES
 from lowtide.storage.errors import StorageError, is_passing
 from lowtide.storage.log.cleaned_segment import remove_cleaned
-from lowtide.storage.log.loader import create_log, load_log
+from lowtide.storage.log.durability import LogDurability
 from lowtide.storage.log.log import FollowerAppend, Log, LogConfig, RemovedSegment
-from lowtide.storage.log.log_place import KnownLog, LogPlace
-from lowtide.storage.log.segment_ages import SegmentAges
+from lowtide.storage.log.log_files import LogPlace
+from lowtide.storage.log.opening.known_log import KnownLog
+from lowtide.storage.log.opening.loader import create_log, load_log
+from lowtide.storage.log.retention.segment_ages import SegmentAges
 
 DIRECTORY = "/disk/t-0"
 NOW_MS = 1_700_000_000_000
@@ -67,7 +69,7 @@ class StepwiseWorker:
 
     def __init__(self, filesystem: MemoryFileSystem) -> None:
         self._filesystem = filesystem
-        self._steps: Iterator[Step] | None = None
+        self._steps: Iterator[WorkStep] | None = None
         self._listener: WorkListener | None = None
         self._cancelled = False
 
@@ -142,12 +144,12 @@ class CompactedLog:
 
     def flush(self) -> None:
         end = self.log.log_end_offset
-        barrier = self.log.flush_barrier()
+        barrier = LogDurability(self.log).flush_barrier()
         if barrier is not None:
             self.committer.submit(barrier, lambda _error: None)
             while self.committer.waiting:
                 self.committer.step()
-            self.log.on_flushed(end)
+            LogDurability(self.log).on_flushed(end)
 
     def reopen(self, *, clean: bool = False, high_watermark: int | None = None) -> None:
         """After a stop or a crash."""
@@ -204,7 +206,9 @@ class CompactedLog:
         return cleaning
 
     def remove_cleaned(self, log: Log, then: Callable[[], None]) -> None:
-        """Once they are gone; a file for whose removal there is no room is tried again when the test takes what is stalled."""
+        """Calls back once they are removed; a file without room for its removal is retried when the test repeats
+        stalled steps.
+        """
         try:
             remove_cleaned(self.filesystem, log.directory)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Histories of a log that is compacted, restarted, trimmed and truncated, beside the rules applied to a list of records."""
+"""Histories of a log that is compacted, restarted, trimmed and truncated, beside the rules applied to a list."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from msgspec.structs import replace
 from lowtide.protocol.control_records import ControlRecordType
 from lowtide.protocol.records import iterate_records, read_batch_header
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
+from lowtide.storage.log.durability import LogDurability
+from lowtide.storage.log.truncation import LogTruncation
 
 from .compacting import CONFIG, LIMIT, CompactedLog, end, produce
 
@@ -45,7 +47,7 @@ class History:
         self.sequences: dict[int, int] = {}
         self.aborted: set[int] = set()
         self.agreed_end = 0
-        """Committed when the log was compacted: a marker below may belong to an aborted record that was removed, so that marker stays."""
+        """Committed when the log was compacted: a marker below may belong to a removed aborted record, so it stays."""
 
     def apply(self, operation: tuple[object, ...]) -> None:
         getattr(self, "do_" + str(operation[0]))(*operation[1:])
@@ -65,7 +67,7 @@ class History:
             self.written[base + number] = (key.encode(), b"by %d" % producer, producer)
             self.open.setdefault(producer, []).append(base + number)
 
-    def do_end(self, producer: int, commits: bool) -> None:  # noqa: FBT001
+    def do_end(self, producer: int, commits: bool) -> None:
         offsets = self.open.pop(producer, None)
         if offsets is not None:
             end(self.log, producer, ControlRecordType.COMMIT if commits else ControlRecordType.ABORT)
@@ -83,10 +85,10 @@ class History:
             assert report.done is not None
             self.agreed_end = self.log.log.high_watermark
 
-    def do_restart(self, clean: bool) -> None:  # noqa: FBT001
+    def do_restart(self, clean: bool) -> None:
         self.log.flush()
         if clean:
-            barrier = self.log.log.close()
+            barrier = LogDurability(self.log.log).close()
             if barrier is not None:
                 self.log.committer.submit(barrier, lambda _error: None)
                 self.log.committer.step()
@@ -107,7 +109,9 @@ class History:
         low = max(log.log_start_offset, log.swaps.cleaned_to or 0, self.agreed_end)
         if self.open or percent > 50 or low > log.log_end_offset:
             return
-        truncation = log.truncate_to(low + (log.log_end_offset - low) * percent // 50, now_ms=self.log.now_ms)
+        truncation = LogTruncation(log).truncate_to(
+            low + (log.log_end_offset - low) * percent // 50, now_ms=self.log.now_ms
+        )
         if truncation.barrier is not None:
             self.log.committer.submit(truncation.barrier, lambda _error: None)
             self.log.committer.step()
@@ -162,7 +166,7 @@ class History:
     def check_readers(self) -> None:
         """A reader of committed records that skips what the index lists skips every aborted record, and no other."""
         log = self.log.log
-        aborted = log._aborted.collect(log.segments[0].base_offset, log.log_start_offset, log.log_end_offset)
+        aborted = log.files.aborted.collect(log.segments[0].base_offset, log.log_start_offset, log.log_end_offset)
         for batch in self.log.batches():
             header = read_batch_header(batch)
             if header.is_control or header.last_offset < log.log_start_offset:

@@ -6,8 +6,9 @@ import pytest
 
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.runtime.filesystem.planned_faults import Operation
-from lowtide.storage.log.loader import create_log
-from lowtide.storage.log.log_place import LogPlace
+from lowtide.storage.log.log_files import LogPlace
+from lowtide.storage.log.opening.loader import create_log
+from lowtide.storage.log.truncation import LogTruncation
 
 from .compacting import CONFIG, NOW_MS
 from .test_log_cleaning import contents_on_the_way, filled
@@ -15,8 +16,8 @@ from .test_log_cleaning import contents_on_the_way, filled
 
 @pytest.mark.parametrize("lasts", [1, 4, 1000])
 @pytest.mark.parametrize("crashes", [False, True])
-def test_no_room_at_any_step_is_no_disk_failure(lasts: int, crashes: bool) -> None:  # noqa: FBT001
-    """Also not at the last renames of a swap, when the old segments are removed: the log reads files under their temporary names."""
+def test_no_room_at_any_step_is_no_disk_failure(lasts: int, crashes: bool) -> None:
+    """Not even at the last renames of a swap, when old segments go: the log reads files under temporary names."""
     expected = contents_on_the_way()
     for first in range(1, 200):
         log = filled()
@@ -25,7 +26,7 @@ def test_no_room_at_any_step_is_no_disk_failure(lasts: int, crashes: bool) -> No
         def lacks_room(_operation: Operation, _path: str) -> bool:
             nonlocal count
             count += 1
-            return first <= count < first + lasts  # noqa: B023 - asked before the next one
+            return first <= count < first + lasts
 
         log.filesystem.lacks_room = lacks_room
         log.begin_cleaning()
@@ -49,7 +50,7 @@ def test_no_room_at_any_step_is_no_disk_failure(lasts: int, crashes: bool) -> No
         log.flush()
         log.clean()
         assert (log.failures, log.batches()) == ([], expected[-1]), first
-        assert [each.first_offset for each in log.log._aborted.collect(0, 0, 20)] == [3]
+        assert [each.first_offset for each in log.log.files.aborted.collect(0, 0, 20)] == [3]
         assert not [name for name in log.names() if name.endswith((".cleaned", ".swap")) or ".swap." in name], first
         if count < first:
             break
@@ -93,7 +94,7 @@ def test_what_is_written_and_not_used_is_removed_before_the_log_is_released() ->
     cleaning = log.begin_cleaning()
     while len([name for name in log.names() if name.endswith((".log.swap", ".log.cleaned"))]) < 3:
         assert log.worker.step()
-    log.log.truncate_to(2, now_ms=NOW_MS)
+    LogTruncation(log.log).truncate_to(2, now_ms=NOW_MS)
     while log.step():
         pass
     assert cleaning is not None
@@ -109,7 +110,7 @@ def test_a_truncation_at_any_step_lowers_how_far_the_log_is_compacted_when_that_
         log = filled()
         log.begin_cleaning()
         went_on = [log.step() for _ in range(steps)]
-        log.log.truncate_to(2, now_ms=NOW_MS)
+        LogTruncation(log.log).truncate_to(2, now_ms=NOW_MS)
         while log.step():
             pass
         assert (log.log.swaps.cleaned_to or 0) <= log.log.log_end_offset, steps

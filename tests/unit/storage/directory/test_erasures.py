@@ -19,10 +19,14 @@ from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem.memory import SimulatedCrashError
 from lowtide.storage.directory.directory_erasures import EraseFailedError
 from lowtide.storage.log.log import Log
+from lowtide.storage.log.log_holes import LogHoles
 from lowtide.storage.log.log_values import AppendedBatch, LogConfig
-from lowtide.storage.log.segment_names import offset_name
-from lowtide.storage.log.validation_rules import ValidationRules
-from lowtide.storage.log.validator import ValidatedBatch, validate_produce
+from lowtide.storage.log.segments.segment import load_timestamps
+from lowtide.storage.log.segments.segment_names import offset_name
+from lowtide.storage.log.timestamps import search_max_timestamp, search_timestamp
+from lowtide.storage.log.truncation import LogTruncation
+from lowtide.storage.log.validation.validation_rules import ValidationRules
+from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
 from tests.unit.storage.directory.test_holes import World
 from tests.unit.storage.directory.test_log_manager import A0, CONFIG, ONE
 
@@ -148,9 +152,9 @@ def test_what_is_erased_takes_no_room() -> None:
     log = filled(world)
     world.delete_to((A0, 52))
     world.run()
-    assert log.unfreed_bytes > 0
+    assert LogHoles(log).unfreed_bytes > 0
     assert erase(world, log, 52) == [None]
-    assert log.unfreed_bytes == 0
+    assert LogHoles(log).unfreed_bytes == 0
 
 
 def test_again_and_again() -> None:
@@ -359,14 +363,14 @@ def test_the_largest_timestamp_is_found_though_its_record_is_erased() -> None:
     log.append_as_leader(batch, leader_epoch=3, now_ms=1)
     produce(log, 19)
     assert erase(world, log, 2) == [None]
-    log.segments[0].load_timestamps()
+    load_timestamps(log.segments[0])
     assert log.segments[0].max_timestamp == 8_998, "rules of retention go by it"
-    found_now: Any = log.search_max_timestamp()
+    found_now: Any = search_max_timestamp(log)
     assert (found_now.timestamp, found_now.offset) == (8_998, 2)
     for timestamp, offset in ((0, 2), (1_004, 2), (8_998, 2)):
-        searched: Any = log.search_timestamp(timestamp)
+        searched: Any = search_timestamp(log, timestamp)
         assert searched.offset == offset
-    assert log.search_timestamp(8_999) is None
+    assert search_timestamp(log, 8_999) is None
 
 
 def test_producers_go_on_where_they_were() -> None:
@@ -408,7 +412,7 @@ def test_producers_continue_after_a_truncation_below_their_snapshot(restarts: bo
         world.restart()
         log = world.manager.logs[A0]
         log.configure(LARGE)
-    log.truncate_to(25, now_ms=1)
+    LogTruncation(log).truncate_to(25, now_ms=1)
     again = log.append_as_leader(
         batch_at(25, producer_id=7, producer_epoch=0, base_sequence=20), leader_epoch=3, now_ms=1
     )

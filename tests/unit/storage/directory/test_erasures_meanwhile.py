@@ -7,7 +7,7 @@ import pytest
 
 from lowtide.storage.compaction import erasing
 from lowtide.storage.directory.directory_erasures import EraseFailedError
-from lowtide.storage.log.segment_names import offset_name
+from lowtide.storage.log.segments.segment_names import offset_name
 from tests.unit.storage.directory.test_erasures import (
     FOLDER,
     LARGE,
@@ -44,7 +44,7 @@ def test_a_compaction_that_runs_is_waited_for() -> None:
 
 
 def test_the_segment_that_gives_way_is_gone_before_the_answer() -> None:
-    """Also if a round comes while the new segment's name isn't durable yet: what it replaces still lies there as `.deleted`."""
+    """Also if a round comes before the new segment's name is durable: what it replaces is still there as `.deleted`."""
     world = World()
     log = filled(world)
     answers, _ = ask_to_erase(world, log, 52)
@@ -176,7 +176,7 @@ def test_a_hole_is_on_the_disk_before_the_answer_though_its_segment_leaves_the_l
         if leaves_late:
             assert world.committers[ONE].waiting
             log.roll(world.clock.now_ms)
-            world.manager.remove_segments(log, log.remove_below_start())
+            world.manager.remove_segments(log, log.files.remove_below(log.log_start_offset, log.config))
         while world.worker.waiting:
             world.worker.step()
         for _ in range(10):

@@ -12,7 +12,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem.planned_faults import Operation
 from lowtide.storage.log.log import AppendedBatch, Log
-from lowtide.storage.log.validator import ValidatedBatch
+from lowtide.storage.log.validation.validator import ValidatedBatch
 from lowtide.storage.log_start.journal_format import JOURNAL_NAME
 
 from .test_log_manager import A0, BATCH, CONFIG, ONE, A, World
@@ -134,7 +134,7 @@ def test_no_room_at_any_step_is_no_disk_failure_and_all_is_done_when_there_is_ro
         def lacks_room(_operation: Operation, _path: str) -> bool:
             nonlocal count
             count += 1
-            return first <= count < first + lasts  # noqa: B023 - asked before the next one
+            return first <= count < first + lasts
 
         world.filesystem.lacks_room = lacks_room
         action(world, log)
@@ -142,7 +142,7 @@ def test_no_room_at_any_step_is_no_disk_failure_and_all_is_done_when_there_is_ro
         struck = count >= first
         world.filesystem.lacks_room = None
         settle(world, log, action)
-        assert (world.failed, log.offline, log.unsettled) == ([], False, 0), first
+        assert (world.failed, log.offline, log.truncating) == ([], False, 0), first
         assert "done" in world.answers, first
         assert not any(isinstance(answer, tuple) and answer[1] not in NO_ROOM for answer in world.answers), (
             world.answers
@@ -216,7 +216,7 @@ def test_a_start_on_a_full_disk_finds_every_log(power: bool) -> None:
             nonlocal count
             count += 1
             # The journal has its size: writing it once more needs no room.
-            return count > allowed and not path.endswith(JOURNAL_NAME)  # noqa: B023 - asked before the next one
+            return count > allowed and not path.endswith(JOURNAL_NAME)
 
         world.filesystem.lacks_room = lacks_room
         world.start()

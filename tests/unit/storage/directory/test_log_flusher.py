@@ -6,16 +6,22 @@ import errno
 from collections import deque
 from collections.abc import Callable
 
+import pytest
+
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.runtime.random import Random
+from lowtide.storage.directory import log_flusher
 from lowtide.storage.directory.log_flusher import FLUSHES_UNDER_WAY_MAX, FlushListener, LogFlusher
 from lowtide.storage.errors import StorageError
-from lowtide.storage.log.loader import KnownLog, LogPlace, load_log
+from lowtide.storage.log.durability import LogDurability
 from lowtide.storage.log.log import Log, LogConfig, SegmentCache
-from lowtide.storage.log.open_files import OpenFiles
+from lowtide.storage.log.log_files import LogPlace
+from lowtide.storage.log.opening.known_log import KnownLog
+from lowtide.storage.log.opening.loader import load_log
+from lowtide.storage.log.segments.open_files import OpenFiles
 
 LOGS = 3 * FLUSHES_UNDER_WAY_MAX + 5
 
@@ -51,7 +57,7 @@ class FakeLog:
 
     def __init__(self, error: StorageError | None = None) -> None:
         self.flush_wanted = True
-        self.attention: dict[FakeLog, None] = {}
+        self.upkeep_queue: dict[FakeLog, None] = {}
         self.flush_is_due = False
         self.barriers = 0
         self.flushed = 0
@@ -67,6 +73,13 @@ class FakeLog:
     def on_flushed(self, offset: int) -> None:
         assert offset == self.log_end_offset
         self.flushed += 1
+
+
+@pytest.fixture(autouse=True)
+def logs_flush_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        log_flusher, "LogDurability", lambda log: log if isinstance(log, FakeLog) else LogDurability(log)
+    )
 
 
 class World:
@@ -96,7 +109,9 @@ class World:
 
 
 def test_after_an_unclean_stop_logs_are_flushed_a_few_at_a_time() -> None:
-    """Each may hold some ten files open: ten thousand logs at once would exceed the system's limit, which looks like a disk failure."""
+    """Each may hold ten files: ten thousand logs at once would exceed the system's limit, which looks like a disk
+    failure.
+    """
     world = World()
     world.tick()
     assert world.begun == len(world.committer.waiting) == FLUSHES_UNDER_WAY_MAX
@@ -159,7 +174,7 @@ def test_nothing_is_begun_when_the_broker_stops() -> None:
 
 
 class RecoveredLogs:
-    """Logs of one record each after an unclean stop, of which few may have their file open, in two directories with a flusher each."""
+    """Logs of one record each after an unclean stop, few of which may have open files, in two directories."""
 
     def __init__(self, count: int, files_max: int) -> None:
         self.filesystem = MemoryFileSystem(Random(1))
@@ -199,7 +214,7 @@ class RecoveredLogs:
 
 
 def test_logs_are_read_while_many_are_flushed() -> None:
-    """Those that were just read have their file open, and so a flush holds it: a slow disk must not keep all that may be open."""
+    """Logs that were just read have open files, which a flush holds: a slow disk must not hold all that may be open."""
     world = RecoveredLogs(count=40, files_max=8)
     for log in world.logs[:8]:
         assert world.read(log) > 0

@@ -1,4 +1,4 @@
-"""All logs of a broker: starts and stops of every kind, deletes that are durable before they are visible, reused names."""
+"""All logs of a broker: starts and stops of every kind, deletes durable before they are visible, reused names."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from lowtide.storage.directory.log_manager import LogManager, LogManagerSettings
 from lowtide.storage.directory.log_starts import LogStartIncrement
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log.log import AppendedBatch, Log, LogConfig
-from lowtide.storage.log.validation_rules import ValidationRules
-from lowtide.storage.log.validator import ValidatedBatch, validate_produce
+from lowtide.storage.log.truncation import LogTruncation
+from lowtide.storage.log.validation.validation_rules import ValidationRules
+from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
 from lowtide.storage.log_start.journal_format import JOURNAL_NAME
 from lowtide.storage.log_start.journal_loading import journal_path
 from tests.examples import examples
 
-CLUSTER = "our-cluster"
-ONE, TWO = "/one", "/two"
+CLUSTER, ONE, TWO = "our-cluster", "/one", "/two"
 A, B = b"topic-a-16-bytes", b"topic-b-16-bytes"
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 CONFIG = LogConfig(segment_bytes=400, file_delete_delay_ms=1000)
@@ -864,13 +864,13 @@ def test_a_delete_overtaken_by_a_truncation_deletes_nothing_written_since() -> N
     (log,) = world.create(A0)
     append(log, 4)
     world.delete_to((A0, 20))
-    log.truncate_to(10, now_ms=1)
+    LogTruncation(log).truncate_to(10, now_ms=1)
     append(log, 4)
     world.run()
     assert (log.log_start_offset, log.log_end_offset) == (0, 30)
     world.restart()
-    found = world.manager.logs[A0]
-    assert (found.log_start_offset, found.log_end_offset) == (0, 30), "the journal was corrected too"
+    (log,) = world.manager.logs.values()
+    assert (log.log_start_offset, log.log_end_offset) == (0, 30), "the journal was corrected too"
 
 
 def test_of_two_deletes_the_larger_counts_in_any_order() -> None:
@@ -1030,7 +1030,7 @@ def test_left_overs_of_a_deletion_are_finished_at_the_next_start() -> None:
 
 
 class ManagerMachine(RuleBasedStateMachine):
-    """Deletes, deletions of topics, new topics of the same name, crashes and stops; an acknowledged log start never falls."""
+    """Deletes, deleted and recreated topics, crashes and stops; acknowledged log starts never fall."""
 
     @initialize(seed=st.integers(0, 2**32))
     def begin(self, seed: int) -> None:

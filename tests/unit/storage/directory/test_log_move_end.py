@@ -1,4 +1,4 @@
-"""The end of a move between log directories: no producer is answered by what a power cut may leave in a folder with the earlier name."""
+"""The end of a move: no producer is answered by what a power cut may leave in a folder with the earlier name."""
 
 from __future__ import annotations
 
@@ -9,36 +9,28 @@ from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.committer import Barrier
 from lowtide.storage.directory.log_move import LogMove
 from lowtide.storage.log.offsets import LogOffsets
+from lowtide.storage.log.producers.open_transactions import OpenTransactions
 
 KEY = TopicPartition("t", 0)
 
 
 class Source(LogOffsets):
-    """The log that is moved."""
+    """The log that is moved, and its copy: neither knows a producer."""
 
     topic_partition = KEY
-
-
-class Future(LogOffsets):
-    """Its copy, which has all records."""
-
     directory = "/b/t-0.x-future"
-
-    def relocate(self, folder: str) -> None:
-        self.directory = folder
-
-    def succeed(self, _source: Any) -> None:
-        """There is nothing besides."""
+    files = SimpleNamespace(relocate=lambda _folder: None)
+    producer_state = SimpleNamespace(transactions=OpenTransactions(), producers={})
 
 
-def offsets(kind: type[LogOffsets], recovery_point: int) -> Any:
-    return kind(log_start_offset=0, log_end_offset=10, high_watermark=10, recovery_point=recovery_point)
+def offsets(recovery_point: int) -> Any:
+    return Source(log_start_offset=0, log_end_offset=10, high_watermark=10, recovery_point=recovery_point)
 
 
 def test_records_that_wait_for_the_disk_wait_for_the_name_of_the_copy() -> None:
-    """A producer of a topic with `flush.messages=1` waits for offset 9, which the copy has synced and its source has not."""
+    """A producer with `flush.messages=1` waits for offset 9, which the copy has synced and its source has not."""
     seen: list[Any] = []
-    source, future = offsets(Source, 9), offsets(Future, 10)
+    source, future = offsets(9), offsets(10)
     committer = SimpleNamespace(submit=lambda barrier, _on_done: seen.append(barrier))
     target = SimpleNamespace(
         path="/b",

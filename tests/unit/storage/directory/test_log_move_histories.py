@@ -76,12 +76,12 @@ class History:
         self.world.manager.moves.listen(on_moved)
 
     def one_step(self) -> None:
-        ready: list[Any] = [each for each in (*self.world.committers.values(), self.world.worker) if each.waiting]
+        ready: list[Any] = [each for each in (*self.world.committers.values(), self.world.worker) if each.waiting]  # type: ignore[attr-defined]
         if ready:
             self.random.choice(ready).step()
 
     def append(self, key: TopicPartition, log: Log) -> None:
-        if log.unsettled:
+        if log.truncating:
             return
         self.number += 1
         appended = append(log, f"value {self.number} ", epoch=self.epoch)
@@ -96,7 +96,7 @@ class History:
     def truncate(self, key: TopicPartition, log: Log) -> None:
         """To above what was flushed or deleted, as after an election; then there is another leader epoch."""
         low = max(self.flushed[key], log.log_start_pending, log.log_start_offset, self.starts[key])
-        if log.unsettled or low >= log.log_end_offset:
+        if log.truncating or low >= log.log_end_offset:
             return
         self.cutting.add(key)
         offset = Offset(self.random.randint(low, log.log_end_offset))

@@ -1,4 +1,4 @@
-"""Erasing includes what a partition's logs have left behind in any directory: folders that are being deleted, set aside, or copies."""
+"""Erasing includes what a partition's logs left in any directory: folders being deleted, set aside, or copied."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from lowtide.storage.checkpoint import PARTITION_METADATA, encode_partition_meta
 from lowtide.storage.directory.directory_erasures import EraseChangedError
 from lowtide.storage.directory.set_aside_folders import SetAsideFolders
 from lowtide.storage.log.log import Log
-from lowtide.storage.log.validation_rules import ValidationRules
-from lowtide.storage.log.validator import ValidatedBatch, validate_produce
+from lowtide.storage.log.validation.validation_rules import ValidationRules
+from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
 
 from .test_log_manager import A0, A1, CONFIG, ONE, TWO, A, B, World
 

@@ -19,7 +19,7 @@ from .test_log import NOW_MS, append, batch, content_at, new_log
 def state_of(log: Log) -> tuple[Any, ...]:
     segment = log.segments[-1]
     return (
-        repr(log),
+        log.describe(),
         len(log.segments),
         segment.size,
         segment.max_timestamp,
@@ -53,7 +53,7 @@ def batches_of(timestamps: list[int], producer: tuple[int, int] | None) -> list[
     segment_ms=st.sampled_from([1000, 1 << 40]),
     epoch=st.integers(0, 1),
 )
-def test_a_run_is_what_its_batches_are_one_by_one(  # noqa: PLR0917
+def test_a_run_is_what_its_batches_are_one_by_one(
     *,
     before: int,
     timestamps: list[int],

@@ -1,4 +1,4 @@
-"""What is cut from the end of a segment doesn't come back by a power cut in front of a later segment that was flushed (R1)."""
+"""What is cut from a segment's end doesn't come back by a power cut before a later, flushed segment (R1)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from lowtide.protocol.batch_building import build_batch
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
+from lowtide.storage.log.durability import LogDurability
 from lowtide.storage.log.log import Log, LogConfig
 
 from .test_loader import carry_out, load, offsets_of
@@ -34,8 +35,8 @@ def two_records(seed: int, config: LogConfig = CONFIG) -> tuple[MemoryFileSystem
 def flush(filesystem: MemoryFileSystem, log: Log) -> None:
     """Makes all of it durable."""
     end = log.log_end_offset
-    carry_out(filesystem, log.flush_barrier())
-    log.on_flushed(end)
+    carry_out(filesystem, LogDurability(log).flush_barrier())
+    LogDurability(log).on_flushed(end)
     assert log.recovery_point == end
 
 
@@ -85,12 +86,12 @@ def test_a_clean_stop_after_a_write_for_which_there_was_no_room(
     """The next start reads no more than the indexes, and finds the end where it was."""
     for seed in range(SEEDS):
         filesystem, log = two_records(seed)
-        carry_out(filesystem, log.close())
+        carry_out(filesystem, LogDurability(log).close())
         log, _ = load(filesystem, recovery_point=2, clean=True)
         filesystem.fail_next("write", errno.ENOSPC, count=attempts, path_contains=".log")
         attempt(log)
         assert log.log_end_offset == 2
-        carry_out(filesystem, log.close())
+        carry_out(filesystem, LogDurability(log).close())
         filesystem.power_cut(Random(seed))
         recovered, report = load(filesystem, recovery_point=2, clean=True)
         assert (recovered.log_end_offset, offsets_of(recovered)) == (2, [0, 1]), (seed, report)

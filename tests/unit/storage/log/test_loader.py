@@ -12,16 +12,19 @@ import pytest
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.records import iterate_batches, iterate_records
 from lowtide.protocol.types import TopicPartition
-from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem.memory import MemoryFileSystem, SimulatedCrashError
+from lowtide.storage.checkpoint import carry_out
 from lowtide.storage.errors import StorageError
-from lowtide.storage.log import log_recovery as recovery
-from lowtide.storage.log.loader import create_log, load_log
+from lowtide.storage.log.durability import LogDurability
 from lowtide.storage.log.log import AppendedBatch, Log, LogConfig
-from lowtide.storage.log.log_place import KnownLog, LoadReport, LogPlace
-from lowtide.storage.log.segment_names import offset_name
-from lowtide.storage.log.validation_rules import ValidationRules
-from lowtide.storage.log.validator import ValidatedBatch, validate_produce
+from lowtide.storage.log.log_files import LogPlace
+from lowtide.storage.log.opening import log_recovery as recovery
+from lowtide.storage.log.opening.known_log import KnownLog, LoadReport
+from lowtide.storage.log.opening.loader import create_log, load_log
+from lowtide.storage.log.segments.segment_names import offset_name
+from lowtide.storage.log.truncation import LogTruncation
+from lowtide.storage.log.validation.validation_rules import ValidationRules
+from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
 
 NOW_MS = 1_700_000_000_000
 FOLDER = "/disk/t-0"
@@ -38,48 +41,23 @@ def append(log: Log, count: int = 1, size: int = 100, *, leader_epoch: int = 0, 
     return appended
 
 
-def carry_out(filesystem: MemoryFileSystem, barrier: Barrier | None) -> None:
-    assert barrier is not None
-    for file in barrier.files:
-        file.sync()
-    for source, target in barrier.renames:
-        filesystem.rename(source, target)
-    for directory in barrier.directories:
-        filesystem.sync_directory(directory)
-
-
 def log_with(batches: int = 10, *, clean: bool = True, config: LogConfig = CONFIG) -> MemoryFileSystem:
-    """A folder with `batches` batches of two records and one producer, leader epochs 0 and 1, three batches a segment."""
+    """A folder with `batches` batches of two records, one producer, leader epochs 0 and 1, three batches a segment."""
     filesystem = MemoryFileSystem()
     log = create_log(LogPlace(filesystem=filesystem, directory=FOLDER, config=config, **IDENTITY), now_ms=NOW_MS)
     for number in range(batches):
         append(log, 2, 20, leader_epoch=number // 5, producer_id=7, producer_epoch=0, base_sequence=number * 2)
-    carry_out(filesystem, log.close() if clean else log.flush_barrier())
+    carry_out(filesystem, LogDurability(log).close() if clean else LogDurability(log).flush_barrier())
     filesystem.crash_process()
     return filesystem
 
 
 def load(
-    filesystem: MemoryFileSystem,
-    *,
-    config: LogConfig = CONFIG,
-    recovery_point: int = 0,
-    log_start_offset: int = 0,
-    cleaned_to: int = 0,
-    high_watermark: int = 0,
-    clean: bool = False,
+    filesystem: MemoryFileSystem, *, config: LogConfig = CONFIG, clean: bool = False, **known: int
 ) -> tuple[Log, LoadReport]:
-    report, known = (
-        LoadReport(),
-        {"recovery_point": recovery_point, "log_start_offset": log_start_offset, "cleaned_to": cleaned_to},
-    )
-    log = load_log(
-        LogPlace(filesystem=filesystem, directory=FOLDER, config=config, **IDENTITY),
-        KnownLog(**known, high_watermark=high_watermark, clean=clean),
-        now_ms=NOW_MS,
-        report=report,
-    )
-    return log, report
+    report, place = LoadReport(), LogPlace(filesystem=filesystem, directory=FOLDER, config=config, **IDENTITY)
+    offsets = {"recovery_point": 0, "log_start_offset": 0, **known}
+    return load_log(place, KnownLog(**offsets, clean=clean), now_ms=NOW_MS, report=report), report
 
 
 def offsets_of(log: Log) -> list[int]:
@@ -244,7 +222,7 @@ def test_producers_whose_records_are_all_deleted_are_kept_after_a_clean_stop() -
     log.request_log_start(3)
     for removed in log.make_log_start_visible(3):
         removed.mark_deleted(filesystem)
-    carry_out(filesystem, log.close())
+    carry_out(filesystem, LogDurability(log).close())
     log, _ = load(filesystem, log_start_offset=3, clean=True)
     assert log.producer_state.producers[7].last_sequence == 1
 
@@ -260,7 +238,7 @@ def test_a_producer_may_send_again_what_was_not_answered_before_a_clean_stop(hig
 
 
 def test_a_crash_in_a_roll_loses_no_producer() -> None:
-    """The new segment is there, its snapshot isn't; then the segments before it are deleted (found by `test_log_machine`)."""
+    """The new segment exists and its snapshot doesn't; then the segments before it are deleted."""
     filesystem = log_with()
     log, _ = load(filesystem, clean=True)
     append(log, producer_id=7, producer_epoch=0, base_sequence=20)
@@ -281,7 +259,7 @@ def test_a_snapshot_from_before_the_first_segment_is_not_used() -> None:
     filesystem = log_with(9)
     log, _ = load(filesystem, clean=True)
     append(log)
-    carry_out(filesystem, log.close())
+    carry_out(filesystem, LogDurability(log).close())
     for name in filesystem.listdir(FOLDER):
         if name.endswith(".snapshot") and name[:20] > offset_name(6):
             filesystem.unlink(f"{FOLDER}/{name}")
@@ -357,7 +335,7 @@ def test_leftovers_are_removed_and_unknown_files_are_left_alone() -> None:
     gone = [
         f"{offset_name(0)}.log.deleted", f"{offset_name(0)}.snapshot.deleted", f"{offset_name(6)}.log.cleaned",
         "leader-epoch-checkpoint.3.tmp",
-        f"{offset_name(900)}.index", f"{offset_name(900)}.timeindex", f"{offset_name(900)}.txnindex", f"{offset_name(900)}.snapshot",
+        *(f"{offset_name(900)}.{suffix}" for suffix in ("index", "timeindex", "txnindex", "snapshot")),
     ]  # fmt: skip
     for name in [*kept, *gone]:
         filesystem.write_bytes(f"{FOLDER}/{name}", b"x")
@@ -403,7 +381,7 @@ def test_a_gap_that_a_power_cut_left_ends_the_log() -> None:
 @pytest.mark.parametrize(
     ("recovery_point", "cleaned_to", "is_there"), [(6, 11, False), (6, 12, True), (11, 0, False), (12, 0, True)]
 )
-def test_a_gap_below_what_is_compacted_or_flushed_stays(recovery_point: int, cleaned_to: int, is_there: bool) -> None:  # noqa: FBT001
+def test_a_gap_below_what_is_compacted_or_flushed_stays(recovery_point: int, cleaned_to: int, is_there: bool) -> None:
     """In a compacted log, too, a gap above both was left by a power cut: the next segment begins at 12."""
     filesystem = log_with()
     path = f"{FOLDER}/{offset_name(6)}.log"
@@ -488,10 +466,10 @@ def test_a_crash_at_any_step_of_a_change_leaves_the_old_log_or_the_new(operation
     """A truncation may be partly done, from the end; the other changes do not show in the records."""
     changes: dict[str, Callable[[Log], object]] = {
         "roll": lambda log: log.roll(NOW_MS),
-        "truncate": lambda log: log.truncate_to(4, now_ms=NOW_MS),
-        "truncate_fully": lambda log: log.truncate_fully_and_start_at(500, now_ms=NOW_MS),
-        "close": lambda log: log.close(),
-        "flush": lambda log: log.flush_barrier(),
+        "truncate": lambda log: LogTruncation(log).truncate_to(4, now_ms=NOW_MS),
+        "truncate_fully": lambda log: LogTruncation(log).truncate_fully_and_start_at(500, now_ms=NOW_MS),
+        "close": lambda log: LogDurability(log).close(),
+        "flush": lambda log: LogDurability(log).flush_barrier(),
     }
     seen = set()
     for crash_after in range(1, 40):

@@ -19,12 +19,15 @@ from lowtide.protocol.records import iterate_batches, iterate_records, read_batc
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.errors import StorageError
-from lowtide.storage.log.loader import create_log, load_log
+from lowtide.storage.log.durability import LogDurability
 from lowtide.storage.log.log import AppendedBatch, Log, LogConfig, SegmentCache
-from lowtide.storage.log.log_place import KnownLog, LogPlace
-from lowtide.storage.log.timestamps import TimestampedOffset
-from lowtide.storage.log.validation_rules import ValidationRules
-from lowtide.storage.log.validator import ValidatedBatch, validate_produce
+from lowtide.storage.log.log_files import LogPlace
+from lowtide.storage.log.opening.known_log import KnownLog
+from lowtide.storage.log.opening.loader import create_log, load_log
+from lowtide.storage.log.timestamps import TimestampedOffset, search_max_timestamp, search_timestamp
+from lowtide.storage.log.truncation import LogTruncation
+from lowtide.storage.log.validation.validation_rules import ValidationRules
+from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
 
 NOW_MS = 1_700_000_000_000
 SMALL_SEGMENTS = LogConfig(segment_bytes=400, index_interval_bytes=100)
@@ -150,11 +153,11 @@ def test_a_full_disk_at_a_flush_loses_nothing_that_is_to_be_synced() -> None:
     before = filesystem.listdir("/disk/t-0")
     filesystem.fail_next("create", errno.ENOSPC, path_contains=".tmp")
     with pytest.raises(StorageError) as caught:
-        log.flush_barrier()
+        LogDurability(log).flush_barrier()
     assert caught.value.is_disk_full
     assert filesystem.listdir("/disk/t-0") == before
     assert log.flush_wanted
-    barrier = log.flush_barrier()
+    barrier = LogDurability(log).flush_barrier()
     assert barrier is not None
     assert {file.path.rpartition(".")[2] for file in barrier.files} == {"log", "index", "timeindex", "snapshot", "tmp"}
 
@@ -243,7 +246,7 @@ def test_a_straddling_batch_is_read_whole_and_does_not_lower_the_log_start() -> 
 
 def test_a_slice_survives_the_deletion_of_its_segment_and_ends_with_a_truncation() -> None:
     log = new_log(SMALL_SEGMENTS)
-    filesystem = log._filesystem
+    filesystem = log.files.filesystem
     for _ in range(4):
         append(log, value=b"x" * 150)
     deleted, cut = log.read(0, 1000, end_offset=4).slice, log.read(3, 1000, end_offset=4).slice
@@ -259,7 +262,7 @@ def test_a_slice_survives_the_deletion_of_its_segment_and_ends_with_a_truncation
         segment.unlink(filesystem)
     assert deleted.token.valid
     assert deleted.file.pread(deleted.size, deleted.position) == before
-    log.truncate_to(3, now_ms=NOW_MS)
+    LogTruncation(log).truncate_to(3, now_ms=NOW_MS)
     assert not cut.token.valid
 
 
@@ -269,7 +272,7 @@ def test_the_open_files_of_closed_segments_are_bounded() -> None:
         append(log, value=b"x" * 150)
     for offset in range(9):
         content_at(log, offset)
-        assert len(log.files_to_close()) <= 3, "two closed segments and the active one"
+        assert len(LogDurability(log).files_to_close()) <= 3, "two closed segments and the active one"
     assert len(log.segments) == 9
 
 
@@ -291,7 +294,7 @@ def test_a_failing_read_is_a_storage_error() -> None:
     log = new_log(LogConfig(index_interval_bytes=0))
     append(log)
     append(log, 1, 2)
-    log._filesystem.fail_next("read", errno.EIO)  # type: ignore[attr-defined]
+    log.files.filesystem.fail_next("read", errno.EIO)  # type: ignore[attr-defined]
     with pytest.raises(StorageError):
         log.read(2, 10, end_offset=3)
 
@@ -316,7 +319,7 @@ def test_a_delete_that_a_truncation_overtook_changes_nothing() -> None:
         append(log)
     log.advance_high_watermark(10)
     log.request_log_start(10)
-    log.truncate_to(5, now_ms=NOW_MS)
+    LogTruncation(log).truncate_to(5, now_ms=NOW_MS)
     for _ in range(10):
         append(log, leader_epoch=1)
     assert log.make_log_start_visible(10) == []
@@ -330,7 +333,7 @@ def test_a_truncation_below_the_log_start_moves_start_and_end_together() -> None
     log.advance_high_watermark(10)
     log.request_log_start(7)
     log.make_log_start_visible(7)
-    log.truncate_to(4, now_ms=NOW_MS)
+    LogTruncation(log).truncate_to(4, now_ms=NOW_MS)
     assert (
         log.log_start_offset,
         log.log_start_pending,
@@ -345,7 +348,7 @@ def test_a_truncation_below_the_log_start_moves_start_and_end_together() -> None
 def test_a_truncation_below_the_first_segment_starts_over() -> None:
     log = new_log(log_start=100)
     append(log)
-    log.truncate_to(40, now_ms=NOW_MS)
+    LogTruncation(log).truncate_to(40, now_ms=NOW_MS)
     assert (log.log_start_offset, log.log_end_offset) == (40, 40)
     assert append(log).base_offset == 40
 
@@ -355,12 +358,12 @@ def test_a_full_truncation_moves_everything_together() -> None:
     log = new_log(SMALL_SEGMENTS)
     for number in range(3):
         append(log, value=b"x" * 150, producer_id=7, producer_epoch=0, base_sequence=number)
-    truncation = log.truncate_fully_and_start_at(500, now_ms=NOW_MS)
+    truncation = LogTruncation(log).truncate_fully_and_start_at(500, now_ms=NOW_MS)
     assert (log.log_start_offset, log.high_watermark, log.recovery_point, log.log_end_offset) == (500,) * 4
     assert log.leader_epochs.entries() == []
     assert not log.producer_state.producers
     assert [segment.base_offset for segment in truncation.removed] == [2, 1, 0]
-    names = [name for name in log._filesystem.listdir(log.directory) if not name.endswith(".deleted")]
+    names = [name for name in log.files.filesystem.listdir(log.directory) if not name.endswith(".deleted")]
     assert [name for name in names if name[0] == "0"] == ["00000000000000000500.log"]
     assert append(log, producer_id=7, producer_epoch=0, base_sequence=55).base_offset == 500
 
@@ -373,7 +376,7 @@ def test_after_a_full_truncation_no_batch_that_was_refused_before_is_waited_for(
         now_ms=NOW_MS,
     )
     assert log.producer_state.check(7, 0, 27, 1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    log.truncate_fully_and_start_at(67, now_ms=NOW_MS)
+    LogTruncation(log).truncate_fully_and_start_at(67, now_ms=NOW_MS)
     assert append(log, producer_id=7, producer_epoch=0, base_sequence=27).base_offset == 67
 
 
@@ -385,12 +388,12 @@ def test_a_new_segment_never_takes_the_name_of_one_whose_files_are_still_to_be_r
     log.advance_high_watermark(3)
     log.request_log_start(2)
     waiting = log.make_log_start_visible(2)
-    log.truncate_fully_and_start_at(1, now_ms=NOW_MS)
+    LogTruncation(log).truncate_fully_and_start_at(1, now_ms=NOW_MS)
     append(log, value=b"new")
     for segment in waiting:
-        segment.mark_deleted(log._filesystem)
-        segment.unlink(log._filesystem)
-    assert log._filesystem.exists("/disk/t-0/00000000000000000001.log")
+        segment.mark_deleted(log.files.filesystem)
+        segment.unlink(log.files.filesystem)
+    assert log.files.filesystem.exists("/disk/t-0/00000000000000000001.log")
     assert b"new" in content_at(log, 1)
 
 
@@ -402,10 +405,10 @@ def test_segments_of_a_log_that_is_deleted_are_not_searched_in_its_successor() -
     log.advance_high_watermark(2)
     log.request_log_start(1)
     waiting = log.make_log_start_visible(1)
-    log.forget_removed_segments()
+    log.files.forget_removed()
     for segment in waiting:
-        segment.mark_deleted(log._filesystem)
-    assert log._filesystem.exists("/disk/t-0/00000000000000000000.log")
+        segment.mark_deleted(log.files.filesystem)
+    assert log.files.filesystem.exists("/disk/t-0/00000000000000000000.log")
 
 
 def test_a_timestamp_never_finds_a_deleted_record() -> None:
@@ -416,12 +419,12 @@ def test_a_timestamp_never_finds_a_deleted_record() -> None:
         log.advance_high_watermark(4)
         log.request_log_start(2)
         log.make_log_start_visible(2)
-        found = log.search_timestamp(150)
+        found = search_timestamp(log, 150)
         assert isinstance(found, TimestampedOffset)
         assert (found.offset, found.timestamp, found.leader_epoch) == (2, 200, 0)
         log.request_log_start(4)
         log.make_log_start_visible(4)
-        assert log.search_timestamp(150) is None
+        assert search_timestamp(log, 150) is None
 
 
 def test_a_segment_whose_newest_record_is_deleted_does_not_hide_the_next_one() -> None:
@@ -433,7 +436,7 @@ def test_a_segment_whose_newest_record_is_deleted_does_not_hide_the_next_one() -
     log.request_log_start(1)
     log.make_log_start_visible(1)
     assert len(log.segments) == 2
-    found = log.search_timestamp(400)
+    found = search_timestamp(log, 400)
     assert isinstance(found, TimestampedOffset)
     assert (found.offset, found.timestamp) == (3, 600)
 
@@ -441,9 +444,9 @@ def test_a_segment_whose_newest_record_is_deleted_does_not_hide_the_next_one() -
 def test_the_largest_timestamp_is_the_first_of_equals_at_or_above_the_log_start() -> None:
     """Kafka's may be of a record that is deleted."""
     log = new_log()
-    assert log.search_max_timestamp() is None
+    assert search_max_timestamp(log) is None
     append(log, -1, -1)
-    found = log.search_max_timestamp()
+    found = search_max_timestamp(log)
     assert isinstance(found, TimestampedOffset)
     assert (found.offset, found.timestamp) == (0, -1)
     append(log, 100, 300, 300, leader_epoch=2)
@@ -452,7 +455,7 @@ def test_the_largest_timestamp_is_the_first_of_equals_at_or_above_the_log_start(
     for log_start, expected in ((2, (3, 300, 2)), (4, (4, 300, 2)), (5, (5, 300, 3)), (6, (6, 200, 3)), (7, None)):
         log.request_log_start(log_start)
         log.make_log_start_visible(log_start)
-        found = log.search_max_timestamp()
+        found = search_max_timestamp(log)
         assert (found and (found.offset, found.timestamp, found.leader_epoch)) == expected  # type: ignore[union-attr]
 
 
@@ -476,9 +479,9 @@ def test_a_search_by_timestamp_is_a_scan_of_the_records(
     log.request_log_start(log_start)
     log.make_log_start_visible(log_start)
     if reopen:
-        log.close()
+        LogDurability(log).close()
         place = LogPlace(
-            filesystem=log._filesystem,
+            filesystem=log.files.filesystem,
             directory=log.directory,
             config=config,
             topic_partition=log.topic_partition,
@@ -486,9 +489,9 @@ def test_a_search_by_timestamp_is_a_scan_of_the_records(
         )
         log = load_log(place, KnownLog(recovery_point=0, log_start_offset=log_start, clean=True), now_ms=NOW_MS)
     expected = next((offset for offset in range(log_start, len(timestamps)) if timestamps[offset] >= wanted), None)
-    found = log.search_timestamp(wanted)
+    found = search_timestamp(log, wanted)
     assert (found and found.offset) == expected
-    newest = log.search_max_timestamp()
+    newest = search_max_timestamp(log)
     largest = max(timestamps[log_start:], default=None)
     assert (newest and (newest.offset, newest.timestamp)) == (  # type: ignore[union-attr]
         None if largest is None else (timestamps.index(largest, log_start), largest)

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from lowtide.protocol.errors import ErrorCode
+from lowtide.storage.log.durability import LogDurability
 from lowtide.storage.log.log import FollowerAppend
 from lowtide.storage.log.log_values import LogConfig
-from lowtide.storage.log.segment import Segment
+from lowtide.storage.log.segments.segment import Segment
 from lowtide.storage.log.stored_batches import StoredBatch, split_stored_batches
+from lowtide.storage.log.truncation import LogTruncation
 
 from .test_log import NOW_MS, SMALL_SEGMENTS, append, content_at, new_log
 
@@ -79,12 +81,12 @@ def test_what_straddles_the_log_start_is_on_the_disk_when_it_is_flushed() -> Non
     """S1: its segment takes the place of the one that the log had, and both names must be as they are now."""
     leader, follower = new_log(), new_log()
     append(leader, *range(10))
-    truncation = follower.truncate_fully_and_start_at(7, leader_epoch=0, now_ms=NOW_MS)
+    truncation = LogTruncation(follower).truncate_fully_and_start_at(7, leader_epoch=0, now_ms=NOW_MS)
     assert truncation.barrier is not None
     assert follower.directory in truncation.barrier.directories
     assert isinstance(follower.append_as_follower(memoryview(content_at(leader, 7)), now_ms=NOW_MS), FollowerAppend)
     assert [segment.base_offset for segment in follower.segments] == [0]
-    barrier = follower.flush_barrier()
+    barrier = LogDurability(follower).flush_barrier()
     assert barrier is not None
     assert follower.directory in barrier.directories
 

@@ -1,7 +1,6 @@
 """A log under any sequence of operations, stops, crashes and power cuts, beside a model that is a plain list.
 
-Protected: D5-D7, D9-D12, R1-R3, S1, S3 and S5 of docs/invariants.md, as far as one replica can violate them. The
-simulated disk loses, keeps and tears unsynced changes at random.
+Protected: D5-D7, D9-D12, R1-R3, S1, S3 and S5 of docs/invariants.md. The simulated disk loses, keeps and tears changes.
 """
 
 from __future__ import annotations
@@ -19,13 +18,17 @@ from lowtide.protocol.records import Record, iterate_batches, iterate_records
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem.memory import MemoryFileSystem, SimulatedCrashError
-from lowtide.storage.log.hole import Hole
-from lowtide.storage.log.loader import create_log, load_log
+from lowtide.storage import checkpoint
+from lowtide.storage.log.durability import LogDurability
 from lowtide.storage.log.log import AppendedBatch, FileSlice, LogConfig, RemovedSegment, SegmentCache
-from lowtide.storage.log.log_place import KnownLog, LogPlace
-from lowtide.storage.log.pending_hole import PendingHole
-from lowtide.storage.log.validation_rules import ValidationRules
-from lowtide.storage.log.validator import ValidatedBatch, validate_produce
+from lowtide.storage.log.log_files import LogPlace
+from lowtide.storage.log.log_holes import LogHoles
+from lowtide.storage.log.opening.known_log import KnownLog
+from lowtide.storage.log.opening.loader import create_log, load_log
+from lowtide.storage.log.segments.hole import Hole, PendingHole
+from lowtide.storage.log.truncation import LogTruncation
+from lowtide.storage.log.validation.validation_rules import ValidationRules
+from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
 from tests.examples import examples
 
 DIRECTORY = "/disk/flights-0"
@@ -57,15 +60,8 @@ def batch_of(values: list[bytes], now_ms: int, base_sequence: int) -> ValidatedB
 
 
 def carry_out(filesystem: MemoryFileSystem, barrier: Barrier | None) -> None:
-    """What a committer does."""
-    if barrier is None:
-        return
-    for file in barrier.files:
-        file.sync()
-    for source, target in barrier.renames:
-        filesystem.rename(source, target)
-    for directory in barrier.directories:
-        filesystem.sync_directory(directory)
+    if barrier is not None:
+        checkpoint.carry_out(filesystem, barrier)
 
 
 def records_of(content: bytes) -> list[Record]:
@@ -77,7 +73,7 @@ def records_of(content: bytes) -> list[Record]:
 
 
 class LogMachine(RuleBasedStateMachine):
-    """`rows[i]` is the record with offset i; those below `log_start` are deleted but may still lie in a straddling batch."""
+    """`rows[i]` is the record with offset i; those below `log_start` are deleted, perhaps in a straddling batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -181,7 +177,7 @@ class LogMachine(RuleBasedStateMachine):
 
     def _truncate(self, offset: int) -> None:
         self.cutting_to = self._end_after_cut(offset)
-        truncation = self.log.truncate_to(offset, now_ms=self.now_ms)
+        truncation = LogTruncation(self.log).truncate_to(offset, now_ms=self.now_ms)
         carry_out(self.filesystem, truncation.barrier)
         for segment in truncation.removed:
             segment.unlink(self.filesystem)
@@ -205,10 +201,10 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def flush(self) -> None:
         end = self.log.log_end_offset
-        barrier = self.log.flush_barrier()
+        barrier = LogDurability(self.log).flush_barrier()
         carry_out(self.filesystem, barrier)
         if barrier is not None:
-            self.log.on_flushed(end)
+            LogDurability(self.log).on_flushed(end)
         self.synced_end = max(self.synced_end, self.log.recovery_point)
         assert self.log.recovery_point == len(self.rows)
 
@@ -216,7 +212,7 @@ class LogMachine(RuleBasedStateMachine):
     def truncate_while_flushing(self, share: float, sizes: list[int]) -> None:
         """A barrier from before a truncation proves nothing about later writes."""
         end = self.log.log_end_offset
-        barrier = self.log.flush_barrier()
+        barrier = LogDurability(self.log).flush_barrier()
         before = self.log.recovery_point
         carry_out(self.filesystem, barrier)
         cut = self.log_start + round((len(self.rows) - self.log_start) * share)
@@ -224,7 +220,7 @@ class LogMachine(RuleBasedStateMachine):
         kept = len(self.rows)
         self._append(sizes, idempotent=False)
         if barrier is not None:
-            self.log.on_flushed(end)
+            LogDurability(self.log).on_flushed(end)
         assert self.log.recovery_point <= max(before, kept)
         self.synced_end = max(self.synced_end, min(self.log.recovery_point, kept))
 
@@ -240,12 +236,12 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def begin_hole(self) -> None:
         """As a round of a directory does: the notes are durable before anything is made."""
-        if self.log.pending_hole is not None:
+        if LogHoles(self.log).pending is not None:
             return
-        for path in self.log.snapshot_for_hole():
+        for path in LogHoles(self.log).take_snapshot():
             self.filesystem.open(path).sync()
             self.filesystem.sync_directory(DIRECTORY)
-        self.pending = self.log.begin_hole()
+        self.pending = LogHoles(self.log).begin()
         if self.pending is not None:
             self.noted = self.pending.hole
 
@@ -254,7 +250,7 @@ class LogMachine(RuleBasedStateMachine):
         pending = self.pending
         if pending is not None and not pending.is_read():
             pending.make(self.filesystem)
-            self.log.on_hole_made(pending)
+            LogHoles(self.log).on_made(pending)
             self.pending = None
 
     @rule()
@@ -292,7 +288,7 @@ class LogMachine(RuleBasedStateMachine):
         first = self.log.segments[0].base_offset
         offset = first + int((self.log_start - first) * share)
         self.cutting_to = offset
-        truncation = self.log.truncate_to(offset, now_ms=self.now_ms)
+        truncation = LogTruncation(self.log).truncate_to(offset, now_ms=self.now_ms)
         carry_out(self.filesystem, truncation.barrier)
         for segment in truncation.removed:
             segment.unlink(self.filesystem)
@@ -309,13 +305,13 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def stop_cleanly(self) -> None:
-        self.log.abandon_holes()
+        self.log.segments.abandon_holes()
         end = self.log.log_end_offset
-        barrier = self.log.close()
+        barrier = LogDurability(self.log).close()
         carry_out(self.filesystem, barrier)
         if barrier is not None:
-            self.log.on_flushed(end)
-        for file in self.log.files_to_close():
+            LogDurability(self.log).on_flushed(end)
+        for file in LogDurability(self.log).files_to_close():
             file.close()
         self.filesystem.crash_process()
         self._load(clean=True, lowest=len(self.rows))
@@ -339,7 +335,7 @@ class LogMachine(RuleBasedStateMachine):
         sizes=sizes,
     )
     def die_in_the_middle(self, after: int, operation: str, power: bool, share: float, sizes: list[int]) -> None:
-        """Crashes before the n-th change to the disk of an operation, or right after the operation if it has fewer changes."""
+        """Crashes before the n-th change to the disk of an operation, or right after it if it has fewer changes."""
         lowest = min(self.synced_end if power else len(self.rows), len(self.rows))
         self.filesystem.crash_at = self.filesystem.operation_count + after
         self.in_flight = []

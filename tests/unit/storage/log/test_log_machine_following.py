@@ -11,6 +11,7 @@ from hypothesis.stateful import rule
 from lowtide.protocol.batch_building import build_batch
 from lowtide.runtime.filesystem.memory import SimulatedCrashError
 from lowtide.storage.log.log_values import FollowerAppend
+from lowtide.storage.log.truncation import LogTruncation
 from tests.examples import examples
 from tests.unit.storage.log.test_log_machine import LogMachine, Row, carry_out
 
@@ -22,7 +23,9 @@ class FollowingLogMachine(LogMachine):
     def start_over(self, ahead: int, before: int, sizes: list[int], is_flushed: bool) -> None:
         """The first batch that it gets may begin below its start: then it has a segment for that."""
         start = len(self.rows) + ahead
-        truncation = self.log.truncate_fully_and_start_at(start, leader_epoch=self.leader_epoch, now_ms=self.now_ms)
+        truncation = LogTruncation(self.log).truncate_fully_and_start_at(
+            start, leader_epoch=self.leader_epoch, now_ms=self.now_ms
+        )
         carry_out(self.filesystem, truncation.barrier)
         self._unlink(truncation.removed)
         self.rows = [Row(b"", -1, offset, offset, -1) for offset in range(start)]

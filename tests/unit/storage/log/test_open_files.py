@@ -12,12 +12,15 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.errors import FailureKind, StorageError
-from lowtide.storage.log.loader import KnownLog, LogPlace, create_log, load_log
+from lowtide.storage.log.durability import LogDurability
 from lowtide.storage.log.log import AppendedBatch, Log, LogConfig, SegmentCache
-from lowtide.storage.log.open_files import OpenFiles
-from lowtide.storage.log.segment_file import FileSlice
-from lowtide.storage.log.validation_rules import ValidationRules
-from lowtide.storage.log.validator import ValidatedBatch, validate_produce
+from lowtide.storage.log.log_files import LogPlace
+from lowtide.storage.log.opening.known_log import KnownLog
+from lowtide.storage.log.opening.loader import create_log, load_log
+from lowtide.storage.log.segments.open_files import OpenFiles
+from lowtide.storage.log.segments.segment_file import FileSlice
+from lowtide.storage.log.validation.validation_rules import ValidationRules
+from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
 
 NOW_MS = 1_700_000_000_000
 SMALL_SEGMENTS = LogConfig(segment_bytes=400, index_interval_bytes=100)
@@ -92,13 +95,13 @@ def test_many_logs_are_written_and_read_in_few_descriptors():
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_many_logs_are_loaded_in_few_descriptors(clean: bool):  # noqa: FBT001
+def test_many_logs_are_loaded_in_few_descriptors(clean: bool):
     disk = Disk(files_max=4, open_files_max=6)
     for number in range(50):
         log = disk.create(f"t{number}")
         for _ in range(4):
             append(log, b"x" * 150)
-        log.close()
+        LogDurability(log).close()
     disk.filesystem.crash_process()
     disk.cache = SegmentCache(files_max=4)
     logs = [disk.load(f"t{number}", clean=clean) for number in range(50)]
@@ -114,7 +117,7 @@ def test_a_log_with_many_segments_is_flushed_in_few_descriptors():
     log = disk.create("t")
     for _ in range(20):
         append(log, b"x" * 150)
-    barrier = log.flush_barrier()
+    barrier = LogDurability(log).flush_barrier()
     assert barrier is not None
     assert len(barrier.files) > 20
     assert disk.filesystem.open_files_count <= 3
@@ -144,7 +147,7 @@ def test_a_file_that_is_used_stays_open_while_others_come_and_go():
 
 
 def test_reads_never_take_more_than_there_are():
-    """Answers that wait for their clients hold all files: further reads fail for lack of descriptors, not as a disk failure."""
+    """Waiting answers hold all files: further reads fail for lack of descriptors, not as a disk failure."""
     disk = Disk(files_max=4)
     logs = [disk.create(f"t{number}") for number in range(10)]
     for log in logs:

@@ -12,9 +12,9 @@ from lowtide.protocol import native
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compression import Compression
 from lowtide.protocol.errors import ErrorCode
-from lowtide.storage.log.rejections import Rejection
-from lowtide.storage.log.validation_rules import MAX_RECORDS, ValidationRules
-from lowtide.storage.log.validator import ValidatedBatch, validate_produce
+from lowtide.storage.log.validation.rejections import Rejection
+from lowtide.storage.log.validation.validation_rules import MAX_RECORDS, ValidationRules
+from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
 
 RULES = ValidationRules(
     quick_records=100, quick_bytes=10_000, quick_compression_bytes=1000, max_decompressed_bytes=100_000
@@ -49,7 +49,7 @@ def test_what_unpacks_to_much_is_not_checked_at_once(codec: Compression) -> None
 @pytest.mark.parametrize("compiled", [True, False])
 def test_many_headers_that_the_plain_walk_has_to_check_take_long(
     monkeypatch: pytest.MonkeyPatch, compiled: bool
-) -> None:  # noqa: FBT001
+) -> None:
     """A record of a megabyte with half a million headers held the loop for a second."""
     if not compiled:
         monkeypatch.setattr(native, "compiled", None)

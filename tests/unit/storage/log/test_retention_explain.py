@@ -6,8 +6,14 @@ from hypothesis import given, settings
 from msgspec.structs import replace
 
 from lowtide.storage.log.log_values import LogConfig
-from lowtide.storage.log.retention_explain import Hold, Outlook, explain
-from lowtide.storage.log.retention_plan import Reason, RetentionOffsets, first_kept, may_go_as_consumed, plan_retention
+from lowtide.storage.log.retention.retention_explain import Hold, Outlook, explain
+from lowtide.storage.log.retention.retention_plan import (
+    Reason,
+    RetentionOffsets,
+    first_kept,
+    may_go_as_consumed,
+    plan_retention,
+)
 
 from .test_retention_plan import KEEPS_ALL, NOW_MS, FakeSegment, FakeTimes, end_of, segments_of, situations
 

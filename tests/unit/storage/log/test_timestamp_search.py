@@ -1,4 +1,4 @@
-"""The search for a timestamp: the same record in the event loop, in a thread and in plain Python, and never long in the loop."""
+"""The search for a timestamp: the same result in loop, thread and plain Python, and never long in the loop."""
 
 from __future__ import annotations
 
@@ -11,8 +11,16 @@ from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compression import Compression, DecompressedTooLargeError
 from lowtide.protocol.records import TimestampType, iterate_records
 from lowtide.storage.log import timestamps
-from lowtide.storage.log.decompression_room import DecompressionRoom
-from lowtide.storage.log.timestamps import QUICK_BYTES, LongSearch, SearchOn, TimestampedOffset, find_in_batch
+from lowtide.storage.log.timestamps import (
+    QUICK_BYTES,
+    LongSearch,
+    SearchOn,
+    TimestampedOffset,
+    find_in_batch,
+    search_max_timestamp,
+    search_timestamp,
+)
+from lowtide.storage.log.validation.decompression_room import DecompressionRoom
 
 from .test_log import append, content_at, new_log
 
@@ -32,7 +40,7 @@ def test_every_way_finds_the_first_record_of_a_scan(
     monkeypatch: pytest.MonkeyPatch,
     compression: Compression,
     timestamp_type: TimestampType,
-    compiled: bool,  # noqa: FBT001 - a parameter of the test
+    compiled: bool,
     times: list[int],
     wanted: int,
     start: int,
@@ -54,7 +62,7 @@ def test_every_way_finds_the_first_record_of_a_scan(
 
 
 def test_a_batch_that_decompresses_to_much_is_left_to_a_thread() -> None:
-    """A batch of some kilobytes blocked the loop for as long as 256 MiB take; Python read a million records one by one."""
+    """A batch of some kilobytes blocked the loop for as long as 256 MiB take; Python read a million records singly."""
     content = build_batch([(1, None, bytes(QUICK_BYTES), ()), (2, None, b"", ())], compression=Compression.ZSTD)
     with pytest.raises(DecompressedTooLargeError):
         find_in_batch(content, 2, 0)
@@ -75,13 +83,13 @@ def test_a_search_names_the_batch_that_takes_long_and_continues_behind_it() -> N
     append(log, 60, 60, value=bytes(QUICK_BYTES), compression=Compression.ZSTD, leader_epoch=1)
     append(log, 70, leader_epoch=2)
     log.advance_high_watermark(6)
-    assert log.search_timestamp(40) == TimestampedOffset(1, 50, 0)
-    step = log.search_timestamp(60)
+    assert search_timestamp(log, 40) == TimestampedOffset(1, 50, 0)
+    step = search_timestamp(log, 60)
     assert isinstance(step, LongSearch)
     assert (step.base_offset, step.timestamp_ms, step.start_offset, step.next_offset) == (3, 60, 0, 5)
     assert find_in_batch(content_at(log, 3), 60, 4, room()) == TimestampedOffset(4, 60, 1)
-    assert log.search_timestamp(60, step.next_offset) == TimestampedOffset(5, 70, 2)
-    assert log.search_max_timestamp() == TimestampedOffset(5, 70, 2)
+    assert search_timestamp(log, 60, step.next_offset) == TimestampedOffset(5, 70, 2)
+    assert search_max_timestamp(log) == TimestampedOffset(5, 70, 2)
 
 
 def test_a_search_over_many_batches_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +102,7 @@ def test_a_search_over_many_batches_pauses(monkeypatch: pytest.MonkeyPatch) -> N
     append(log, 900)
     log.advance_high_watermark(97)
     start, pauses = 1, 0
-    while isinstance(step := log.search_timestamp(800, start), SearchOn):
+    while isinstance(step := search_timestamp(log, 800, start), SearchOn):
         assert step.start_offset > start
         start, pauses = step.start_offset, pauses + 1
     assert step == TimestampedOffset(96, 900, 0)
@@ -102,7 +110,7 @@ def test_a_search_over_many_batches_pauses(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_largest_timestamp_of_what_a_delete_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The headers behind the log start are read a number at a time; of the batch that holds it the records that are left count."""
+    """The headers behind the log start are read in portions; in its batch only the remaining records count."""
     monkeypatch.setattr(timestamps, "BATCHES_AT_ONCE", 10)
     log = new_log()
     append(log, 1000, 7, 6)
@@ -113,7 +121,7 @@ def test_the_largest_timestamp_of_what_a_delete_has_left(monkeypatch: pytest.Mon
     log.request_log_start(1)
     log.make_log_start_visible(1)
     start, largest, pauses = 0, None, 0
-    while isinstance(step := log.search_max_timestamp(start, largest), SearchOn):
+    while isinstance(step := search_max_timestamp(log, start, largest), SearchOn):
         assert step.start_offset > start
         start, largest, pauses = step.start_offset, step.largest, pauses + 1
     assert step == TimestampedOffset(52, 49, 0)
@@ -123,7 +131,7 @@ def test_the_largest_timestamp_of_what_a_delete_has_left(monkeypatch: pytest.Mon
     assert isinstance(largest, TimestampedOffset)
     log.request_log_start(54)
     log.make_log_start_visible(54)
-    assert log.search_max_timestamp(start, largest) is None, "what was found is deleted since"
+    assert search_max_timestamp(log, start, largest) is None, "what was found is deleted since"
 
 
 def test_records_by_the_time_of_their_append_have_one_timestamp() -> None:

@@ -1,8 +1,8 @@
-"""A log with transactions under any sequence of operations, stops, crashes and power cuts, beside a model that is a list of batches.
+"""A log with transactions under any sequence of operations, stops and crashes, beside a list of batches.
 
-Protected: a consumer that reads committed records, and drops the aborted transactions of the answer as the Java client does, sees the
-records of committed transactions and plain ones, no others, and all of them below the last stable offset; after any delete, truncation
-or recovery.
+Protected: a consumer of committed records, which drops aborted transactions as the Java client does, sees the records
+of committed transactions and plain ones, no others, and all of them below the last stable offset; after any delete,
+truncation or recovery.
 """
 
 from __future__ import annotations
@@ -21,15 +21,18 @@ from lowtide.protocol.records import iterate_batches, iterate_records
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
-from lowtide.storage.log.loader import create_log, load_log
+from lowtide.storage.log.durability import LogDurability
 from lowtide.storage.log.log import AppendedBatch, FollowerAppend, Log, LogConfig, SegmentCache
-from lowtide.storage.log.log_place import KnownLog, LogPlace
+from lowtide.storage.log.log_files import LogPlace
 from lowtide.storage.log.markers import make_marker
-from lowtide.storage.log.open_transactions import CompletedTransaction
-from lowtide.storage.log.producer_state import ProducerStateManager
-from lowtide.storage.log.snapshots import ProducerSnapshots
-from lowtide.storage.log.validation_rules import ValidationRules
-from lowtide.storage.log.validator import ValidatedBatch, validate_produce
+from lowtide.storage.log.opening.known_log import KnownLog
+from lowtide.storage.log.opening.loader import create_log, load_log
+from lowtide.storage.log.producers.open_transactions import CompletedTransaction
+from lowtide.storage.log.producers.producer_state import ProducerStateManager
+from lowtide.storage.log.producers.snapshots import ProducerSnapshots
+from lowtide.storage.log.truncation import LogTruncation
+from lowtide.storage.log.validation.validation_rules import ValidationRules
+from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
 from tests.examples import examples
 
 from .producing import header_of
@@ -101,7 +104,7 @@ def carry_out(filesystem: MemoryFileSystem, barrier: Barrier | None) -> None:
 
 
 class TransactionMachine(RuleBasedStateMachine):
-    """Runs operations on a log and its model, and compares what a consumer sees; the invariants are in the module's docstring."""
+    """Runs operations on a log and its model, and compares what a consumer sees."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -197,7 +200,9 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @rule(share=st.floats(0, 1))
     def truncate(self, share: float) -> None:
-        truncation = self.log.truncate_to(self.log_start + round((self.end - self.log_start) * share), now_ms=NOW_MS)
+        truncation = LogTruncation(self.log).truncate_to(
+            self.log_start + round((self.end - self.log_start) * share), now_ms=NOW_MS
+        )
         carry_out(self.filesystem, truncation.barrier)
         for segment in truncation.removed:
             segment.unlink(self.filesystem)
@@ -211,10 +216,10 @@ class TransactionMachine(RuleBasedStateMachine):
     @rule()
     def flush(self) -> None:
         end = self.end
-        barrier = self.log.flush_barrier()
+        barrier = LogDurability(self.log).flush_barrier()
         carry_out(self.filesystem, barrier)
         if barrier is not None:
-            self.log.on_flushed(end)
+            LogDurability(self.log).on_flushed(end)
         self.synced_end = self.log.recovery_point
 
     # Stops, crashes and power cuts
@@ -222,10 +227,10 @@ class TransactionMachine(RuleBasedStateMachine):
     @rule(harm=st.sampled_from(["", "", "", "cut", "empty", "garbage"]))
     def stop_cleanly(self, harm: str) -> None:
         end = self.end
-        barrier = self.log.close()
+        barrier = LogDurability(self.log).close()
         carry_out(self.filesystem, barrier)
         if barrier is not None:
-            self.log.on_flushed(end)
+            LogDurability(self.log).on_flushed(end)
         self.filesystem.crash_process()
         for name in [name for name in self.filesystem.listdir(DIRECTORY) if harm and name.endswith(".txnindex")]:
             content = self.filesystem.read_bytes(f"{DIRECTORY}/{name}")
@@ -374,7 +379,7 @@ def test_a_snapshot_that_is_newer_than_what_is_committed_does_not_decide() -> No
     machine.produce(0, 1, is_plain=False)
     machine.end_transaction(0, is_commit=True)
     machine.log.roll(NOW_MS)
-    assert isinstance(machine.log._snapshots, ProducerSnapshots)  # noqa: SLF001 - there is one behind the marker
+    assert isinstance(machine.log.files.snapshots, ProducerSnapshots)
     machine.stop_cleanly("")
     machine.commit(0.0)
     assert machine.log.last_stable_offset == 0
@@ -411,7 +416,7 @@ def test_what_was_truncated_ends_nothing() -> None:
     machine.end_transaction(0, is_commit=False)
     machine.produce(0, 1, is_plain=False)
     machine.end_transaction(0, is_commit=False)
-    carry_out(machine.filesystem, machine.log.truncate_to(3, now_ms=NOW_MS).barrier)
+    carry_out(machine.filesystem, LogTruncation(machine.log).truncate_to(3, now_ms=NOW_MS).barrier)
     machine.log.append_as_leader(
         make_marker(0, 0, is_commit=False, coordinator_epoch=0, epoch_is_bumped=False, now_ms=NOW_MS),
         leader_epoch=0,
@@ -421,7 +426,7 @@ def test_what_was_truncated_ends_nothing() -> None:
     read = machine.log.read(0, 1000, end_offset=4)
     assert read.slice is not None
     assert machine.log.aborted_transactions(read.slice, 0, 4) == [CompletedTransaction(0, 0, 3, True, 4)]
-    machine.log.truncate_to(0, now_ms=NOW_MS)
+    LogTruncation(machine.log).truncate_to(0, now_ms=NOW_MS)
     assert machine.log.last_stable_offset == 0
     assert not machine.log.transactions.any
 

@@ -7,8 +7,8 @@ from lowtide.protocol.control_records import ControlRecord, ControlRecordType
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.records import read_batch_header
 from lowtide.protocol.types import NO_SEQUENCE
-from lowtide.storage.log.producer_state import ACCEPTED, ProducerStateManager
-from lowtide.storage.log.verifications import Verification, Verifications
+from lowtide.storage.log.producers.producer_state import ACCEPTED, ProducerStateManager
+from lowtide.storage.log.producers.verifications import Verification, Verifications
 
 from .producing import header_of
 

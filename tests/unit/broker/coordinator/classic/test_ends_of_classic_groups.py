@@ -8,7 +8,7 @@ import pytest
 
 from lowtide.broker.coordinator.classic.classic_groups import ClassicGroups
 from lowtide.broker.coordinator.classic.group_state import GroupState
-from lowtide.broker.coordinator.classic.joining import Client
+from lowtide.broker.coordinator.classic.joining import MemberClient
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.member_memory import MemberMemory
 from lowtide.broker.coordinator.runtime.effects import Effects
@@ -41,7 +41,7 @@ def test_members_that_have_joined_do_not_wait_for_one_that_leaves(world: World) 
     again = world.join(first)
     assert again.response is None
     world.leave(MemberIdentity(member_id=second))
-    assert again.response.generation_id == joining.response.generation_id == generation_id + 1
+    assert again.response.generation_id == joining.response.generation_id == generation_id + 1  # type: ignore[attr-defined]
 
 
 def test_a_member_that_leaves_while_it_waits_for_its_assignment_is_answered(world: World) -> None:
@@ -170,7 +170,7 @@ def test_a_group_that_is_gone_answers_no_member() -> None:
         protocols=[protocol],
         rebalance_timeout_ms=1,
     )
-    groups.join(group, join, Client("client", "/host", 9), "join", effects)
+    groups.join(group, join, MemberClient("client", "/host", 9), "join", effects)
     groups.sync(
         group, SyncGroupRequest(group_id=GROUP, generation_id=0, member_id="m", assignments=[]), "sync", effects
     )

@@ -105,10 +105,10 @@ class World(BrokerWorld):
         shard = self.shard(group_id)
         states, topic_id = shard.state.shares.states, self.metadata.image.topics[name].topic_id
         assert self.decide(
-            shard, lambda reply, effects: states.begin_again(group_id, {topic_id: (name, numbers)}, reply, effects)
+            shard, lambda reply, effects: states.initialize_again(group_id, {topic_id: (name, numbers)}, reply, effects)
         )
         self.decide(shard, lambda _reply, effects: states.on_initialized(group_id, {topic_id: numbers}, effects))
-        states.end_deletion(group_id)
+        states.unlock(group_id)
         return shard
 
     async def do_tasks(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lowtide.broker.coordinator.group_settings import GroupSettings
-from lowtide.broker.coordinator.groups.committers import NO_COMMITTER, Committer
+from lowtide.broker.coordinator.groups.committers import NO_COMMITTER, OffsetCommitter
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -36,7 +36,7 @@ def commit(
     member_id: str = "",
     generation_id: int = -1,
     version: int = 9,
-    by: Committer = NO_COMMITTER,
+    by: OffsetCommitter = NO_COMMITTER,
     **more: object,
 ) -> int:
     """Commit one offset; the error code of the request, or of its partition."""
@@ -82,11 +82,12 @@ def test_who_commits_is_known_to_the_next_coordinator_too(world: World):
         assert value is not None
         return value.committer, value.may_delete
 
-    for by in (Committer("User:a", may_delete=True), Committer("User:b"), NO_COMMITTER):
+    for by in (OffsetCommitter("User:a", may_delete=True), OffsetCommitter("User:b"), NO_COMMITTER):
         assert commit(world, 5, by=by) == ErrorCode.NONE
         assert known(world) == known(world.reload()) == by
     assert (
-        commit(world, 5, version=4, retention_time_ms=1000, by=Committer("User:a", may_delete=True)) == ErrorCode.NONE
+        commit(world, 5, version=4, retention_time_ms=1000, by=OffsetCommitter("User:a", may_delete=True))
+        == ErrorCode.NONE
     )
     assert known(world) == known(world.reload()) == NO_COMMITTER
 

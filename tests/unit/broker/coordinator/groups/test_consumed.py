@@ -1,4 +1,4 @@
-"""What counts as consumed by all groups (KIP-68), the answer of a coordinator about it, and every doubt that keeps records."""
+"""What counts as consumed by all groups (KIP-68), the coordinator's answer, and every doubt that keeps records."""
 
 from __future__ import annotations
 
@@ -12,12 +12,18 @@ import pytest
 from lowtide.broker.authorizer.authorizer import ALLOW_ALL
 from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
 from lowtide.broker.coordinator.classic.group_state import GroupState
-from lowtide.broker.coordinator.consumer.consumer_member import ConsumerMember
-from lowtide.broker.coordinator.consumer.share_group import InitializingTopic, KnownStates, ShareGroup
 from lowtide.broker.coordinator.group_settings import GroupSettings
-from lowtide.broker.coordinator.groups.consumed import NOT_CONSUMED, ROWS_PER_STEP, Consumed, ConsumedOffsets, Release
+from lowtide.broker.coordinator.groups.consumed import (
+    NOT_CONSUMED,
+    ROWS_PER_STEP,
+    ConsumedEnd,
+    ConsumedOffsets,
+    Release,
+)
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.groups.survey import survey
+from lowtide.broker.coordinator.modern.modern_member import ModernMember
+from lowtide.broker.coordinator.modern.share_group import InitializingTopic, KnownStates, ShareGroup
 from lowtide.broker.turns import Turns
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.group_records import OffsetCommitKey, OffsetCommitValue
@@ -31,9 +37,9 @@ NOTHING = NOT_CONSUMED.offset, NOT_CONSUMED.group_id
 OLD, NEW = bytes(15) + b"\1", bytes(15) + b"\2"
 
 
-def by(group_id: str, offset: int) -> Consumed:
+def by(group_id: str, offset: int) -> ConsumedEnd:
     """What one group has consumed that may delete."""
-    return Consumed(offset, group_id, Release(offset, group_id, None))
+    return ConsumedEnd(offset, group_id, Release(offset, group_id, None))
 
 
 def groups_of(**committed: int) -> Groups:
@@ -44,7 +50,7 @@ def groups_of(**committed: int) -> Groups:
     return groups
 
 
-def commit(  # noqa: PLR0913 - what an offset is kept with
+def commit(
     groups: Groups,
     group_id: str,
     offset: int,
@@ -96,8 +102,8 @@ def consumed(*coordinators: Groups) -> tuple[int, str | None]:
     return told.offset, told.group_id
 
 
-def authorized(groups: Groups, *names: str, start: int | None = None) -> Consumed:
-    """The same where there is an authorizer; `names` are the groups that the topic names, `start` is that of a share group."""
+def authorized(groups: Groups, *names: str, start: int | None = None) -> ConsumedEnd:
+    """As above, with an authorizer; `names` are the topic's named groups, `start` is a share group's start offset."""
     found = ConsumedOffsets(
         [ConsumedOffsetsTopic(name="t", topic_id=NEW, partitions=[0], groups=list(names))], every_commit_deletes=False
     )
@@ -114,12 +120,12 @@ def authorized(groups: Groups, *names: str, start: int | None = None) -> Consume
 
 def test_a_group_without_the_right_to_delete_keeps_and_does_not_release() -> None:
     groups = groups_of(reader=9)
-    assert authorized(groups) == Consumed(9, "reader")
+    assert authorized(groups) == ConsumedEnd(9, "reader")
     assert not authorized(groups).is_known
     commit(groups, "owner", 7, committer="User:owner", may_delete=True)
-    assert authorized(groups) == Consumed(7, "owner", Release(7, "owner", "User:owner"))
+    assert authorized(groups) == ConsumedEnd(7, "owner", Release(7, "owner", "User:owner"))
     commit(groups, "reader", 4, committer="User:reader")
-    assert authorized(groups) == Consumed(4, "reader", Release(7, "owner", "User:owner")), "its unread records stay"
+    assert authorized(groups) == ConsumedEnd(4, "reader", Release(7, "owner", "User:owner")), "its unread records stay"
     assert authorized(groups).is_known
 
 
@@ -128,14 +134,14 @@ def test_the_last_commit_of_a_group_decides_whether_it_may_delete() -> None:
     commit(groups, "a", 9, committer="User:owner", may_delete=True)
     assert authorized(groups).is_known
     commit(groups, "a", 12, committer="User:reader")
-    assert authorized(groups) == Consumed(12, "a")
+    assert authorized(groups) == ConsumedEnd(12, "a")
 
 
 def test_of_several_groups_that_may_delete_the_slowest_releases() -> None:
     groups = groups_of(reader=5)
     for group_id, offset in {"b": 8, "a": 8, "c": 20}.items():
         commit(groups, group_id, offset, committer=f"User:{group_id}", may_delete=True)
-    assert authorized(groups) == Consumed(5, "reader", Release(8, "a", "User:a"))
+    assert authorized(groups) == ConsumedEnd(5, "reader", Release(8, "a", "User:a"))
 
 
 def test_only_groups_that_the_topic_names_count() -> None:
@@ -146,29 +152,29 @@ def test_only_groups_that_the_topic_names_count() -> None:
     add_pending(groups, "pending", 3)
     assert authorized(groups, "etl") == by("etl", 9)
     assert authorized(groups, "e*") == by("etl", 9)
-    assert authorized(groups, "etl", "read*") == Consumed(2, "reader", Release(2, "reader", None))
-    assert authorized(groups, "*") == Consumed(-1, "live", Release(1, "other", "User:owner"))
+    assert authorized(groups, "etl", "read*") == ConsumedEnd(2, "reader", Release(2, "reader", None))
+    assert authorized(groups, "*") == ConsumedEnd(-1, "live", Release(1, "other", "User:owner"))
     assert authorized(groups, "no*") == NOT_CONSUMED
 
 
 def test_a_group_that_is_named_by_its_id_is_waited_for() -> None:
     """Also before it exists. One of a pattern counts when it is there."""
     groups = groups_of(etl=9)
-    assert authorized(groups, "etl", "audit") == Consumed(-1, "audit", Release(9, "etl", None))
+    assert authorized(groups, "etl", "audit") == ConsumedEnd(-1, "audit", Release(9, "etl", None))
     assert authorized(groups, "etl", "audit*") == by("etl", 9)
     commit(groups, "audit", 4)
-    assert authorized(groups, "etl", "audit") == Consumed(4, "audit", Release(4, "audit", None))
+    assert authorized(groups, "etl", "audit") == ConsumedEnd(4, "audit", Release(4, "audit", None))
 
 
 def test_a_share_group_keeps_and_releases_only_where_it_is_named() -> None:
     """Many principals acknowledge, and its state has no committer."""
     groups = groups_of()
     share_group(groups, 0)
-    assert authorized(groups, start=7) == Consumed(7, "g")
+    assert authorized(groups, start=7) == ConsumedEnd(7, "g")
     assert authorized(groups, "g", start=7) == by("g", 7)
-    assert authorized(groups, "x", start=7) == Consumed(-1, "x"), "the group that is named has not begun"
+    assert authorized(groups, "x", start=7) == ConsumedEnd(-1, "x"), "the group that is named has not begun"
     share_group(groups)
-    assert authorized(groups, "g", start=7) == Consumed(-1, "g"), "it has not begun"
+    assert authorized(groups, "g", start=7) == ConsumedEnd(-1, "g"), "it has not begun"
 
 
 def test_a_transaction_carries_who_committed() -> None:
@@ -178,7 +184,7 @@ def test_a_transaction_carries_who_committed() -> None:
     groups.committed.apply_pending(4, key, value, 100)
     assert not authorized(groups).is_known
     groups.committed.end_transaction(4, is_commit=True)
-    assert authorized(groups) == Consumed(6, "a", Release(6, "a", "User:a"))
+    assert authorized(groups) == ConsumedEnd(6, "a", Release(6, "a", "User:a"))
 
 
 # What counts as consumed
@@ -241,7 +247,7 @@ def test_a_group_that_is_deleted_or_expired_does_not_count() -> None:
 
 
 def test_what_is_pending_in_a_transaction_does_not_count_and_without_another_offset_keeps_all() -> None:
-    """If the transaction aborts, the group starts again without a committed offset; a group with manual assignment has no members."""
+    """If the transaction aborts, the group starts again without an offset, even if it has no members."""
     groups = groups_of(a=7, b=5)
     add_pending(groups, "a", 9)
     add_pending(groups, "c", 9, topic="u")
@@ -371,13 +377,13 @@ def test_a_coordinator_that_is_loading_reports_it() -> None:
 
 
 def test_surveys_take_turns() -> None:
-    """For any number of concurrent requests, the groups are visited a slice at a time, and the loop serves others in between."""
+    """However many requests are concurrent, the groups are visited in slices, and the loop serves others in between."""
     coordinator = Coordinator(groups_of(a=7))
     asked = [ConsumedOffsetsTopic(name="t", topic_id=NEW, partitions=[0])]
 
     async def scenario() -> None:
         async with coordinator.survey_turn:
-            waiting = asyncio.ensure_future(survey(coordinator, asked))  # type: ignore[arg-type]  # noqa: TID251 - a test's own loop
+            waiting = asyncio.ensure_future(survey(coordinator, asked))  # type: ignore[arg-type]
             for _ in range(5):
                 await asyncio.sleep(0)
             assert not waiting.done()
@@ -391,7 +397,7 @@ def share_group(groups: Groups, *begun: int, live: bool = False, topic_id: bytes
     group = groups.by_id["g"] = ShareGroup("g")
     group.states = KnownStates(initialized={topic_id: ("t", frozenset(begun))} if begun else {})
     if live:
-        group.subscriptions.replace(None, ConsumerMember(member_id="m", topic_names=frozenset({"t"})))
+        group.subscriptions.replace(None, ModernMember(member_id="m", topic_names=frozenset({"t"})))
 
 
 def share_consumed(groups: Groups, start: int | None) -> tuple[int, str | None]:
@@ -469,4 +475,4 @@ def test_a_group_is_looked_at_in_steps_of_so_many_offsets(count: int, *, pending
     found = ConsumedOffsets([ConsumedOffsetsTopic(name="t", topic_id=NEW, partitions=list(range(count)))])
     steps = len(list(found.take_in(groups, "a")))
     assert steps == count // ROWS_PER_STEP + (0 if pending else 1)
-    assert set(found.found["t"].values()) == {Consumed(-1, "a") if pending else by("a", 5)}
+    assert set(found.found["t"].values()) == {ConsumedEnd(-1, "a") if pending else by("a", 5)}

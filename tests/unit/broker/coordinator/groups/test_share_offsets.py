@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.coordinator.consumer.consumer_member import ConsumerMember
-from lowtide.broker.coordinator.consumer.share_group import ShareGroup
 from lowtide.broker.coordinator.groups.share_offsets import UNKNOWN_LAG, ShareOffsets, why_not
+from lowtide.broker.coordinator.modern.modern_member import ModernMember
+from lowtide.broker.coordinator.modern.share_group import ShareGroup
 from lowtide.broker.pending import Pending
 from lowtide.metadata.image import TopicImage
 from lowtide.protocol.errors import ErrorCode
@@ -217,7 +217,7 @@ def test_nothing_is_tried_where_that_could_not_be_begun(what: str) -> None:
     world.refuse()
     assert outcome() == UNAVAILABLE
     world.refuses = None
-    world.group.members["m"] = ConsumerMember(member_id="m")
+    world.group.members["m"] = ModernMember(member_id="m")
     assert outcome() == ErrorCode.NON_EMPTY_GROUP
     world.partitions.clear()
     assert outcome() == NOT_COORDINATOR

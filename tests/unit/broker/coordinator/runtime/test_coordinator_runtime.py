@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.coordinator.runtime.effects import Effects, Job, Work
+from lowtide.broker.coordinator.runtime.effects import Effects, Job, WorkerCall
 from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
 from lowtide.broker.coordinator.runtime.shard import Shard, make_batch
 from lowtide.protocol.control_records import ControlRecordType
@@ -143,7 +143,7 @@ def test_records_of_a_transaction_are_noted_as_such(world: World) -> None:
 def test_a_batch_may_be_as_large_as_the_topic_allows(world: World, spare_bytes: int) -> None:
     shard = world.shard()
     records = [encode_group_metadata("a", None)]
-    shard.partition.log.config.max_message_bytes = make_batch(records, WALL_MS).size_bytes + spare_bytes
+    shard.partition.log.config.max_message_bytes = make_batch(records, WALL_MS).size_bytes + spare_bytes  # type: ignore[misc]
     assert world.runtime.keep(shard, records, WALL_MS) == (0 if not spare_bytes else None)
     assert world.keep(shard, "a") == [NONE if not spare_bytes else ErrorCode.MESSAGE_TOO_LARGE]
 
@@ -210,7 +210,7 @@ def test_all_that_is_committed_continues_in_its_order() -> None:
     for name in ("first", "second", "third"):
         effects = world.runtime.effects()
         effects.keep_group(name, None)
-        effects.then.append(lambda _error, _effects, name=name: answered.append(name))
+        effects.then.append(lambda _error, _effects, name=name: answered.append(name))  # type: ignore[misc]
         world.runtime.carry_out(shard, effects)
     world.commit(shard, 2)
     assert answered == ["first", "second"]
@@ -365,7 +365,7 @@ def test_who_asks_for_an_offset_waits_behind_the_others() -> None:
     world, shard = waiting_world()
     outcomes: list[str] = []
     for name, end_offset in (("first", 1), ("second", 0)):
-        world.runtime.when_committed(shard, end_offset, [lambda _error, _effects, name=name: outcomes.append(name)])
+        world.runtime.when_committed(shard, end_offset, [lambda _error, _effects, name=name: outcomes.append(name)])  # type: ignore[misc]
     assert outcomes == []
     world.commit(shard, 1)
     assert outcomes == ["first", "second"]
@@ -395,7 +395,7 @@ def test_a_job_takes_turns_and_continues_unless_the_state_is_unloaded(world: Wor
 def test_work_is_done_by_the_worker_and_continues_with_its_result(world: World) -> None:
     shard, results = world.shard(), list[Any]()
     effects = world.runtime.effects()
-    effects.work.append(Work(lambda: "result", lambda result, _: results.append(result)))
+    effects.work.append(WorkerCall(lambda: "result", lambda result, _: results.append(result)))
     world.runtime.carry_out(shard, effects)
     [(call, on_done)] = world.work
     assert call() == "result"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.coordinator.runtime.effects import Effects, append_error, plain_commits
+from lowtide.broker.coordinator.runtime.effects import Effects, append_error
 from lowtide.broker.coordinator.runtime.offsets_topic import java_hash
 from lowtide.broker.coordinator.runtime.shard import RECORD_OVERHEAD, Shard, make_batch, make_batches, split_batches
 from lowtide.broker.coordinator.runtime.timers import Timers
@@ -30,7 +30,7 @@ from lowtide.protocol.records import (
     read_batch_header,
 )
 from lowtide.protocol.types import TopicPartition
-from lowtide.storage.log.validator import ValidatedBatch
+from lowtide.storage.log.validation.validator import ValidatedBatch
 from tests.unit.broker.coordinator.group_world import singly
 
 
@@ -222,7 +222,7 @@ def test_a_shard_belongs_to_one_leadership():
 
 def test_a_new_shard_is_not_loaded():
     shard = shard_of()
-    assert (shard.loaded, shard.unloaded, shard.is_asking, shard.records_loaded, shard.records_left_aside) == (
+    assert (shard.loaded, shard.unloaded, shard.awaits_commit, shard.records_loaded, shard.records_left_aside) == (
         False,
         False,
         False,
@@ -281,21 +281,6 @@ def test_a_change_is_encoded_once():
     effects.keep_encoded(change, (b"key", b"value"))
     assert effects.records == [encode_change(change), (b"key", b"value")]
     assert effects.changes == [change, change]
-
-
-def test_offsets_without_metadata_are_encoded_by_the_compiled_form():
-    asked = []
-
-    def encode(*arguments: Any) -> list[Any]:
-        asked.append(arguments)
-        return [(b"key", b"value")]
-
-    effects, rows = Effects(0, 1_000), [(1, 4, 2)]
-    effects.keep_plain_offsets("g", "t", rows, topic_id=OFFSET.topic_id, encode=encode)  # type: ignore[arg-type]
-    assert (effects.records, effects.changes) == ([(b"key", b"value")], [OffsetCommits("g", "t", [(1, OFFSET)])])
-    plain_commits("g", "t", rows, wall_ms=1_000, topic_id=OFFSET.topic_id, encode=encode)  # type: ignore[arg-type]
-    assert asked[0] == asked[1]
-    assert asked[0][2] is rows
 
 
 def test_answers_are_given_at_once_or_promised():

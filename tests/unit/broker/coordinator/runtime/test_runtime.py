@@ -14,7 +14,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.group_records import OffsetCommitValue
 from lowtide.protocol.types import ZERO_TOPIC_ID, TopicPartition
 from lowtide.storage.log.log_values import AppendedBatch
-from lowtide.storage.log.validator import ValidatedBatch
+from lowtide.storage.log.validation.validator import ValidatedBatch
 
 TOPIC = "__consumer_offsets"
 

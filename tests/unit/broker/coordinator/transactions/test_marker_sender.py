@@ -1,4 +1,4 @@
-"""Markers go to the leader that a partition has, are sent again until it has them, and are left to the next coordinator."""
+"""Markers go to a partition's current leader until it has them, or are left to the next coordinator."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.coordinator.transactions.marker_sender import RETRY_S, TIMEOUT_MS, MarkerSender, Telling
+from lowtide.broker.coordinator.transactions.marker_sender import RETRY_S, TIMEOUT_MS, MarkerSender, MarkerSending
 from lowtide.broker.coordinator.transactions.marker_writer import TransactionEnd
 from lowtide.broker.network.peer_client import PeerError
 from lowtide.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
@@ -124,10 +124,10 @@ class Told:
     ) -> None:
         self.ours, self.count = True, 0
         end = TransactionEnd(producer_id, 5, is_commit, 9, bumped)
-        self.telling = Telling(end, set(keys), lambda: self.ours, self.on_told)
-        world.sender.tell(self.telling)
+        self.sending = MarkerSending(end, set(keys), lambda: self.ours, self.on_sent)
+        world.sender.send(self.sending)
 
-    def on_told(self) -> None:
+    def on_sent(self) -> None:
         self.count += 1
 
 
@@ -137,9 +137,9 @@ def test_partitions_that_are_led_here_are_written_and_the_end_is_told_once() -> 
     told = Told(world, KEYS[:2])
     assert not world.written, "not within the call"
     world.run()
-    assert world.written == [(told.telling.end, KEYS[:2], TIMEOUT_MS)]
-    assert (told.count, told.telling.left) == (1, set())
-    world.sender._on_answer(told.telling, KEYS[0], NONE)
+    assert world.written == [(told.sending.end, KEYS[:2], TIMEOUT_MS)]
+    assert (told.count, told.sending.left) == (1, set())
+    world.sender._on_answer(told.sending, KEYS[0], NONE)
     assert told.count == 1, "an answer that comes again"
 
 
@@ -155,7 +155,7 @@ def test_the_others_are_sent_to_their_leaders(is_commit: bool, bumped: bool) -> 
     assert (marker.producer_id, marker.producer_epoch, marker.coordinator_epoch) == (7, 5, 9)
     assert (marker.transaction_result, marker.transaction_version) == (is_commit, 2 if bumped else 0)
     assert [(each.name, list(each.partition_indexes)) for each in marker.topics] == [("t", [0, 2])]
-    assert (told.count, told.telling.left, world.later) == (0, {KEYS[1]}, [])
+    assert (told.count, told.sending.left, world.later) == (0, {KEYS[1]}, [])
 
 
 def test_what_fails_is_tried_again_with_the_leader_of_then() -> None:
@@ -163,7 +163,7 @@ def test_what_fails_is_tried_again_with_the_leader_of_then() -> None:
     world.peer = {KEYS[0]: NONE, KEYS[1]: ErrorCode.NOT_LEADER_OR_FOLLOWER}
     told = Told(world, KEYS[:2])
     world.run()
-    assert told.telling.left == {KEYS[1]}
+    assert told.sending.left == {KEYS[1]}
     world.metadata.image = MetadataImage(brokers=world.metadata.image.brokers, topics={"t": topic(THERE, HERE)})
     world.answers = {KEYS[1]: NONE}
     world.retry()
@@ -189,7 +189,7 @@ def test_a_partition_without_a_leader_is_tried_again(leader: int) -> None:
     world.answers = {KEYS[1]: NONE}
     told = Told(world, KEYS[:2])
     world.run()
-    assert (told.telling.left, len(world.later), world.requests) == ({KEYS[0]}, 1, [])
+    assert (told.sending.left, len(world.later), world.requests) == ({KEYS[0]}, 1, [])
 
 
 def test_partitions_that_are_gone_need_no_marker() -> None:
@@ -215,8 +215,8 @@ def test_one_who_is_fenced_gives_up() -> None:
     world.answers = {KEYS[0]: ErrorCode.TRANSACTION_COORDINATOR_FENCED, KEYS[1]: NONE}
     told = Told(world, KEYS[:2])
     world.run()
-    assert (told.count, told.telling.given_up, world.later) == (0, True, [])
-    world.sender._try(told.telling, KEYS[:2])
+    assert (told.count, told.sending.given_up, world.later) == (0, True, [])
+    world.sender._try(told.sending, KEYS[:2])
     assert len(world.written) == 1
 
 
@@ -229,9 +229,9 @@ def test_nothing_is_sent_by_who_is_no_coordinator_any_more(reason: str) -> None:
     else:
         told.ours = False
     world.run()
-    assert (world.written, told.telling.given_up) == ([], True)
+    assert (world.written, told.sending.given_up) == ([], True)
     told.ours = True
-    world.sender._on_answer(told.telling, KEYS[0], NONE)
+    world.sender._on_answer(told.sending, KEYS[0], NONE)
     assert told.count == 0
 
 
@@ -246,7 +246,7 @@ def test_what_comes_while_a_broker_is_asked_goes_in_one_request() -> None:
             others.extend(Told(world, KEYS[:1], producer_id=number) for number in (8, 9, 10))
             others[1].ours = False
             for other in others:
-                world.sender._send_soon(THERE, other.telling, KEYS[:1])
+                world.sender._send_soon(THERE, other.sending, KEYS[:1])
             world.soon.clear()
 
     world.on_request = more

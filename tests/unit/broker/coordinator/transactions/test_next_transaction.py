@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lowtide.broker.coordinator.transactions.next_transaction import (
-    AskedEnd,
+    EndRequest,
     completed,
     ended,
     identity_after,
@@ -140,7 +140,7 @@ def end(
     version: int = 2,
     changing: bool = False,
 ) -> Any:
-    answer = next_end(state, AskedEnd(*identity, commit, version), take, is_changing=changing)
+    answer = next_end(state, EndRequest(*identity, commit, version), take, is_changing=changing)
     return (answer.state, answer.producer_epoch) if isinstance(answer, Transaction) else answer
 
 
@@ -190,7 +190,7 @@ def test_an_end_with_the_last_epoch_is_answered_again_after_the_id_has_changed()
 
 def test_an_abort_of_nothing_takes_the_next_epoch() -> None:
     """Something may be on its way of which nothing is known."""
-    answer = next_end(known(EMPTY), AskedEnd(7, 5, False, 2), take, is_changing=False)
+    answer = next_end(known(EMPTY), EndRequest(7, 5, False, 2), take, is_changing=False)
     assert isinstance(answer, Transaction)
     assert (answer.state, answer.producer_epoch, answer.partitions) == (TransactionState.PREPARE_ABORT, 6, frozenset())
     assert end(known(EMPTY), (7, 5)) == ErrorCode.INVALID_TXN_STATE

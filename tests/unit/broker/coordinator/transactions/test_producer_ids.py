@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from types import SimpleNamespace
 from typing import Any
 
-from lowtide.broker.coordinator.transactions.producer_ids import ProducerIds
+from lowtide.broker.coordinator.transactions.transaction_coordinator import ProducerIds
 from lowtide.metadata.store import MetadataStoreError
 
 
@@ -59,7 +59,7 @@ def test_a_fetch_that_fails_is_followed_by_another_one() -> None:
     world = World(MetadataStoreError("away"), range(4, 6))
     assert world.ids.take_now() is None
     world.run()
-    assert world.warnings == ["no producer ids"]
+    assert world.warnings == ["producer id allocation failed"]
     assert world.ids.take_now() is None
     world.run()
     assert world.ids.take_now() == 4

@@ -1,4 +1,4 @@
-"""The transactions of one broker: whose turn it is, how ends get to partitions and are completed, and the topic that is made for it all."""
+"""The transactions of one broker: leaderships, markers, completion, and the creation of the topic."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_an_end_that_all_partitions_have_is_completed_by_its_own_coordinator_onl
     ending = world.end()
     kept = list(world.appended)
     world.partitions[KEY].led_since += 1
-    world.coordinator._on_told(next(iter(world.coordinator._runtime.shards.values())), ending)
+    world.coordinator._on_sent(next(iter(world.coordinator._runtime.shards.values())), ending)
     assert world.appended == kept
 
 
@@ -153,7 +153,7 @@ def test_an_end_that_is_not_the_present_one_completes_nothing() -> None:
     ending = world.end()
     world.run()
     kept = list(world.appended)
-    world.coordinator.tell(ending)
+    world.coordinator.send_markers(ending)
     world.run()
     assert world.appended[: len(kept)] == kept
     assert [key for key, _ in world.appended[len(kept) :]] == [DATA]
@@ -165,5 +165,5 @@ def test_an_end_is_not_sent_where_its_id_is_not_coordinated() -> None:
     ending = world.end()
     world.run()
     world.coordinator.close()
-    world.coordinator.tell(ending)
+    world.coordinator.send_markers(ending)
     assert not world.soon

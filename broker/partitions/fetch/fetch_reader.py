@@ -1,0 +1,449 @@
+"""Reading partitions for a Fetch: of a consumer at the leader or at a follower, and of a follower at the leader.
+
+A follower that is throttled is answered as ever, but for records (KIP-73): it asks for no bytes, or we have none to
+spend on it.
+
+Within one answer the offsets of a partition are from one moment (KAFKA-7104): nothing can come between.
+
+A follower's fetch is noted before it is read, when leader epoch, registration and range are known to be right and its
+log doesn't diverge: so it learns the high watermark that follows from it. A consumer is answered by a follower only by
+rule DR7; below that follower's log start the answer says where that is, so that it need not ask another broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from lowtide.broker.partitions.fetch.fetch_rules import FetchOutcome, FetchRules
+from lowtide.broker.partitions.fetch.fetch_session import FetchPlan, FetchTarget
+from lowtide.broker.partitions.replica_manager import ReplicaManager
+from lowtide.metadata.image import MetadataImage
+from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.fetch import (
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+)
+from lowtide.protocol.schema import NO_ROWS
+from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, BrokerEpoch, BrokerId, TopicPartition
+from lowtide.replication.follower_reads import NO_REPLICA, preferred_read_replica
+from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH, FollowerFetch
+from lowtide.replication.leadership import assumed_epoch, not_a_replica
+from lowtide.replication.partition import Partition
+from lowtide.storage.errors import FailureKind, StorageError
+
+READ_COMMITTED = 1
+NO_RECORDS: Final = b""
+"""Known by its identity."""
+
+_NODE_ENDPOINTS_SINCE: Final = 16
+_FOLLOWER_READS_SINCE: Final = 11
+
+TRUST_PART: Final = 0.8
+"""For this part of `replica.lag.time.max.ms` a follower trusts what its leader reported (rule DR7): less than the leader waits for it."""
+
+
+def replica_of(request: FetchRequest) -> tuple[BrokerId, BrokerEpoch]:
+    """Who fetches, and under which registration, as far as the version tells it."""
+    state = request.replica_state
+    return (request.replica_id, UNKNOWN_BROKER_EPOCH) if state is None else (state.replica_id, state.replica_epoch)
+
+
+def is_sound(request: FetchRequest) -> bool:
+    """Whether limits and isolation level mean anything."""
+    if request.isolation_level not in (0, READ_COMMITTED) or request.max_bytes < 0:
+        return False
+    return all(row.partition_max_bytes >= 0 for topic in request.topics for row in topic.partitions)
+
+
+Answers = list[tuple[FetchTarget, PartitionData]]
+
+
+class FetchReader:
+    """Reads partitions for fetches."""
+
+    __slots__ = ("_endpoints", "_monotonic_ms", "_own_epoch", "_replicas")
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        endpoints: Callable[[], list[NodeEndpoint]],
+        own_epoch: Callable[[], BrokerEpoch] = lambda: UNKNOWN_BROKER_EPOCH,
+        monotonic_ms: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`endpoints()` gives the brokers' `NodeEndpoint`s, sent with NOT_LEADER_OR_FOLLOWER (KIP-951).
+
+        `own_epoch()` is our registration, as far as followers may serve under it.
+        """
+        self._replicas = replicas
+        self._endpoints = endpoints
+        self._own_epoch = own_epoch
+        self._monotonic_ms = monotonic_ms
+
+    def read(
+        self,
+        targets: Iterable[FetchTarget],
+        rules: FetchRules,
+        *,
+        notes: bool = False,
+        begun: FetchOutcome | None = None,
+    ) -> FetchOutcome:
+        """Read in the order of `targets` until `maximum_bytes` are found; the first batch is whole, whatever the limits.
+
+        `notes`: a follower's positions are news; not so when the same fetch reads again. `begun` is what was read of the targets before
+        these, and is returned with what is read now.
+        """
+        outcome = FetchOutcome([], 0, False, 0) if begun is None else begun
+        left = rules.maximum_bytes if begun is None else max(rules.maximum_bytes - begun.read_bytes, 0)
+        for target in targets:
+            partition = self.find(target, rules)
+            if isinstance(partition, ErrorCode):
+                target.unwatch()
+                self._replicas.traffic.errors["Fetch", partition] += 1
+                answer = _failed(target.partition, partition, aborted=NO_ROWS)
+                self._tell_leader(answer, target, rules)
+                outcome.answers.append((target, answer))
+                continue
+            outcome.waitable += 1
+            target.traffic = traffic = partition.traffic
+            traffic.fetch_requests += 1
+            if target.session is not None:
+                target.watch(partition)
+            try:
+                answer = self._read_partition(partition, target, rules, left, outcome, notes=notes)
+            except StorageError as error:
+                self._replicas.on_read_failed(partition, error)
+                traffic.failed_fetch_requests += 1
+                answer = _failed(target.partition, ErrorCode.KAFKA_STORAGE_ERROR, aborted=None)
+            if (
+                answer.error_code != ErrorCode.NONE
+                or answer.diverging_epoch is not None
+                or answer.preferred_read_replica >= 0
+            ):
+                outcome.ends_wait = True
+                if answer.error_code != ErrorCode.NONE:
+                    self._replicas.traffic.errors["Fetch", answer.error_code] += 1
+            if answer.records is not NO_RECORDS:
+                size = target.read_bytes
+                outcome.read_bytes += size
+                left = left - size if size < left else 0  # max() costs a call.
+            outcome.answers.append((target, answer))
+        return outcome
+
+    def find(self, target: FetchTarget, rules: FetchRules) -> Partition | ErrorCode:
+        """The partition of a target; by topic id in the versions that have them."""
+        topic = target.topic
+        if rules.api_version >= TOPIC_IDS_SINCE:
+            image = self._replicas.image
+            name = (
+                image.topic_names.get(target.topic_id)
+                if image is not None and target.topic_id != ZERO_TOPIC_ID
+                else None
+            )
+            if name is None:
+                return ErrorCode.UNKNOWN_TOPIC_ID
+            topic = target.topic = name
+        return self._replicas.find(topic, target.partition)
+
+    def _check(self, partition: Partition, target: FetchTarget, rules: FetchRules) -> ErrorCode:
+        """Whether this reader may read here, as far as leader and leader epoch go."""
+        epoch = target.current_leader_epoch
+        if partition.is_leader and (epoch < 0 or epoch == partition.leader_epoch):
+            return ErrorCode.NONE
+        error = partition.check_leadership(epoch if epoch >= 0 else -1)
+        if error != ErrorCode.NOT_LEADER_OR_FOLLOWER or rules.is_follower or rules.api_version < _FOLLOWER_READS_SINCE:
+            return error
+        limit_ms = int(partition.lag_time_max_ms * TRUST_PART)
+        return (
+            ErrorCode.NONE
+            if partition.may_serve_as_follower(self._own_epoch(), self._monotonic_ms(), limit_ms)
+            else error
+        )
+
+    def _read_partition(
+        self,
+        partition: Partition,
+        target: FetchTarget,
+        rules: FetchRules,
+        left: int,
+        outcome: FetchOutcome,
+        *,
+        notes: bool,
+    ) -> PartitionData:
+        target.at_end = False
+        error = self._check(partition, target, rules)
+        fetch = None
+        if rules.is_follower and error == ErrorCode.NONE:
+            image = self._replicas.image
+            error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            if image is not None:
+                fetch = self._follower_fetch(target, rules, image)
+                leadership = partition.leadership
+                error = not_a_replica(fetch) if leadership is None else leadership.check_fetch(fetch, image)
+        if error != ErrorCode.NONE:
+            answer = _failed(target.partition, error, aborted=None)
+            self._tell_leader(answer, target, rules, partition)
+            return answer
+        log, offset = partition.log, target.fetch_offset
+        # Above the end it is the epochs that say more, where the reader tells its last one.
+        if offset < log.log_start_offset or (offset > log.log_end_offset and target.last_fetched_epoch < 0):
+            answer = _failed(target.partition, ErrorCode.OFFSET_OUT_OF_RANGE, aborted=None)
+            if not partition.is_leader and offset < log.log_start_offset:
+                answer.log_start_offset = log.log_start_offset
+            return answer
+        diverging: EpochEndOffset | None = None
+        last_epoch = target.last_fetched_epoch
+        if last_epoch >= 0 and (last_epoch != partition.leader_epoch or offset > log.log_end_offset):
+            found = partition.diverging_epoch(offset, last_epoch)
+            if isinstance(found, ErrorCode):
+                return _failed(target.partition, found, aborted=None)
+            if found is not None:
+                diverging = EpochEndOffset(epoch=found.leader_epoch, end_offset=found.end_offset)
+        if fetch is not None and diverging is None:
+            if notes:
+                target.follower = self._replicas.led.on_fetch(partition, fetch)
+                outcome.noted += target.follower is not None
+            outcome.ends_wait = outcome.ends_wait or _has_log_start_to_tell(target, partition)
+        return self._records_of(partition, target, rules, left, diverging, minimum_one_batch=outcome.read_bytes == 0)
+
+    def _records_of(
+        self,
+        partition: Partition,
+        target: FetchTarget,
+        rules: FetchRules,
+        left: int,
+        diverging: EpochEndOffset | None,
+        *,
+        minimum_one_batch: bool,
+    ) -> PartitionData:
+        """The answer to who may read here, at an offset in range."""
+        log, offset = partition.log, target.fetch_offset
+        high_watermark = last_stable = log.high_watermark
+        if log.transactions.any:
+            last_stable = log.last_stable_offset
+        answer = PartitionData(
+            partition_index=target.partition,
+            error_code=ErrorCode.NONE,
+            high_watermark=high_watermark,
+            last_stable_offset=last_stable,
+            log_start_offset=log.log_start_offset,
+            aborted_transactions=NO_ROWS if rules.read_committed else None,
+            records=NO_RECORDS,
+            diverging_epoch=diverging,
+        )
+        if diverging is not None:
+            return answer
+        if rules.rack and partition.leadership is not None and self._replicas.image is not None:
+            replica = preferred_read_replica(partition.leadership, self._replicas.image, rules.rack, offset)
+            if replica != NO_REPLICA:
+                answer.preferred_read_replica = replica
+                return answer
+        end_offset = (
+            log.log_end_offset if rules.is_follower else last_stable if rules.read_committed else high_watermark
+        )
+        target.at_end = offset >= end_offset
+        if rules.is_follower and not self._may_send(partition, target, rules):
+            return answer
+        # Clients of librdkafka take several answers in a row without a record for batches that are too large, and give
+        # up. A follower needs the empty ones too.
+        maximum_bytes = min(target.partition_max_bytes, left)
+        seeks = not rules.is_follower
+        try:
+            read = log.read(
+                offset, maximum_bytes, end_offset=end_offset, minimum_one_batch=minimum_one_batch, seeks_records=seeks
+            )
+        except StorageError as error:
+            if minimum_one_batch or error.kind is not FailureKind.NO_RESOURCE:
+                raise
+            return answer  # The answer holds as many files as may be open. The client asks for the rest, as at a limit of bytes.
+        if read.error_code != ErrorCode.NONE:
+            return _failed(target.partition, read.error_code, aborted=None)
+        if read.slice is not None:
+            answer.records = read.slice
+            target.read_bytes = read.slice.size
+            if rules.read_committed and not rules.is_follower:
+                aborted = log.aborted_transactions(read.slice, offset, end_offset)
+                answer.aborted_transactions = [
+                    AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
+                    for entry in aborted
+                ]
+        return answer
+
+    def _may_send(self, partition: Partition, target: FetchTarget, rules: FetchRules) -> bool:
+        """Whether a follower may have records now: it asks for some, and isn't throttled, or is in sync."""
+        if target.partition_max_bytes <= 0:
+            return False
+        if rules.replica_id in partition.in_sync_replicas:
+            return True
+        return self._replicas.leader_throttle.wait_ms(*partition.topic_partition) == 0
+
+    def note_sent(self, outcome: FetchOutcome) -> None:
+        """A follower is sent this."""
+        for target, answer in outcome.answers:
+            if answer.records:
+                self._replicas.leader_throttle.record(target.topic, target.partition, len(answer.records))
+
+    @staticmethod
+    def _follower_fetch(target: FetchTarget, rules: FetchRules, image: MetadataImage) -> FollowerFetch:
+        broker_epoch = rules.broker_epoch
+        return FollowerFetch(
+            rules.replica_id,
+            assumed_epoch(rules.replica_id, image) if broker_epoch == UNKNOWN_BROKER_EPOCH else broker_epoch,
+            target.fetch_offset,
+            target.log_start_offset,
+            target.current_leader_epoch,
+            target.last_fetched_epoch,
+            None if target.session is None else target.session.times,
+        )
+
+    def _tell_leader(
+        self, answer: PartitionData, target: FetchTarget, rules: FetchRules, partition: Partition | None = None
+    ) -> None:
+        """Say who leads, to who asked the wrong broker or with an old leader epoch (KIP-951)."""
+        if rules.api_version < _NODE_ENDPOINTS_SINCE:
+            return
+        if answer.error_code not in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
+            return
+        if partition is not None:
+            answer.current_leader = LeaderIdAndEpoch(leader_id=partition.leader_id, leader_epoch=partition.leader_epoch)
+            return
+        leader = self._replicas.leader_elsewhere(target.topic, target.partition)
+        if leader is not None:
+            answer.current_leader = LeaderIdAndEpoch(leader_id=leader[0], leader_epoch=leader[1])
+
+    def available_bytes(self, targets: Iterable[FetchTarget], rules: FetchRules, *, found: int) -> int | None:
+        """About how many bytes a read would find, counting no further than `minimum_bytes`; None when it would have to answer at once.
+
+        `found` is how many of the partitions were there when the wait began: one that is gone is an error, one that never was is none.
+        """
+        total = 0
+        for target in targets:
+            partition = self.find(target, rules)
+            if isinstance(partition, ErrorCode):
+                if target.watched is not None:
+                    return None
+                continue
+            found -= 1
+            log = partition.log
+            if self._check(partition, target, rules) != ErrorCode.NONE or target.fetch_offset > log.log_end_offset:
+                return None
+            if rules.is_follower and _has_log_start_to_tell(target, partition):
+                return None
+            end_offset = (
+                log.log_end_offset
+                if rules.is_follower
+                else log.last_stable_offset
+                if rules.read_committed
+                else log.high_watermark
+            )
+            if target.fetch_offset < end_offset and (not rules.is_follower or self._may_send(partition, target, rules)):
+                total += log.bytes_between(
+                    max(target.fetch_offset, log.log_start_offset), end_offset, target.partition_max_bytes
+                )
+                if total >= rules.minimum_bytes:
+                    return total
+        return total if found <= 0 else None
+
+    def threshold_of(self, target: FetchTarget, rules: FetchRules) -> tuple[TopicPartition, int] | None:
+        """The key of a target and how far it can be read now, None where there is nothing to wait for."""
+        partition = self.find(target, rules)
+        if isinstance(partition, ErrorCode):
+            return None
+        return (
+            partition.topic_partition,
+            partition.log.log_end_offset if rules.is_follower else partition.log.high_watermark,
+        )
+
+    def endpoints(self) -> list[NodeEndpoint]:
+        """Where the brokers listen."""
+        return self._endpoints()
+
+
+def may_wait(plan: FetchPlan, outcome: FetchOutcome, rules: FetchRules) -> bool:
+    """Whether the answer may wait for more: what was read isn't enough, nothing of it is urgent, and there is something to wait for."""
+    if outcome.read_bytes >= rules.minimum_bytes or outcome.ends_wait or rules.maximum_wait_ms <= 0:
+        return False
+    return outcome.waitable > 0 or plan.has_idle
+
+
+def respond(plan: FetchPlan, outcome: FetchOutcome, rules: FetchRules, reader: FetchReader) -> FetchResponse:
+    """The answer: all partitions, or in an incremental session those with news."""
+    return response_of(sent_of(plan, outcome, rules, reader), plan, rules, reader)
+
+
+def sent_of(plan: FetchPlan, outcome: FetchOutcome, rules: FetchRules, reader: FetchReader) -> Answers:
+    """What is sent of what was read, counted as sent, and known to the session."""
+    sent: Answers = []
+    session = plan.session
+    for target, answer in outcome.answers:
+        if answer.records is not NO_RECORDS and (traffic := target.traffic) is not None:
+            if outcome.unsent is not None:
+                outcome.unsent[traffic] = outcome.unsent.get(traffic, 0) + target.read_bytes
+            elif rules.is_follower:
+                traffic.replication_bytes_out += target.read_bytes
+            else:
+                traffic.bytes_out += target.read_bytes
+        if target.follower is not None and answer.error_code == ErrorCode.NONE and answer.diverging_epoch is None:
+            target.follower.told_log_start = answer.log_start_offset
+        if session is not None:
+            news = target.has_news(answer)
+            target.tell(answer)
+            session.on_answered(target, answer)
+            if plan.incremental and not news:
+                continue
+        sent.append((target, answer))
+    if rules.is_follower:
+        reader.note_sent(outcome)
+    return sent
+
+
+def response_of(sent: Answers, plan: FetchPlan, rules: FetchRules, reader: FetchReader) -> FetchResponse:
+    """The message that has what is sent."""
+    responses: list[FetchableTopicResponse] = []
+    by_topic: dict[Any, FetchableTopicResponse] = {}
+    leaders: set[BrokerId] = set()
+    for target, answer in sent:
+        if answer.current_leader is not None:
+            leaders.add(answer.current_leader.leader_id)
+        of = target.topic_id if rules.api_version >= TOPIC_IDS_SINCE else target.topic
+        topic = by_topic.get(of)
+        if topic is None:
+            topic = by_topic[of] = FetchableTopicResponse(topic=target.topic, topic_id=target.topic_id, partitions=[])
+            responses.append(topic)
+        topic.partitions.append(answer)
+    endpoints = [endpoint for endpoint in reader.endpoints() if endpoint.node_id in leaders] if leaders else []
+    return FetchResponse(
+        throttle_time_ms=0,
+        error_code=ErrorCode.NONE,
+        session_id=plan.session_id,
+        responses=responses,
+        node_endpoints=endpoints,
+    )
+
+
+def _has_log_start_to_tell(target: FetchTarget, partition: Partition) -> bool:
+    """Whether our log start is above what this follower was sent last, and has not reported by itself (rule DR5)."""
+    follower = target.follower
+    return follower is not None and partition.log.log_start_offset > max(
+        follower.told_log_start, follower.log_start_offset
+    )
+
+
+def _failed(partition: int, error: int, *, aborted: list[Any] | None) -> PartitionData:
+    """A partition that could not be read tells no offsets."""
+    return PartitionData(
+        partition_index=partition,
+        error_code=error,
+        high_watermark=UNKNOWN_OFFSET,
+        last_stable_offset=UNKNOWN_OFFSET,
+        log_start_offset=UNKNOWN_OFFSET,
+        aborted_transactions=aborted,
+        records=NO_RECORDS,
+    )

@@ -1,0 +1,320 @@
+"""Incremental fetch sessions (KIP-227): the partitions that a client fetches are remembered, so that it need not repeat them.
+
+A session has an id and an epoch that counts its requests. `fetch_session_cache` has all of a broker's.
+
+A session knows which of its partitions have changed: it watches them, from one request to the next, and a fetch visits only those and
+what the request names. A partition is left alone when its reader knows all there is, and has nothing to read.
+
+Guards: an answer leaves out only what its reader is known to have. A reader uses nothing else of an answer with an error, a diverging epoch
+or another replica to read from. A follower has a log start when it reports that log start, and the high watermark that it was sent when it
+has more records in the same leader epoch, or doesn't name the partition again.
+
+Pure: time is passed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
+
+from lowtide.broker.partitions.fetch.fetch_session_slots import NO_SESSION
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, PartitionData
+from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicId
+from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH, FetchTimes
+from lowtide.replication.partition import PartitionChange
+
+if TYPE_CHECKING:
+    from collections import OrderedDict
+
+    from lowtide.replication.follower_state import FollowerState
+    from lowtide.replication.partition import Partition
+    from lowtide.replication.topic_traffic import Traffic
+
+CONSUMER: Final[BrokerId] = -1
+"""The replica id of who isn't a broker."""
+
+FINAL_EPOCH, INITIAL_EPOCH, _MAXIMUM_EPOCH = -1, 0, 2**31 - 1
+
+TargetKey = tuple[str | TopicId, int]
+
+
+class WaitingFetch(Protocol):
+    """A fetch of a session that waits for news."""
+
+    def look(self) -> None:
+        """Something has changed that it may wait for."""
+
+    def wake(self) -> None:
+        """Be answered with what there is."""
+
+
+class FetchTarget(msgspec.Struct, kw_only=True, eq=False):
+    """One partition that a client fetches, and what the client knows of it; -1 is what it must be sent.
+
+    `log_start_offset` is a follower's own one. In a session it watches the partition that it was found to be. `at_end`: the last read found
+    that there was nothing more to read, whatever its limits.
+    """
+
+    topic: str
+    topic_id: TopicId
+    partition: int
+    fetch_offset: Offset
+    partition_max_bytes: int
+    current_leader_epoch: LeaderEpoch
+    last_fetched_epoch: LeaderEpoch
+    told_high_watermark: Offset = -1
+    told_log_start_offset: Offset = -1
+    log_start_offset: Offset = UNKNOWN_OFFSET
+    session: FetchSession | None = None
+    is_followed: bool = False
+    """Whether that is a follower's session."""
+    watched: Partition | None = None
+    follower: FollowerState | None = None
+    at_end: bool = False
+    read_bytes: int = 0
+    traffic: Traffic | None = None
+    """Of the records that were read last, and where they are counted when they are sent."""
+
+    @property
+    def key(self) -> TargetKey:
+        """What tells it from others within its session."""
+        return (self.topic if self.topic_id == ZERO_TOPIC_ID else self.topic_id, self.partition)
+
+    def has_news(self, answer: PartitionData) -> bool:
+        """Whether an incremental answer must list this partition."""
+        return (
+            len(answer.records or b"") > 0
+            or answer.error_code != ErrorCode.NONE
+            or answer.high_watermark != self.told_high_watermark
+            or answer.log_start_offset != self.told_log_start_offset
+            or answer.diverging_epoch is not None
+            or answer.preferred_read_replica >= 0
+        )
+
+    def watch(self, partition: Partition) -> None:
+        """Watch every change of the partition from now on."""
+        if self.watched is not partition:
+            self.unwatch()
+            self.watched = partition
+            partition.watchers[self] = None
+
+    def unwatch(self) -> None:
+        """Watch nothing more; the state of a follower continues without its session."""
+        if self.watched is not None:
+            self.watched.watchers.pop(self, None)
+            self.watched = None
+        follower, self.follower = self.follower, None
+        if follower is not None and self.session is not None and follower.session is self.session.times:
+            follower.leave_session()
+
+    def on_partition_changed(self, change: PartitionChange) -> None:
+        """See `PartitionWatcher`."""
+        if self.session is not None:
+            self.session.on_changed(self, change)
+
+    def ask(
+        self,
+        current_leader_epoch: LeaderEpoch,
+        fetch_offset: Offset,
+        last_fetched_epoch: LeaderEpoch,
+        log_start_offset: Offset,
+        partition_max_bytes: int,
+    ) -> None:
+        """Take over what a request of the session says of the partition.
+
+        A follower that names the partition without more records in the same leader epoch has perhaps not used the last
+        answer, or doesn't have any more what it used: it has cut its log, or follows a new leader. It is sent
+        everything again.
+        """
+        is_continued = fetch_offset > self.fetch_offset and current_leader_epoch == self.current_leader_epoch
+        if not is_continued and self.is_followed:
+            self.told_high_watermark = self.told_log_start_offset = -1
+        self.current_leader_epoch, self.fetch_offset, self.last_fetched_epoch = (
+            current_leader_epoch,
+            fetch_offset,
+            last_fetched_epoch,
+        )
+        self.log_start_offset, self.partition_max_bytes = log_start_offset, partition_max_bytes
+
+    def tell(self, answer: PartitionData) -> None:
+        """Remember what the client knows after this answer.
+
+        What it doesn't use, or hasn't reported as a follower, is sent again.
+        """
+        if (
+            answer.error_code != ErrorCode.NONE
+            or answer.diverging_epoch is not None
+            or answer.preferred_read_replica >= 0
+        ):
+            self.told_high_watermark = self.told_log_start_offset = -1
+            return
+        log_start = answer.log_start_offset
+        self.told_high_watermark = answer.high_watermark
+        self.told_log_start_offset = min(log_start, self.log_start_offset) if self.is_followed else log_start
+
+
+_WAKES_CONSUMERS: Final = frozenset({PartitionChange.HIGH_WATERMARK, PartitionChange.ROLE})
+_WAKES_FOLLOWERS: Final = frozenset({PartitionChange.LOG_END, PartitionChange.LOG_START, PartitionChange.ROLE})
+"""Not a mere rise of the high watermark: that made for half as many fetches again (KAFKA-9731)."""
+
+
+class FetchSession:
+    """The partitions of one session, and those of them that have to be visited, in that order: one that had records goes to the end.
+
+    `waiting` is the fetch of this session that is parked.
+    """
+
+    __slots__ = (
+        "_wakes",
+        "broker_epoch",
+        "changed",
+        "epoch",
+        "last_used_ms",
+        "replica_id",
+        "session_id",
+        "targets",
+        "times",
+        "uses_topic_ids",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        session_id: int,
+        targets: dict[TargetKey, FetchTarget],
+        now_ms: int,
+        *,
+        uses_topic_ids: bool,
+        replica_id: BrokerId = CONSUMER,
+        broker_epoch: BrokerEpoch = UNKNOWN_BROKER_EPOCH,
+    ) -> None:
+        self.session_id, self.epoch = session_id, 1
+        self.targets = targets
+        self.changed: dict[FetchTarget, None] = dict.fromkeys(targets.values())
+        self.uses_topic_ids = uses_topic_ids
+        self.last_used_ms = now_ms
+        self.replica_id = replica_id
+        self.broker_epoch = broker_epoch
+        self.times = FetchTimes()
+        self.waiting: WaitingFetch | None = None
+        self._wakes = _WAKES_CONSUMERS if replica_id < 0 else _WAKES_FOLLOWERS
+        for target in targets.values():
+            target.session, target.is_followed = self, replica_id >= 0
+
+    def on_changed(self, target: FetchTarget, change: PartitionChange) -> None:
+        """Visit this partition with the next fetch, or with the one that waits."""
+        target.at_end = False  # Also where a read has just found so, that isn't answered yet.
+        if target not in self.changed:
+            self.changed[target] = None
+            if target.follower is not None:
+                target.follower.note_idle_until_now()
+        if self.waiting is not None and change in self._wakes:
+            self.waiting.look()
+
+    def on_answered(self, target: FetchTarget, answer: PartitionData) -> None:
+        """The client gets this, after `tell`. Leave the partition alone if there is nothing more until it changes."""
+        if len(answer.records or b"") > 0:
+            if self.changed.pop(target, self) is None:
+                self.changed[target] = None
+        elif (
+            target.at_end
+            and target.watched is not None
+            and (target.follower is not None or self.replica_id < 0)
+            and not target.has_news(answer)
+        ):
+            self.changed.pop(target, None)
+
+    def leave_idle(self) -> None:
+        """Visit only what has more, or has changed since it was read."""
+        self.changed = {target: None for target in self.changed if not target.at_end and target.watched is not None}
+
+    def visit_all(self) -> list[FetchTarget]:
+        """Visit every partition, now and until it is answered: what was found before can't be relied on."""
+        self.changed = dict.fromkeys(self.targets.values())
+        return list(self.changed)
+
+    def advance(self, now_ms: int, among: OrderedDict[int, FetchSession]) -> None:
+        """A request continues this session. It goes to the end of `among`, whose first one was used longest ago."""
+        self.epoch = 1 if self.epoch == _MAXIMUM_EPOCH else self.epoch + 1
+        if self.waiting is not None:
+            self.waiting.wake()  # From now on the session watches for the new request.
+        self.last_used_ms = now_ms
+        among.move_to_end(self.session_id)
+
+    @property
+    def followed_count(self) -> int:
+        """Of how many partitions a follower's position is known."""
+        return sum(target.follower is not None for target in self.targets.values())
+
+    def add(self, key: TargetKey, target: FetchTarget) -> None:
+        """One more partition."""
+        self.targets[key] = target
+        target.session, target.is_followed = self, self.replica_id >= 0
+        self.changed[target] = None
+
+    def remove(self, key: TargetKey) -> None:
+        """One that isn't fetched any more, if it was."""
+        target = self.targets.pop(key, None)
+        if target is not None:
+            self.changed.pop(target, None)
+            target.unwatch()
+            target.session = None
+
+    def close(self) -> None:
+        """It will not be used again."""
+        if self.waiting is not None:
+            self.waiting.wake()
+        for target in self.targets.values():
+            target.unwatch()
+            target.session = None
+        self.changed.clear()
+
+
+class FetchPlan(msgspec.Struct, kw_only=True):
+    """What one request fetches: `targets` in order; with `incremental`, only partitions with news are answered."""
+
+    error_code: int = ErrorCode.NONE
+    session_id: int = NO_SESSION
+    targets: Iterable[FetchTarget] = ()
+    session: FetchSession | None = None
+    incremental: bool = False
+
+    @property
+    def has_idle(self) -> bool:
+        """Whether there are partitions that need not be visited, for they have not changed."""
+        return self.session is not None and len(self.session.targets) > len(self.session.changed)
+
+
+def requested_targets(request: FetchRequest) -> dict[TargetKey, FetchTarget]:
+    """The partitions that the request names, in its order; of one named twice the last mention counts, as in Kafka."""
+    targets: dict[TargetKey, FetchTarget] = {}
+    for topic in request.topics:
+        collect(topic, topic.partitions, targets)
+    return targets
+
+
+def collect(topic: FetchTopic, rows: Iterable[FetchPartition], targets: dict[TargetKey, FetchTarget]) -> None:
+    """Add rows of a topic to what is fetched."""
+    name, topic_id = topic.topic, topic.topic_id
+    of = name if topic_id == ZERO_TOPIC_ID else topic_id
+    for row in rows:
+        targets[(of, row.partition)] = FetchTarget(
+            topic=name,
+            topic_id=topic_id,
+            partition=row.partition,
+            fetch_offset=row.fetch_offset,
+            partition_max_bytes=row.partition_max_bytes,
+            current_leader_epoch=row.current_leader_epoch,
+            last_fetched_epoch=row.last_fetched_epoch,
+            log_start_offset=row.log_start_offset,
+        )
+
+
+def forgotten(topics: Iterable[ForgottenTopic]) -> Iterator[TargetKey]:
+    """The partitions that a request takes out of its session."""
+    for topic in topics:
+        name = topic.topic if topic.topic_id == ZERO_TOPIC_ID else topic.topic_id
+        yield from [(name, partition) for partition in topic.partitions]

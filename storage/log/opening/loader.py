@@ -1,0 +1,110 @@
+"""Opens a log: turns what a stop, a crash or a power cut left in its folder into a log that may be served.
+
+After a clean stop a walk over the last segment's headers gives the log end. After any other stop everything from the
+recovery point on is checked: the log ends before the first byte that isn't a whole, sound batch, and what follows is
+dropped, for it was never promised. Indexes, leader epochs and producer state are rebuilt if needed.
+
+A crash can interrupt each step; repeated, it has the same outcome: files are removed from the end of the log towards
+its start, before the cut that makes them superfluous.
+
+Guards: a log start is never lowered; what lies wholly below it is removed, and a log that ends below it starts over,
+empty, at it.
+
+Sources: Kafka's LogLoader, LogSegment.recover, LogManager.loadLog.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from lowtide.protocol.types import Offset
+from lowtide.storage.errors import storage_error
+from lowtide.storage.log.durability import LogDurability
+from lowtide.storage.log.leader_epochs import LeaderEpochs
+from lowtide.storage.log.log import Log
+from lowtide.storage.log.log_files import LogParts, LogPlace
+from lowtide.storage.log.offsets import LogOffsets
+from lowtide.storage.log.opening.known_log import KnownLog, LoadReport
+from lowtide.storage.log.opening.log_folder import LogFolder
+from lowtide.storage.log.producers.snapshots import ProducerSnapshots
+from lowtide.storage.log.producers.transaction_index import TransactionIndex
+from lowtide.storage.log.segments.segment import Segment
+
+
+def create_log(place: LogPlace, *, now_ms: int, log_start_offset: Offset = 0) -> Log:
+    """Creates the folder of a new log, with one empty segment at `log_start_offset`.
+
+    The folder has no segment yet. Nothing is synced: the first flush barrier does that. Errors: OSError.
+    """
+    filesystem, directory, config = place.filesystem, place.directory, place.config
+    filesystem.make_directories(directory)
+    preallocate_bytes = config.segment_bytes if config.preallocate else 0
+    files = place.cache.files
+    segment = Segment.create(
+        filesystem, directory, log_start_offset, now_ms=now_ms, preallocate_bytes=preallocate_bytes, files=files
+    )
+    parts = LogParts(
+        filesystem=filesystem,
+        directory=directory,
+        segments=[segment],
+        leader_epochs=LeaderEpochs(),
+        producer_state=place.producer_state,
+        snapshots=ProducerSnapshots(filesystem, directory),
+        transaction_index=TransactionIndex(filesystem, directory),
+        cache=place.cache,
+    )
+    offsets = LogOffsets(
+        log_start_offset=log_start_offset,
+        log_end_offset=log_start_offset,
+        high_watermark=log_start_offset,
+        recovery_point=log_start_offset,
+    )
+    return Log(place, parts, offsets)
+
+
+def load_log(place: LogPlace, known: KnownLog, *, now_ms: int, report: LoadReport | None = None) -> Log:
+    """Opens the log in `place.directory`, which exists, and fills in `report`.
+
+    A gap between unsynced segments ends the log, unless it is below `known.cleaned_to`: our own compaction leaves none.
+    The recovery point is never above the given one, whatever was checked: checking reads the page cache, which proves
+    nothing. After an unclean stop `flush_wanted` is set: until that barrier is done, a power cut may undo repairs, and
+    a truncation before the crash. Errors: StorageError if the disk fails.
+    """
+    loader = LogFolder(place, now_ms, report if report is not None else LoadReport())
+    loader.cleaned_to = known.cleaned_to
+    try:
+        loader.remove_leftovers()
+        segments = loader.open_segments(known.log_start_offset)
+        loader.settle_hole(known)
+        log_start_offset = max(known.log_start_offset, segments[0].first_offset if segments else 0)
+        log_end_offset = loader.find_log_end(known.recovery_point, log_start_offset, clean=known.clean)
+        parts = LogParts(
+            filesystem=place.filesystem,
+            directory=place.directory,
+            segments=loader.segments,
+            leader_epochs=loader.epochs,
+            producer_state=place.producer_state,
+            snapshots=loader.snapshots(log_end_offset),
+            transaction_index=loader.transaction_index(),
+            cache=place.cache,
+        )
+        offsets = LogOffsets(
+            log_start_offset=log_start_offset,
+            log_end_offset=log_end_offset,
+            high_watermark=known.high_watermark,
+            recovery_point=known.recovery_point,
+        )
+        log = Log(place, parts, offsets)
+        # After a clean stop only what had waited for followers can be sent again.
+        recalls = not known.clean or known.high_watermark < log_end_offset
+        log.files.reload_producers(log.producer_state, log, now_ms=now_ms, recalls=recalls)
+        loader.rebuild_aborted(log, parts.transaction_index)
+        if not known.clean:
+            log.flush_wanted = True
+            # The crash may have come in a roll, before its snapshot; then earlier segments would take their producers
+            # along when they go. On a full disk the log does without.
+            with contextlib.suppress(OSError):
+                LogDurability(log).take_snapshot()
+    except OSError as error:
+        raise storage_error(place.directory, error) from error
+    return log
