@@ -23,6 +23,7 @@ class MemoryDisk(Protocol):
     now_ms: Callable[[], int]
     fault_counts: Counter[str]
     can_punch: bool
+    cold_read_probability: float
     lives_count: int
 
     def begin(self, operation: Operation, path: str) -> None: ...
