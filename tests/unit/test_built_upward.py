@@ -33,6 +33,8 @@ ATTRIBUTES_MAX = 20
 METHODS_MAX = 26
 
 LARGE = {
+    "runtime/filesystem/memory.py:MemoryFileSystem": (18, 29),
+    "runtime/simulated_transport.py:SimulatedTransport": (19, 30),
     "broker/coordinator/classic/classic_group.py:ClassicGroup": (20, 37),
     "broker/network/connection.py:Connection": (21, 32),
     "broker/network/connection_host.py:ConnectionHost": (23, 10),
