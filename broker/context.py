@@ -10,9 +10,9 @@ from lowtide.broker.audit.audit_log import NO_AUDIT, AuditLog
 from lowtide.broker.authorizer.authorizer import ALLOW_ALL, Authorizer
 from lowtide.broker.config.broker_config import BrokerConfig
 from lowtide.broker.config.dynamic_config import BrokerConfigs
-from lowtide.broker.observation.deletes import RecentDeletes
 from lowtide.broker.partitions.assigned_partitions import AssignedPartitions
 from lowtide.broker.partitions.batch_lane import BatchLane
+from lowtide.broker.partitions.deletes.delete_request import RecentDeletes
 from lowtide.broker.partitions.fetch.fetch_session_cache import FetchSessionCache
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.telemetry.client_instances import ClientInstances

@@ -25,7 +25,7 @@ from lowtide.simulation.cluster_world import ClusterWorld
 from lowtide.simulation.machines import Machine, State
 from lowtide.simulation.shared_store import PREFIX, StoreSnapshot
 from lowtide.storage.directory.directory_survey import survey
-from lowtide.storage.log_directory import parse_folder_name
+from lowtide.storage.folder_names import parse_folder_name
 
 REFUSED_WITHIN_S: Final = 6.0
 """A session of a second, some tries to reach the store, and a start."""

@@ -1,4 +1,4 @@
-"""A real etcd for tests: started on free loopback ports over a directory of its own, stopped, killed and frozen by its own id."""
+"""Runs a real etcd for tests, on free loopback ports and with its own directory."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class EtcdProcess:
         self.wait_ready()
 
     def launch(self, *cluster: str) -> None:
-        """Start the process, and don't wait for it.
+        """Start the process, and do not wait for it.
 
         `cluster`: what `--initial-cluster` says; by default it is alone.
         """

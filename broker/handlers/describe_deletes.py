@@ -20,10 +20,10 @@ from typing import Final, cast
 from lowtide.broker.authorizer.authorizer import Audit
 from lowtide.broker.authorizer.resources import CLUSTER, Operation, topic
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.handlers.deletes.delayed_delete import DelayedDeleteRecords
 from lowtide.broker.network.routes import HandlerSpec
-from lowtide.broker.observation.deletes import DeleteRequest
 from lowtide.broker.observation.described_deletes import Now, Viewer, finished, waiting
+from lowtide.broker.partitions.deletes.delayed_delete import DelayedDeleteRecords
+from lowtide.broker.partitions.deletes.delete_request import DeleteRequest
 from lowtide.broker.pending import Pending
 from lowtide.broker.places import WaitingPlaces
 from lowtide.broker.request_context import Client, RequestContext

@@ -8,7 +8,7 @@ from typing import Final
 
 from lowtide.broker.turns import Turns
 from lowtide.metadata.session import MetadataSession
-from lowtide.storage.directory.log_directories import LogDirectories
+from lowtide.storage.directory.log_directories import LogDirectorySet
 
 NAMED_MAX: Final = 10
 """The most partitions that an answer names."""
@@ -30,7 +30,7 @@ class Readiness:
     def __init__(
         self,
         session: MetadataSession,
-        directories: LogDirectories,
+        directories: LogDirectorySet,
         turns: Turns,
         *,
         wants_in_sync: bool,

@@ -281,7 +281,6 @@ class _Cleaning:
     def _discards(
         self, transactions: CleanedTransactions, header: BatchHeader, batch: bytes, segment: SegmentPlace
     ) -> bool:
-        """Returns whether a batch's transaction was aborted, or a marker is superfluous."""
         if not header.is_control:
             return transactions.on_batch(header)
         with _naming(self._path(segment.base_offset, LOG_SUFFIX), header):

@@ -160,7 +160,6 @@ class LogCleaning:
         return self._place.is_here(self.log) and (not self._unread or self.log.swaps.are_unchanged(self._unread))
 
     def _drop(self) -> None:
-        """Drops what is still to come: the log has changed or is gone."""
         if not self._dropped:
             self._dropped = True
             if self._running is not None:

@@ -10,6 +10,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -310,7 +311,10 @@ async def test_a_head_that_is_too_large_is_refused(tmp_path, head):
         b"GET /<script>alert(1)</script> HTTP/9.9\r\n\r\n",
         b"<script>alert(1)</script>\r\n\r\n",
         b"POST /health/live HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
-        b"POST /health/live HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        (
+            b"POST /health/live HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: "
+            b"chunked\r\n\r\n0\r\n\r\n"
+        ),
         b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost : localhost\r\n\r\n",
         b"\x00" * 100 + b"\r\n\r\n",
@@ -427,7 +431,8 @@ async def test_a_reader_that_reads_nothing_is_cut_off(tmp_path, monkeypatch):
         visited(tmp_path, sites=[Site], http_trust_local="true") as broker,
         Visitor(broker.http_addresses[0]) as visitor,
     ):
-        visitor.writer.transport.pause_reading()
+        transport: Any = visitor.writer.transport
+        transport.pause_reading()
         await visitor.send(b"GET /endless HTTP/1.1\r\nHost: localhost\r\n\r\n")
         async with asyncio.timeout(30):
             await ended.wait()

@@ -1,4 +1,4 @@
-"""A worker's connection: versions are negotiated, answers may be large or pipelined, every failure is reported in time."""
+"""A worker's connection negotiates versions, takes large and pipelined answers, and reports failures in time."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_an_api_that_the_broker_does_not_serve_is_refused_before_anything_is_sen
 
 def test_a_broker_with_only_newer_versions_is_reported_with_both_ranges():
     table = {ApiKey.METADATA: (100, 101)}
-    with ScriptedBroker(answering(metadata, table)) as broker, opened(broker.port) as connection:
+    with ScriptedBroker(answering(metadata, table)) as broker, opened(broker.port) as connection:  # noqa: SIM117
         with pytest.raises(UnsupportedVersionError, match="the broker speaks Metadata in versions 100 to 101"):
             connection.request(NO_TOPICS, soon())
 
@@ -127,7 +127,7 @@ def test_answers_come_in_the_order_of_the_requests_and_may_be_larger_than_the_bu
         (lambda _: framed(b"\0"), "its answer can't be read"),
         (lambda correlation_id: metadata(correlation_id + 1), "its answer can't be read: answer"),
         (lambda correlation_id: framed(struct.pack(">i", correlation_id), b"\0\0\0\7"), "its answer can't be read"),
-        (lambda _: b"", "it didn't answer in time"),
+        (lambda _: b"", "it did not answer in time"),
     ],
     ids=["hangs up", "negative size", "too large", "no header", "another answer", "cut short", "silence"],
 )
@@ -160,7 +160,7 @@ def test_a_port_without_listener_is_reported_at_once():
 def test_a_broker_that_accepts_and_stays_silent_times_out():
     with (
         socket.create_server(("127.0.0.1", 0)) as mute,
-        pytest.raises(ConnectionFailedError, match="it didn't answer in time"),
+        pytest.raises(ConnectionFailedError, match="it did not answer in time"),
     ):
         opened(mute.getsockname()[1], connection_setup_timeout_ms=300)
 

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from lowtide.broker.partitions.delayed import fetch_reader
 
-from lowtide.broker.handlers.deletes import delayed_delete
 from lowtide.broker.partitions import assigned_partitions
+from lowtide.broker.partitions.deletes import delayed_delete
+from lowtide.broker.partitions.fetch import fetch_reader
 from lowtide.broker.partitions.leader_partitions import LedPartitions
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.errors import ErrorCode
@@ -30,7 +30,7 @@ MAXIMUM_SEEDS = int(os.environ.get("PLANT_SEEDS", "100"))
 
 Patch = pytest.MonkeyPatch
 
-pytestmark = pytest.mark.skipif("PYTHONASYNCIODEBUG" in os.environ, reason="the other pass searches them")
+pytestmark = pytest.mark.slow
 
 
 def visible_before_durable(patch: Patch) -> None:

@@ -1,4 +1,5 @@
-"""Bugs planted on purpose in coordinators of groups and transactions, and in the transactions of logs: each must be found.
+"""Bugs planted on purpose in coordinators of groups and transactions, and in the transactions of logs: each must be
+found.
 
 Each was found within 60 seeds from 0 on; PLANT_SEEDS=n searches that many.
 """
@@ -10,7 +11,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from lowtide.broker.partitions.delayed import commit
 
 from lowtide.broker.coordinator.classic import classic_groups, rebalancing
 from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
@@ -27,6 +27,7 @@ from lowtide.broker.coordinator.transactions.marker_sender import MarkerSender
 from lowtide.broker.coordinator.transactions.transaction_shard import Transactions
 from lowtide.broker.coordinator.transactions.transaction_state import ENDING
 from lowtide.broker.coordinator.transactions.transaction_verifier import TransactionVerifier
+from lowtide.broker.partitions import commit_waits
 from lowtide.broker.pending import Pending
 from lowtide.broker.retention import consumption
 from lowtide.protocol.errors import ErrorCode
@@ -41,7 +42,7 @@ MAXIMUM_SEEDS = int(os.environ.get("PLANT_SEEDS", "300"))
 
 Patch = pytest.MonkeyPatch
 
-pytestmark = pytest.mark.skipif("PYTHONASYNCIODEBUG" in os.environ, reason="the other pass searches them")
+pytestmark = pytest.mark.slowest
 
 
 # Both coordinators
@@ -54,7 +55,7 @@ def answered_before_committed(patch: Patch) -> None:
 
 def answered_before_the_flush(patch: Patch) -> None:
     """A response waits for the other replicas, but not for the coordinator's own disk, though flush.messages is 1."""
-    for module in (commit, runtime):
+    for module in (commit_waits, runtime):
         patch.setattr(module, "committed_end", lambda log: log.high_watermark)
 
 
@@ -311,7 +312,7 @@ AIMED: Final[dict[object, tuple[str, ...]]] = {
     answered_before_the_flush: ("power cut", "power cut of all", "slow disk"),
     what_is_loaded_counts_before_it_is_committed: ("leaders die uncommitted", "kill", "pause", "leader move"),
 }
-"""The faults that can show a bug that is rare among all others: unflushed records, and records that only the leader has."""
+"""Faults that can show a rare bug: unflushed records, and records that only the leader has."""
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ PLAIN: Final = {
     "DeleteRecords, one replica": (17, 4_700, 99),
     "DeleteRecords, three replicas": (24, 6_950, 353),
 }
-"""The same without the compiled module: decoder, validator, the walk over the records of a batch, what makes records, and encoder."""
+"""The same without the compiled module: decoder, validator, records and encoder."""
 
 
 @pytest.mark.parametrize("name", REQUESTS)

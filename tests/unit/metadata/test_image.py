@@ -6,6 +6,7 @@ What is visible when, the contents of a delta, and that following the watch give
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -415,7 +416,7 @@ def test_a_change_of_many_rules_is_in_force_at_once_and_through_step_by_step() -
         added=tuple(msgspec.structs.astuple(rule) for rule in rules[1:]),
         removed=(keys.acl(values[0]).removeprefix(keys.ACLS).decode(),),
     )
-    steps = [
+    steps: list[Any] = [
         [Put(keys.ACL_CHANGE, encode(record))],
         [Put(keys.acl(value), value) for value in values[1:3]],
         [Put(keys.acl(values[3]), values[3])],

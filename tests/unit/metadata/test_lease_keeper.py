@@ -80,7 +80,7 @@ def test_a_renewal_that_fails_is_tried_again_while_the_loop_is_blocked() -> None
             begins_ms,
             begins_ms + SESSION_MS,
             held=True,
-            answered=lambda now_ms, begins_ms=begins_ms: now_ms > begins_ms + 500,
+            answered=lambda now_ms, begins_ms=begins_ms: now_ms > begins_ms + 500,  # type: ignore[misc]
         )
         assert life.ended_ms is None, begins_ms
 

@@ -63,7 +63,7 @@ def test_an_invalid_copy_is_refused(content: bytes) -> None:
 
 
 def test_a_copy_of_a_newer_format_is_refused_by_name() -> None:
-    import crc32c  # noqa: PLC0415 - for this line alone
+    import crc32c
 
     line = b'{"format":9,"history_id":"","cluster_id":"","revision":1,"keys":0}'
     with pytest.raises(CopyError, match="format 9"):

@@ -6,7 +6,7 @@ One whose prefix lies inside another's, or around it, doesn't begin, also if bot
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 
 import pytest
 
@@ -40,8 +40,8 @@ class OnlyOwnKeys(MemoryClient):
     prefix = b""
 
     async def transact(
-        self, compares: list[Compare], operations: list[Operation], otherwise: list[Operation] = ()
-    ) -> TransactionResult:  # type: ignore[override]
+        self, compares: Sequence[Compare], operations: Sequence[Operation], otherwise: Sequence[Operation] = ()
+    ) -> TransactionResult:
         if not all(each.key.startswith(self.prefix) for each in (*compares, *operations, *otherwise)):
             raise AccessDeniedError("permission denied")
         return await super().transact(compares, operations, otherwise)

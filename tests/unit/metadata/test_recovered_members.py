@@ -129,8 +129,10 @@ def test_without_any_sound_log_everything_stays_as_it_was_and_who_may_lack_recor
     record = partition(plan)
     assert (record.isr, record.elr, record.leader) == ((3,), (2,), -1)
     assert plan.problems == (
-        "t-0: of its in-sync replicas (3) and its eligible leaders (2) no sound log is given; it stays without a "
-        "leader",
+        (
+            "t-0: of its in-sync replicas (3) and its eligible leaders (2) no sound log is given; it stays without a "
+            "leader"
+        ),
     )
     assert elected(after(plan, 1, 3)) == -1
     assert elected(after(plan, 1, 2, 3)) == 2

@@ -68,7 +68,7 @@ def copy_of(found: list[Row], revision: int) -> bytes:
     return b"".join(encode_copy(MetadataCopy(found, revision, history_id=history.history_id, cluster_id="C")))
 
 
-def facts(  # noqa: PLR0913  what a directory holds, by keyword
+def facts(
     broker_id: int,
     revision: int,
     *,
@@ -85,12 +85,12 @@ def facts(  # noqa: PLR0913  what a directory holds, by keyword
     return facts_of([directory], [copy_of(found or rows(revision), revision)])
 
 
-def planned(*given: BrokerFacts, store: list[Row] | None = None, without: tuple[int, ...] = ()):  # type: ignore[no-untyped-def]  # noqa: ANN201
+def planned(*given: BrokerFacts, store: list[Row] | None = None, without: tuple[int, ...] = ()):  # type: ignore[no-untyped-def]
     now = {row[0]: row for row in store or []}
     return plan_recovery(given, now, without=without, history_id="N", raft_surplus=-5)
 
 
-def partition(plan) -> PartitionRecord:  # type: ignore[no-untyped-def]  # noqa: ANN001
+def partition(plan) -> PartitionRecord:  # type: ignore[no-untyped-def]
     return decode(b"", plan.values[keys.partition(TOPIC_ID, 0)], PartitionRecord)
 
 

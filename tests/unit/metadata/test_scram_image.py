@@ -9,7 +9,7 @@ from lowtide.metadata.store import KeyEvent
 from lowtide.protocol.scram import ChallengeForm, ScramMechanism
 
 LONG, SHORT = ScramRecord(b"s" * 24, b"k", b"l", 4096), ScramRecord(b"\x00" * 16, b"k", b"l", 8192)
-OF_LONG, OF_SHORT = ChallengeForm(24, True, 4096), ChallengeForm(16, False, 8192)  # noqa: FBT003  as it is named
+OF_LONG, OF_SHORT = ChallengeForm(24, True, 4096), ChallengeForm(16, False, 8192)
 
 
 def after(image: ScramImage, revision: int, **users: ScramRecord | None) -> ScramImage:

@@ -6,6 +6,7 @@ Registration, fencing, lost answers, lost leases, gaps in the watch, controllers
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -118,9 +119,7 @@ async def test_a_sole_broker_is_registered_and_controller_when_start_returns(wor
     assert session.image.cluster_id == session.cluster_id == (await world.value(keys.CLUSTER_ID) or b"").decode()
     assert len(session.cluster_id) == 22
     revisions = [(old.revision, new.revision) for old, new, _ in broker.shown]
-    assert all(earlier[1] == later[0] for earlier, later in zip(revisions, revisions[1:], strict=False)), (
-        "images follow each other"
-    )
+    assert all(earlier[1] == later[0] for earlier, later in itertools.pairwise(revisions)), "images follow each other"
 
 
 @played_by(play)

@@ -39,7 +39,7 @@ async def take(batches: AsyncGenerator[Batch, None], count: int) -> list[Batch]:
     return taken
 
 
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+async def until(condition: Callable[..., Awaitable[bool]]) -> None:
     while not await condition():
         await asyncio.sleep(0.005)
 

@@ -99,7 +99,7 @@ def plain_read(frame: bytes) -> native.SmallProduce | None:
         return None
     (topic,) = request.topic_data
     (row,) = topic.partition_data
-    records = bytes(row.records or b"")
+    records = bytes(row.records or b"")  # type: ignore[call-overload]
     rules = ValidationRules(timestamp_after_max_ms=2**63 - 1 - NOW_MS)
     batch = validate_produce(records, rules, NOW_MS)
     if not isinstance(batch, ValidatedBatch):
@@ -129,7 +129,7 @@ def plain_read(frame: bytes) -> native.SmallProduce | None:
 
 
 def _smallest_delta(records: bytes) -> int:
-    from lowtide.storage.log.validation.record_walk import walk_records  # noqa: PLC0415 - for this alone
+    from lowtide.storage.log.validation.record_walk import walk_records
 
     return walk_records(records[61:], struct.unpack_from(">i", records, 57)[0]).min_timestamp_delta
 
@@ -147,7 +147,7 @@ def _smallest_delta(records: bytes) -> int:
     st.integers(-(2**31), 2**31 - 1),
     TRANSACTIONS,
 )
-def test_usual_requests_are_read_as_the_plain_form_reads_them(  # noqa: PLR0917
+def test_usual_requests_are_read_as_the_plain_form_reads_them(
     version: int,
     records: list[Any],
     producer: tuple[int, int, int] | None,
@@ -171,7 +171,7 @@ def test_usual_requests_are_read_as_the_plain_form_reads_them(  # noqa: PLR0917
 @given(VERSIONS, RECORDS, PRODUCERS, TRANSACTIONS, CHANGES, st.booleans(), st.just(0) | st.integers(1, 200))
 @example(3, [(NOW_MS, None, None, ())], None, None, [], True, 1)
 @example(3, [(NOW_MS, None, None, ())], None, "x", [], True, 0)
-def test_whatever_is_read_of_damaged_requests_the_plain_form_accepts(  # noqa: PLR0917
+def test_whatever_is_read_of_damaged_requests_the_plain_form_accepts(
     version: int,
     records: list[Any],
     producer: tuple[int, int, int] | None,
@@ -280,7 +280,7 @@ def test_places_beyond_the_buffer_are_not_read(arguments: tuple[Any, ...]) -> No
 @example(1, "c", b"", True, [], 0)
 @example(1, None, b"\0", True, [], 0)
 @example(1, "", b"\1\0\0", True, [], 0)
-def test_heads_are_read_as_the_plain_form_reads_them(  # noqa: PLR0917
+def test_heads_are_read_as_the_plain_form_reads_them(
     key: int, client_id: str | None, body: bytes, flexible: bool, changes: list[tuple[int, int]], cut: int
 ) -> None:
     """Or not at all: the plain form has the errors, and what is beyond ASCII."""
@@ -309,14 +309,14 @@ def test_heads_are_read_as_the_plain_form_reads_them(  # noqa: PLR0917
     "arguments", [(b"", 0, 0), (bytes(9), 0, 9), (bytes(20), 11, 20), (bytes(20), 12, 11), (bytes(20), 0, 21)]
 )
 def test_heads_beyond_the_buffer_are_not_read(arguments: tuple[Any, ...]) -> None:
-    assert native.compiled is not None
-    assert native.compiled.read_head(*arguments, False) is None
+    compiled: Any = native.compiled
+    assert compiled.read_head(*arguments, False) is None
 
 
 @needs_compiled
 @LONG
 @given(VERSIONS, st.integers(-(2**31), 2**31 - 1), NAMES, IDS, st.integers(-(2**31), 2**31 - 1), INT64, INT64, INT64)
-def test_answers_are_those_of_the_plain_form(  # noqa: PLR0917
+def test_answers_are_those_of_the_plain_form(
     version: int,
     correlation_id: int,
     name: str,

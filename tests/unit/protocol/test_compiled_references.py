@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from lowtide.storage.compaction.offset_map import OffsetMap
-from tests.suite.pythons import installed
+from tests.pythons import installed
 from tests.unit.test_version import HOOK
 
 from .test_compiled_commit import MEMBER, ONE_ROW, commit_of, heartbeat_of

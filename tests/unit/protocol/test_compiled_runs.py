@@ -171,7 +171,7 @@ def test_places_beyond_the_buffer_are_not_read(arguments: tuple[Any, ...]) -> No
 @needs_compiled
 @SHORT
 @given(VERSIONS, st.lists(st.tuples(INT32, INT64), max_size=RUN_MAX), NAMES, IDS, INT32, INT64, INT64)
-def test_the_answers_of_a_run_are_those_of_its_requests(  # noqa: PLR0917
+def test_the_answers_of_a_run_are_those_of_its_requests(
     version: int,
     answered: list[tuple[int, int]],
     name: str,

@@ -139,7 +139,7 @@ class ControllerMachine(RuleBasedStateMachine):
             self.write(self.end(broker_id))
 
     @rule(broker_id=brokers, is_stale=st.booleans())
-    def come_back(self, broker_id: int, is_stale: bool) -> None:  # noqa: FBT001 - Hypothesis gives it by name.
+    def come_back(self, broker_id: int, is_stale: bool) -> None:
         """Register again, possibly before its lease has ended."""
         if broker_id in self.image().brokers:
             self.write(self.end(broker_id))
@@ -227,7 +227,7 @@ class ControllerMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: hasattr(self, "seen"))
     @rule(rebalances=st.booleans())
-    def controller_works_on_what_it_saw(self, rebalances: bool) -> None:  # noqa: FBT001 - likewise.
+    def controller_works_on_what_it_saw(self, rebalances: bool) -> None:
         self.carry_out(plan_controller_work(self.seen, CLEAN, rebalance=rebalances))
 
     @invariant()

@@ -153,7 +153,7 @@ def test_the_topic_s_key_for_unclean_elections_overrides_the_broker_s() -> None:
         ({"true": ""}, False, True),
         ({"false": ""}, True, False),
     ):
-        of_topic = {"unclean.leader.election.enable": text for text in configs}
+        of_topic = {"unclean.leader.election.enable": text for text in configs}  # noqa: B035
         image = image_of({3: 30}, partitions=before, configs=of_topic)
         assert plan_controller_work(image, ControllerSettings(elects_unclean=by_default)).is_empty != elected
 

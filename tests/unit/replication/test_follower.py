@@ -305,7 +305,7 @@ def test_followers_end_with_their_leaders_bytes_after_any_history(
     leader = replicas.partitions[last_leader].log
     for number in (number for number in range(3) if number != last_leader):
         log = replicas.partitions[number].log
-        for rounds in range(400):
+        for rounds in range(400):  # noqa: B007
             if (log.log_end_offset, log.log_start_offset, log.leader_epochs.latest) == (
                 leader.log_end_offset, max(leader.log_start_offset, log.log_start_offset), leader.leader_epochs.latest
             ):  # fmt: skip

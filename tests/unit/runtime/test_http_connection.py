@@ -105,7 +105,7 @@ async def test_a_visitor_with_many_connections_gives_way_to_one_with_few():
     many = [world.connect(f"198.51.100.{number % 2}") for number in range(PLACES[VisitorKind.STRANGER])]
     for connection, _ in many:
         connection.data_received(b"G")
-    newcomer, socket = world.connect("198.51.100.7")
+    _newcomer, socket = world.connect("198.51.100.7")
     assert not socket.is_ended
     assert [each.is_ended for _, each in many].count(True) == 1
     assert world.visits.count == PLACES[VisitorKind.STRANGER]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 from collections.abc import Callable
 from random import Random
 
@@ -67,7 +68,7 @@ def test_an_unsynced_write_over_sectors_is_torn_only_at_their_edges() -> None:
     for content in outcomes:
         assert content is not None
         assert len(content) == 2000
-        pieces = [content[start:stop] for start, stop in zip(edges, edges[1:], strict=False)]
+        pieces = [content[start:stop] for start, stop in itertools.pairwise(edges)]
         assert all(len(set(piece)) == 1 for piece in pieces), "a sector is written wholly or not at all"
         assert content[:300] + content[1800:] == b"o" * 500
         patterns.add("".join(chr(piece[0]) for piece in pieces))

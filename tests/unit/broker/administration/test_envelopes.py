@@ -129,7 +129,7 @@ def test_a_request_of_a_broker_itself_is_of_that_broker() -> None:
 
 
 @pytest.mark.parametrize(("listener", "allowed"), [("CLIENTS", True), ("BROKERS", False)])
-def test_only_brokers_send_envelopes(listener: str, allowed: bool) -> None:  # noqa: FBT001
+def test_only_brokers_send_envelopes(listener: str, allowed: bool) -> None:
     """At their own listener, and with CLUSTER_ACTION: else a client could take another one's name."""
     seen: list[Any] = []
     sent = seal_envelope(ApiKey.CREATE_TOPICS, 7, REQUEST, Origin(ALICE))

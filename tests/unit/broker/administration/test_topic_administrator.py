@@ -260,11 +260,11 @@ def test_a_request_waits_for_its_turn_no_longer_than_the_request_may_take() -> N
 
     async def run() -> None:
         topics = administrator(session)
-        first = asyncio.ensure_future(topics.create(NewTopic("a.b", 1, 1), (), TIMEOUT_MS))  # noqa: TID251
+        first = asyncio.ensure_future(topics.create(NewTopic("a.b", 1, 1), (), TIMEOUT_MS))
         await asyncio.sleep(0)
         assert code(await topics.create(NewTopic("a_b", 1, 1), (), 1)) == ErrorCode.REQUEST_TIMED_OUT
         assert len(held) == 1
-        other = asyncio.ensure_future(topics.create(NewTopic("c", 1, 1), (), TIMEOUT_MS))  # noqa: TID251
+        other = asyncio.ensure_future(topics.create(NewTopic("c", 1, 1), (), TIMEOUT_MS))
         await asyncio.sleep(0)
         assert len(held) == 2
         for release in held:

@@ -117,7 +117,7 @@ def test_remembered_decisions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     authorizer, _ = made(READ_T)
     for number in range(100):
         authorizer.authorize(ALICE, Operation.READ, topic(f"t{number}"), Audit.NOTHING)
-        assert len(authorizer._decisions) <= 10  # noqa: SLF001
+        assert len(authorizer._decisions) <= 10
 
 
 def test_denials_that_were_asked_for_are_logged_and_do_not_flood() -> None:

@@ -51,7 +51,7 @@ def verifier(url: str, refresh_ms: int = HOUR_MS, authorities: Path | None = Non
     return TokenVerifier("OUTSIDE", OAuthSettings(source, rules), SystemClock(), log), log
 
 
-async def until(holds: Callable[[], bool]) -> None:
+async def until(holds: Callable[..., bool]) -> None:
     async with asyncio.timeout(LIMIT_S):
         while not holds():
             await asyncio.sleep(0.01)
@@ -103,7 +103,7 @@ async def test_keys_are_fetched_when_they_are_due_and_stay_when_that_fails(tmp_p
         await made.load()
         running = asyncio.create_task(made.run())
         for reply in (answer(b"", "500 Broken"), answer(b"{}"), b"", answer(key_set(OLD))[:-5]):
-            server.reply = lambda _request, reply=reply: reply
+            server.reply = lambda _request, reply=reply: reply  # type: ignore[misc]
             asked = len(server.requests)
             await until(lambda asked=asked: len(server.requests) > asked + 1)
             assert isinstance(made.check(OLD.token()), TokenHolder)

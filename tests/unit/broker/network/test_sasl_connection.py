@@ -156,7 +156,7 @@ def test_requests_that_come_together_are_executed_together_only_behind_a_login()
 
     async def test(world: World) -> None:
         quick = QuickPath(lambda *_: None, lambda *_: None, RunPath(take, lambda end, *_: (b"\0\0\0\1!", end, 2)))
-        spec = HandlerSpec(key=ApiKey.PRODUCE, handle=world._serve, quick=quick)  # noqa: SLF001 - never called
+        spec = HandlerSpec(key=ApiKey.PRODUCE, handle=world._serve, quick=quick)
         world.host.dispatcher.register([spec])
         content = struct.pack(">hhi", 0, 9, 7) + bytes(10)
         frames = (struct.pack(">i", len(content)) + content) * 2

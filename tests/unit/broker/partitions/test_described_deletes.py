@@ -5,8 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from lowtide.broker.observation.deletes import CLIENT_ID_KEPT, ROWS_KEPT, DeleteRequest, DeleteRow, RecentDeletes
 from lowtide.broker.observation.described_deletes import Viewer, finished
+from lowtide.broker.partitions.deletes.delete_request import (
+    CLIENT_ID_KEPT,
+    ROWS_KEPT,
+    DeleteRequest,
+    DeleteRow,
+    RecentDeletes,
+)
 from lowtide.broker.security.principal import KafkaPrincipal
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_deletes import DescribeDeletesRequest, DescribeDeletesResponse
@@ -161,7 +167,7 @@ def test_only_as_many_rows_as_are_wanted_and_kept() -> None:
 
 def test_the_segments_of_a_partition_with_its_replicas_and_boundaries() -> None:
     async def run(world: Leading) -> None:
-        second, third = await begin(world)
+        second, _third = await begin(world)
         world.partition().log.roll(1)
         await world.produce(2, acks=1)
         second.start = 1

@@ -129,7 +129,7 @@ def test_the_client_of_a_token_is_its_owner_while_it_lasts(name: str) -> None:
         (",x=tokenauth=true", False),
     ],
 )
-def test_the_extension_says_that_a_name_is_a_tokens(extensions: str, is_by_token: bool) -> None:  # noqa: FBT001
+def test_the_extension_says_that_a_name_is_a_tokens(extensions: str, is_by_token: bool) -> None:
     tokens = KeptTokens(ScramMechanism.SHA_256, salt=b"T" * 24, both="hmac")
     exchange = ScramExchange(ScramMechanism.SHA_256, Kept(ScramMechanism.SHA_256, both="pencil"), tokens, "xyz")
     outcome = exchange.step(f"n,,n=both,r=abc{extensions}".encode())

@@ -206,7 +206,9 @@ class CompactedLog:
         return cleaning
 
     def remove_cleaned(self, log: Log, then: Callable[[], None]) -> None:
-        """Once they are gone; a file for whose removal there is no room is tried again when the test takes what is stalled."""
+        """Calls back once they are removed; a file without room for its removal is retried when the test repeats
+        stalled steps.
+        """
         try:
             remove_cleaned(self.filesystem, log.directory)
         except OSError as error:

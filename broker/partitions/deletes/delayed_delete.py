@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lowtide.broker.partitions.deletes.delete_request import DeleteRow
 from lowtide.broker.pending import DelayedRequest, Pending, commit_deadline_ms
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_records import (
@@ -19,14 +20,33 @@ from lowtide.protocol.messages.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
+from lowtide.replication.topic_names import INTERNAL_TOPICS
+from lowtide.storage.directory.log_starts import LogStartIncrement
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from lowtide.broker.observation.deletes import DeleteRequest, DeleteRow, RecentDeletes
+    from lowtide.broker.partitions.deletes.delete_request import DeleteRequest, RecentDeletes
     from lowtide.broker.partitions.replica_manager import ReplicaManager
-    from lowtide.protocol.types import TopicPartition
+    from lowtide.protocol.types import Offset, TopicPartition
     from lowtide.runtime.clock import Clock
+
+
+def checked_row(replicas: ReplicaManager, key: TopicPartition, offset: Offset) -> DeleteRow:
+    """Returns the row of a delete that may be carried out, with the offset that is meant, or else with its error."""
+    partition = replicas.find(*key)
+    if isinstance(partition, ErrorCode):
+        return DeleteRow(key=key, error_code=partition, done=True)
+    target = ErrorCode.INVALID_TOPIC_EXCEPTION if key.topic in INTERNAL_TOPICS else partition.check_delete(offset)
+    if isinstance(target, ErrorCode):
+        return DeleteRow(key=key, error_code=target, done=True)
+    return DeleteRow(
+        key=key,
+        partition=partition,
+        leader_epoch=partition.leader_epoch,
+        offset=target,
+        old_log_start_offset=partition.log.log_start_offset,
+    )
 
 
 class DelayedDeleteRecords(DelayedRequest):
@@ -64,7 +84,14 @@ class DelayedDeleteRecords(DelayedRequest):
         return self.asked.deadline_ms
 
     def start(self) -> DeleteRecordsResponse | Pending[DeleteRecordsResponse]:
-        """The answer if nothing has to be waited for, else a promise of it."""
+        """Asks the journals for the rows that were accepted. Returns the answer if nothing has to be waited for, else a promise of it."""
+        increments = [
+            LogStartIncrement(row.partition.log, row.offset)
+            for row in self._rows
+            if row.partition is not None and row.offset > row.partition.log.log_start_pending
+        ]
+        if increments:
+            self._replicas.request_log_starts(increments)
         if self._settle_rows() or not self._watch():
             return self._end()
         self._pending.on_abandoned = self._forget
