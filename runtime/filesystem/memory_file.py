@@ -5,30 +5,30 @@ from __future__ import annotations
 import errno
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from lowtide.runtime.filesystem.nodes import FileNode
 from lowtide.runtime.filesystem.planned_faults import Operation
 from lowtide.runtime.filesystem.port import Buffer, CannotPunchError
 from lowtide.runtime.filesystem.tree import path_error
-
-if TYPE_CHECKING:
-    from lowtide.runtime.random import Random
+from lowtide.runtime.random import Random
 
 
-class MemoryDisk(Protocol):
-    """The disk of open files: see `memory.MemoryFileSystem`."""
+class FileDisk(Protocol):
+    """What a file needs of its disk."""
 
+    lives_count: int
     random: Random | None
-    now_ms: Callable[[], int]
-    fault_counts: Counter[str]
     can_punch: bool
     cold_read_probability: float
-    lives_count: int
+    fault_counts: Counter[str]
+    now_ms: Callable[[], int]
 
-    def begin(self, operation: Operation, path: str) -> None: ...
+    def begin(self, operation: Operation, path: str) -> None:
+        """Raises the fault that is due, if any."""
 
-    def free_bytes(self, path: str) -> int: ...
+    def free_bytes(self, path: str) -> int:
+        """Returns how many bytes fit on the disk."""
 
 
 class SimulatedCrashError(BaseException):
@@ -40,7 +40,7 @@ class MemoryFile:
 
     __slots__ = ("__weakref__", "_disk", "_life", "_node", "_path", "_writable")
 
-    def __init__(self, disk: MemoryDisk, path: str, node: FileNode, *, writable: bool) -> None:
+    def __init__(self, disk: FileDisk, path: str, node: FileNode, *, writable: bool) -> None:
         self._disk = disk
         self._path = path
         self._node = node

@@ -36,6 +36,8 @@ METHODS_MAX = 30
 
 LARGE = {
     "broker/coordinator/classic/classic_group.py:ClassicGroup": (20, 30),
+    "runtime/filesystem/memory.py:MemoryFileSystem": (18, 29),
+    "runtime/simulated_transport.py:SimulatedTransport": (19, 30),
     "broker/network/connection.py:Connection": (21, 32),
     "broker/network/connection_host.py:ConnectionHost": (23, 10),
     "simulation/machines.py:Machine": (25, 27),
