@@ -59,7 +59,7 @@ class LargeRequest:
         self.rows = rows
         self.read: Callable[[], tuple[Any, RequestContext]] | None = read
         self.handle = handle
-        self.answer: Pending[Any] = Pending()
+        self.answer: Pending[Any] = Pending(holds_connection=True)
         self.on_done: Callable[[], None] | None = None
         self.piece: Piece | None = None
         self.waits_for: list[Pending[Any]] = []

@@ -13,6 +13,9 @@
 /* Fields of one struct, and tags of one section that are known: Kafka's largest message has less than thirty. */
 #define FIELDS_MAX 64
 
+/* Levels of structs and arrays: Kafka's messages have at most nine. It bounds the stack that decoding and encoding take. */
+#define DEPTH_MAX 16
+
 /* Tagged fields of one section that are read: `SECTION_TAGS_MAX`. */
 #define TAGS_MAX 1000
 

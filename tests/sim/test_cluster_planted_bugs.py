@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from lowtide.broker.partitions.delayed import fetch_reader
 
 from lowtide.broker.partitions import assigned_partitions
 from lowtide.broker.partitions.deletes import delayed_delete
+from lowtide.broker.partitions.fetch import fetch_reader
 from lowtide.broker.partitions.leader_partitions import LedPartitions
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.errors import ErrorCode

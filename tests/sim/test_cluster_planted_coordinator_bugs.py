@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from lowtide.broker.partitions.delayed import commit
 
 from lowtide.broker.coordinator.classic import classic_groups, rebalancing
 from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
@@ -27,6 +26,7 @@ from lowtide.broker.coordinator.transactions.marker_sender import MarkerSender
 from lowtide.broker.coordinator.transactions.transaction_shard import Transactions
 from lowtide.broker.coordinator.transactions.transaction_state import ENDING
 from lowtide.broker.coordinator.transactions.transaction_verifier import TransactionVerifier
+from lowtide.broker.partitions import commit_waits
 from lowtide.broker.pending import Pending
 from lowtide.broker.retention import consumption
 from lowtide.protocol.errors import ErrorCode
@@ -54,7 +54,7 @@ def answered_before_committed(patch: Patch) -> None:
 
 def answered_before_the_flush(patch: Patch) -> None:
     """A response waits for the other replicas, but not for the coordinator's own disk, though flush.messages is 1."""
-    for module in (commit, runtime):
+    for module in (commit_waits, runtime):
         patch.setattr(module, "committed_end", lambda log: log.high_watermark)
 
 
