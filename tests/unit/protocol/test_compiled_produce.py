@@ -16,7 +16,6 @@ from lowtide.protocol import native
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compiler import plain_codec
 from lowtide.protocol.compression import Compression
-from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.headers import request_header
 from lowtide.protocol.messages.produce import (
     PartitionProduceData,
@@ -246,7 +245,9 @@ def test_what_is_read_the_plain_form_reads_alike(
     groups = read(damaged, is_one=is_one, frame_max=frame_max)
     check(groups, damaged, is_one=is_one, frame_max=frame_max)
     if damaged == framed(*made) and frame_max == FRAME_MAX and not is_one:
-        assert sum(len(group.places) for group in groups) >= len({request[2:4] for request in made if len(request) < 9000})
+        assert sum(len(group.places) for group in groups) >= len(
+            {request[2:4] for request in made if len(request) < 9000}
+        )
 
 
 UNUSUAL: dict[str, bytes] = {
@@ -345,7 +346,9 @@ def test_answers_are_those_of_the_plain_codec(  # noqa: PLR0917
             name="" if has_id else name, topic_id=topic_id if has_id else ZERO_TOPIC_ID, partition_responses=[row]
         )
         response = ProduceResponse(responses=[topic])
-        plain.append(b"".join(plain_codec(ProduceResponse, version).encode_frame(correlation_id, response, version >= 9)))
+        plain.append(
+            b"".join(plain_codec(ProduceResponse, version).encode_frame(correlation_id, response, version >= 9))
+        )
     ids, offsets = tuple(each for each, _ in answered), tuple(offset for _, offset in answered)
     key = topic_id if has_id else name
     assert native.compiled.produce_answers(version, ids, key, partition, offsets, time_ms, log_start) == plain
